@@ -108,6 +108,19 @@ def x64():
 
 
 @pytest.fixture
+def any_rate(monkeypatch):
+    """Lets dispatches through that spoil a client by its learning rate."""
+    monkeypatch.setattr("fedjax_algos.engine.checks.check_dispatches", lambda *arguments: None)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The working folder of the test, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def unreadable(monkeypatch):
     """Device arrays that cannot be read: on a CPU the transfer guard lets reads pass."""
     from helpers import ReadError

@@ -8,6 +8,11 @@ import numpy as np
 from fedjax_algos.runs.saving.checkpoints import state_arrays
 
 
+def host(tree):
+    """A copy in NumPy arrays, which a round that takes the tree leaves alone."""
+    return jax.tree.map(np.array, tree)
+
+
 def without_time(rows):
     return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in rows]
 

@@ -10,14 +10,10 @@ from helpers import ROOT, programs
 
 from fedjax_algos.cli import main
 
+pytestmark = pytest.mark.usefixtures("here")
 PEERS = sorted(
     path.name for path in (ROOT / "docs/coming_from").glob("*.md") if path.stem != "index"
 )
-
-
-@pytest.fixture(autouse=True)
-def scratch(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.sampled

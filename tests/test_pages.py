@@ -69,9 +69,17 @@ def test_the_first_page(capsys):
     assert 0.8 < float(capsys.readouterr().out) <= 1
 
 
+def test_a_model_in_a_file(here):
+    """docs/data_and_models.md, from the command line: its layers have 64, 32 and 10 units."""
+    (here / "my_model.py").write_text(programs("docs/data_and_models.md")[0])
+    problem = fa.models.models.make("my_model.py:two_layers:width=32", (64,), 10)
+    model = jax.eval_shape(problem.init, jax.random.key(0))
+    assert fa.core.trees.tree_bytes(model.params) == 4 * (64 * 32 + 32 + 32 * 10 + 10)
+
+
 def test_a_metric(capsys):
     """docs/data_and_models.md: it equals balanced accuracy; all test examples have a class."""
-    program, _ = programs("docs/data_and_models.md")
+    _, program, _ = programs("docs/data_and_models.md")
     exec(program, names := {})
     counts = np.bincount(names["dataset"].test["y"], minlength=10)
     assert np.fromstring(capsys.readouterr().out.strip("[]\n"), sep=" ").tolist() == counts.tolist()
@@ -79,7 +87,7 @@ def test_a_metric(capsys):
 
 def test_an_adapter(capsys):
     """docs/data_and_models.md: what is uploaded is the adapter, and it learns."""
-    _, program = programs("docs/data_and_models.md")
+    *_, program = programs("docs/data_and_models.md")
     exec(program, names := {})
     start, end = names["history"][0], names["history"][-1]
     assert float(capsys.readouterr().out) == end["upload_bytes"] == 20 * 5 * 4 * (64 * 2 + 2 * 10)
@@ -87,9 +95,8 @@ def test_an_adapter(capsys):
 
 
 @pytest.mark.slow
-def test_a_saved_model(tmp_path, monkeypatch, capsys):
+def test_a_saved_model(here, capsys):
     """docs/results.md: it is read without the package, and with `load_model`."""
-    monkeypatch.chdir(tmp_path)
     given = ["--rounds", "1", "--eval-every", "1", "--clients", "20"]
     main(["compare", "fedavg", *given, "--out", "results/compare"])
     capsys.readouterr()
@@ -99,8 +106,8 @@ def test_a_saved_model(tmp_path, monkeypatch, capsys):
     assert "(64, 64)" in shapes
     assert isinstance(names["model"], np.lib.npyio.NpzFile)
     exec(loading, names)
-    content = (tmp_path / "results/compare/runs/01-fedavg/seed-0/model.npz").read_bytes()
-    assert (tmp_path / "fedavg.npz").read_bytes() == content
+    content = (here / "results/compare/runs/01-fedavg/seed-0/model.npz").read_bytes()
+    assert (here / "fedavg.npz").read_bytes() == content
 
 
 def test_the_costs_of_a_client(capsys):
@@ -116,9 +123,8 @@ def test_the_costs_of_a_client(capsys):
 
 
 @pytest.mark.slow
-def test_large_populations(tmp_path, monkeypatch):
+def test_large_populations(here):
     """docs/large_populations.md: what is packed is opened, and sources of one's own are trained."""
-    monkeypatch.chdir(tmp_path)
     names, losses = {}, []
     for program in programs("docs/large_populations.md"):
         exec(program, names)
@@ -126,7 +132,7 @@ def test_large_populations(tmp_path, monkeypatch):
     assert losses[1] < 1.5  # three classes; the others have ten
     assert max(losses) < 2
     assert 0 < len(names["state"].clients) <= 40
-    assert len(list((tmp_path / "rows").glob("*.rows"))) == 1
+    assert len(list((here / "rows").glob("*.rows"))) == 1
     assert names["data"].num_clients == 40
     assert len(names["test"]["y"]) == 200
 

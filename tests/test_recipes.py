@@ -21,12 +21,7 @@ PAGE = "docs/recipes.md"
 (MULTI_LABEL, REGRESSION, QFEDAVG, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)
 (JOBS,) = re.findall(r"```text\n(#!/bin/bash.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_folder")]
-
-
-@pytest.fixture
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
 
 
 def result(program):

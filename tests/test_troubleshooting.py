@@ -205,9 +205,8 @@ def test_every_line_has_a_scenario():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_line_is_what_is_seen(text, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
+def test_a_line_is_what_is_seen(text, capsys, monkeypatch, here):
+    (here / "own.py").write_text(OWN)
     (make,) = (make for beginning, make in SCENARIOS.items() if text.startswith(beginning))
     seen = make(Told(capsys, monkeypatch))
     assert re.search(".*".join(map(re.escape, text.split("..."))), seen), seen

@@ -220,6 +220,11 @@ def evaluate(model=MODEL, **examples):
     return fa.make_evaluate(problem())(model, EXAMPLES | examples)
 
 
+def source(**changes):
+    example = {"x": jax.ShapeDtypeStruct((3,), np.float32)}
+    return data.ClientSource("made", ["a", "b"], np.ones(2, int), example, None)._replace(**changes)
+
+
 def personal(train, **options):
     return fa.make_evaluate_personal(problem(), LOCAL)(MODEL, train, store(), **options)
 
@@ -280,6 +285,12 @@ WRONG = [
     (lambda: rows_of({0: [1]}), r"of type dict; give a list with one"),
     (lambda: rows_of(rows_of(ROWS)), r"of type Partition"),
     (lambda: rows_of([[2**31]]), r"client 0 would be 2147483648, .* give num"),
+    (
+        lambda: data.StoredData(source(client_ids="a")),
+        r"1 client_ids, .* int64\[2\]; give at lea",
+    ),
+    (lambda: data.StoredData(source(client_ids="aa")), r"two clients 'a' in client_ids; give each"),
+    (lambda: data.StoredData(source(example={"x": (3,)})), r"\(3,\); give jax.ShapeDtypeStruct\("),
     (lambda: partitions["iid"](Y, 2.5, 0), r"num_clients=2.5 .* a whole number"),
     (lambda: partitions["iid"](Y, 2, -1), r"seed=-1 .* least 0"),
     (lambda: partitions["iid"](X, 2, 0), r"give one label for each exam"),
@@ -292,6 +303,8 @@ WRONG = [
     (lambda: fa.make_engine(fa.algorithms.fedavg), r"=fedavg is not of type Algorithm; give"),
     (lambda: fa.make_engine("fedavg"), r"='fedavg' is not of type Algorithm; give .*s.fedavg\("),
     (lambda: simulate(data=EXAMPLES), r"data=.* give what federate or open_"),
+    (lambda: simulate(data=source()), r"data=.* or StoredData\(source\) of a source"),
+    (lambda: simulate(seed=KEY), r"seed=<PRNGKeyArray> is out of range; give a whole number"),
     (lambda: simulate(rounds=0), r"rounds=0 .* a whole number of at least 1"),
     (lambda: simulate(eval_every=0), r"eval_every=0 .* at least 1"),
     (lambda: simulate(cohort_size=5), r"cohort_size=5 .*; give 1 to 4"),
@@ -384,6 +397,10 @@ WRONG = [
     # what a state, data and dispatches are of
     (lambda: engine().put_data(EXAMPLES), r"data=<dict> is not of type FederatedData .*; give wha"),
     (lambda: engine().updates(state(), EXAMPLES, one()), r"data=<dict> is not .*; give what feder"),
+    (
+        lambda: jax.jit(fa.pure_round(algorithm()))(state(), store(), dispatches()),
+        r"dispatches have shape \(1, 2\); give arrays \[cohort\]",
+    ),
     (lambda: pure("scaffold", population=fa.Population(2, 2, 6)), r"rows of shape \[2, .* 4 clie"),
     (lambda: pure(state=state("fedavgm")), r"the state is of another algorithm or model: .*; give"),
     (lambda: own_models("ditto", fa.Population(2, 2, 6)), r"the state is of 2 clients, but the da"),

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
@@ -37,12 +38,10 @@ def file_name(label: str) -> str:
 
 def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
     """Names that were chosen, after a check that they are known and different."""
-    if not names:
-        raise ValueError(f"{what} is empty; give at least one")
+    require(names, f"{what} is empty; give at least one")
     for index, name in enumerate(names):
         check_choice(what, name, known)
-        if name in names[:index]:
-            raise ValueError(f"{what} has {name!r} twice; give it once")
+        require(name not in names[:index], f"{what} has {name!r} twice; give it once")
     return names
 
 

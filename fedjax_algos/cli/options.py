@@ -10,7 +10,7 @@ import click
 from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import writing
+from fedjax_algos.core.files import require, writing
 from fedjax_algos.core.options import Option, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
 from fedjax_algos.runs.settings import Settings
@@ -206,8 +206,7 @@ def _check_effect(name: str, text: str, settings: Settings) -> None:
         fix = "is for --evaluate-clients held_out; give that too"
     elif name == "personal_steps" and settings.evaluate_clients == "none":
         fix = "is for --evaluate-clients; give train or held_out there"
-    if fix:
-        raise ValueError(f"{flag(name)} {text} {fix}, or leave it out")
+    require(not fix, f"{flag(name)} {text} {fix}, or leave it out")
 
 
 def check_path(name: str, text: str | None) -> None:
@@ -246,14 +245,12 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
     for text in texts:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
-        if not splits:
-            raise ValueError(f"label={text!r} has no new text; give OLD=NEW")
+        require(splits, f"label={text!r} has no new text; give OLD=NEW")
         found = [(old, new) for old, new in splits if known_as(old, known)]
         if not found:
             raise ValueError(unknown("label", splits[-1][0], known))
         old, new = found[0]
         for label in known_as(old, known):
-            if label in labels:
-                raise ValueError(f"label={old!r} is given twice; give it once")
+            require(label not in labels, f"label={old!r} is given twice; give it once")
             labels[label] = new if label == old else label.removesuffix(old) + new
     return labels

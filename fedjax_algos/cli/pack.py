@@ -9,6 +9,7 @@ from rich.progress import TaskID
 
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.cli.progress import make_bars
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
@@ -64,12 +65,10 @@ def _divided(
     """A data set in memory, divided over clients by a partition."""
     natural = partitions.parse(spec)[0] == "natural"
     users = dataset.users if natural else dataset.train["y"]
+    fix = "give --partition and --clients, such as --partition dirichlet:alpha=0.1 --clients 100"
     if users is None:
-        raise ValueError(
-            f"{source} has no clients of its own; give --partition and --clients, such as "
-            "--partition dirichlet:alpha=0.1 --clients 100"
-        )
-    if clients is None and not natural:
-        raise ValueError(f"partition={spec} needs a number of clients; give --clients")
+        raise ValueError(f"{source} has no clients of its own; {fix}")
+    is_known = clients is not None or natural
+    require(is_known, f"partition={spec} needs a number of clients; give --clients")
     number = clients or len(set(users.tolist()))
     return by_client(dataset, partitions.make(spec, users, number, seed))

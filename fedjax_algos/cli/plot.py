@@ -11,7 +11,7 @@ from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.cli.options import Command, add_options, known_as, labels_of, new_file
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import written
+from fedjax_algos.core.files import require, written
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
@@ -51,11 +51,9 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
         check_choice("facet", facet, _FACETS)
     rows = results.read_folders(folders, apart=facet == "results")
     seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
-    if facet != "results" and len(folders) > 1 and len(seeds) > 1:
-        raise ValueError(
-            "the results folders have different seeds, whose means are not comparable; add "
-            "--facet results, for a panel each"
-        )
+    comparable = facet == "results" or len(folders) == 1 or len(seeds) == 1
+    text = "the results folders have different seeds, whose means are not comparable"
+    require(comparable, f"{text}; add --facet results, for a panel each")
     texts = {name: text for name, text in values.items() if name != "out" and text is not None}
     options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
     for name in {"metric", "x"} & texts.keys():

@@ -8,7 +8,7 @@ from fedjax_algos.cli import method_tables
 from fedjax_algos.cli.config_file import stored_settings
 from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import write_text
+from fedjax_algos.core.files import require, write_text
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
@@ -28,10 +28,9 @@ def report(folder: str, out: str | None) -> None:
     rows = results.read_metrics(folder)
     place = Path(folder)
     configuration = read_configuration(place)
+    fix = "name a folder that compare, run or sweep wrote"
     if configuration is None:
-        raise ValueError(
-            f"{folder!r} has no config.json; name a folder that compare, run or sweep wrote"
-        )
+        raise ValueError(f"{folder!r} has no config.json; {fix}")
     path = new_file(out, place / "report.html")
     settings = stored_settings(place, configuration)
     tables = _tables(place, rows, "grid" in configuration, settings)
@@ -45,10 +44,8 @@ def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")
-        if not {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients)):
-            raise ValueError(
-                f"{folder / 'clients.csv'} has no accuracy of each client; name a folder that "
-                "compare or run wrote"
-            )
+        complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
+        text = f"{folder / 'clients.csv'} has no accuracy of each client"
+        require(complete, f"{text}; name a folder that compare or run wrote")
         clients = method_tables.clients_table(rows_of_clients, settings)
     return ReportTables(methods, clients, method_tables.non_finite_lines(rows))

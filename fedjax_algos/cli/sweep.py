@@ -11,6 +11,7 @@ from fedjax_algos.cli.environment import Training, computing, make_trackers, tra
 from fedjax_algos.cli.method_tables import goal_of, method_tables, non_finite_lines
 from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import split_grid
 from fedjax_algos.runs import results
@@ -74,10 +75,8 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
     columns: dict[str, list[str]] = {}
     for text in grid:
         owner, name, listed = split_grid(text)
-        if owner:
-            raise ValueError(f"grid={text!r} names a method; leave {owner}: out, there is one")
-        if name in columns:
-            raise ValueError(f"{name} is in two grids; give all its values in one")
+        require(not owner, f"grid={text!r} names a method; leave {owner}: out, there is one")
+        require(name not in columns, f"{name} is in two grids; give all its values in one")
         if values.get(name) is not None:
             raise ValueError(f"{name} is given beside the grid's values; leave one of them out")
         columns[name] = listed.split(",")

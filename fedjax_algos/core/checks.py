@@ -137,7 +137,7 @@ def check_not_consumed(tree: Any) -> None:
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
-    """Checks dispatches that may have been made by hand; with `arrives`, N is an empty slot."""
+    """Checks dispatches, or the shapes of traced ones; with `arrives`, N is an empty slot."""
     check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
     shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
@@ -147,6 +147,8 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
         require(np.shape(leaf) == shape, f"{given}; give arrays of one shape")
     fix = f"give arrays [{', '.join(axes)}], at least one entry in each axis"
     require(len(shape) == len(axes) and 0 not in shape, f"dispatches have shape {shape}; {fix}")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
+        return
     if not all_arrive:
         dtype = np.asarray(dispatches.arrives).dtype
         require(dtype.kind == "b", f"dispatches have arrives of type {dtype}; give bools")

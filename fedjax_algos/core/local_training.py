@@ -12,6 +12,7 @@ import optax
 
 from fedjax_algos.core.checks import apply_model, check_local, losses_of, with_mask
 from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.trees import tree_bytes
@@ -104,11 +105,9 @@ def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
 
 def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
     """Raises ValueError unless there is one value for each example of a batch."""
-    if values.shape != mask.shape:
-        raise ValueError(
-            f"{name} has shape {values.shape}, but must give one value for each example, shape "
-            f"{mask.shape}: return the values without averaging them"
-        )
+    found = f"{name} has shape {values.shape}, but must give one value for each example, shape"
+    fix = "return the values without averaging them"
+    require(values.shape == mask.shape, f"{found} {mask.shape}: {fix}")
 
 
 def batch_gradient(

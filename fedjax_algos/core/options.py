@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
@@ -134,7 +135,8 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
 def is_number(value: Any, kind: type) -> bool:
     """Whether a value is a finite number; an array without axes counts as one."""
     wanted = numbers.Integral if kind is int else numbers.Real
-    if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
+    is_array = isinstance(value, jax.Array | np.ndarray)
+    if is_array and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number):  # no key of jax
         value = value.item()
     is_wanted = isinstance(value, wanted) and not isinstance(value, bool)
     return is_wanted and abs(value) < math.inf  # math.isfinite raises for huge whole numbers

@@ -64,6 +64,10 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             is_function = inspect.isroutine(own) or isinstance(own, type)  # no partial
             if inspect.isbuiltin(own) or (is_function and module in sys.stdlib_module_names):
                 raise TypeError("it is a part of Python or not written in it")
+            if isinstance(own, type) and not issubclass(own, self.product):
+                raise TypeError(f"it is a class, whose objects are no {product}")
+            if not hasattr(factory, "__name__"):
+                raise TypeError(f"it is an object of type {type(factory).__name__}")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)

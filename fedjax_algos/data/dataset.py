@@ -148,9 +148,7 @@ def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
         return
     wrong = ~((x >= limits.min) & (x <= limits.max)) & compared
     place = np.unravel_index(wrong.argmax(), x.shape)
-    if np.isfinite(x[place]):
-        raise ValueError(
-            f"{name} has {x[place]} in example {place[0]}, which is out of range of {kind}; "
-            "scale it, or enable x64: jax.config.update('jax_enable_x64', True)"
-        )
+    found = f"{name} has {x[place]} in example {place[0]}, which is out of range of {kind}"
+    fix = "scale it, or enable x64: jax.config.update('jax_enable_x64', True)"
+    require(not np.isfinite(x[place]), f"{found}; {fix}")
     raise ValueError(f"{name} has NaN or infinity in example {place[0]}; clean it first")

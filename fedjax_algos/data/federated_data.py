@@ -1,5 +1,6 @@
 """Clients' examples, all on the device (the flat store) or one client's at a time; data sets."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.core import Batch, ClientData, Statistics
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import require
+from fedjax_algos.core.files import FileError, require
 from fedjax_algos.core.limits import check_device_memory, check_int32
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree, printable
@@ -182,8 +183,7 @@ class ClientSource(NamedTuple):
         Raises:
           ValueError: for a missing or damaged file, or examples that are not as the source says.
         """
-        stored, name_of = dict(self.read(client)), self.image_name
-        where = printable(f"{self.name}: client {self.client_ids[client]!r}")
+        stored, name_of, where = self.stored(client), self.image_name, self.where(client)
         for key, image_format in self.images.items():
             images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
             for number, content in enumerate(stored[key]):
@@ -194,8 +194,39 @@ class ClientSource(NamedTuple):
             array, shape = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
             found = f"{where} has {key} {array.dtype}{[*array.shape]}, not {one.dtype}{[*shape]}"
             same = array.shape == shape and array.dtype == one.dtype
-            require(same, f"{found} as the source says; fetch or write the files again")
+            fix = "fetch or write the files again, or mend counts, example or read of the source"
+            require(same, f"{found} as the source says; {fix}")
         return stored
+
+    def stored(self, client: int) -> dict[str, Any]:
+        """What `read` returns for a client; ValueError, which names the client, if it cannot."""
+        try:
+            stored = dict(self.read(client))
+        except OSError as error:
+            raise FileError(printable(f"{self.where(client)} cannot be read: {error}")) from error
+        missing = next((name for name in self.example if name not in stored), None)
+        found = f"{self.where(client)}: read returned {', '.join(map(str, stored)) or 'nothing'}"
+        require(missing is None, f"{found}, without {missing}, which the source's example has")
+        return stored
+
+    def where(self, client: int) -> str:
+        """The source and the client in messages."""
+        return printable(f"{self.name}: client {self.client_ids[client]!r}")
+
+    def check(self) -> None:
+        """Raises ValueError unless names, counts and example fit together."""
+        ids, counts = list(self.client_ids), np.asarray(self.counts)
+        found = f"{self.name} has {len(ids)} client_ids, and counts are {describe_tree(counts)}"
+        fits = ids and counts.shape == (len(ids),) and counts.dtype.kind in "iu"
+        fix = "give at least one name, and for each a whole number of at least 0"
+        require(fits and counts.min() >= 0, f"{found}; {fix}")
+        twice = next((name for name, number in Counter(ids).items() if number > 1), None)
+        fix = "give each client a name of its own"
+        require(twice is None, f"{self.name} has two clients {twice!r} in client_ids; {fix}")
+        for key, one in self.example.items():
+            plain = isinstance(getattr(one, "shape", None), tuple) and hasattr(one, "dtype")
+            found = f"{self.name}: {key!r} of its example is {one!r}"
+            require(plain, f"{found}; give jax.ShapeDtypeStruct(shape, dtype) of one example")
 
     def __repr__(self) -> str:
         counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"

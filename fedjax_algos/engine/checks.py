@@ -93,17 +93,15 @@ class StateCheck:
     def check_dispatches(
         self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
     ) -> None:
-        """Raises ValueError for dispatches that are out of range, unless they are traced."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
-            return
+        """Raises ValueError for dispatches of other shapes, or, unless traced, out of range."""
         check_dispatches(dispatches, data.num_clients, axes)
         reverse = self.algorithm.local.reverse
-        if reverse is not None and (most := np.max(dispatches.num_steps)) > reverse.max_steps:
-            raise ValueError(
-                f"dispatches have num_steps={most}, but local.reverse has "
-                f"max_steps={reverse.max_steps}; make the bounds with "
-                "differentiable(local, data.counts())"
-            )
+        if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
+            return
+        most, bound = np.max(dispatches.num_steps), reverse.max_steps
+        found = f"dispatches have num_steps={most}, but local.reverse has max_steps={bound}"
+        fix = "make the bounds with differentiable(local, data.counts())"
+        require(most <= bound, f"{found}; {fix}")
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another kind, algorithm or population, and for other data."""

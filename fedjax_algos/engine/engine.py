@@ -20,6 +20,7 @@ from fedjax_algos.core.checks import (
     check_not_consumed,
     check_seed,
 )
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
@@ -44,6 +45,7 @@ from fedjax_algos.engine.placed.on_disk import (
     place_name,
 )
 from fedjax_algos.engine.placed.sharded_data import (
+    RUN_DATA_FIX,
     DeviceData,
     RunData,
     assign_devices,
@@ -159,7 +161,7 @@ class PlacedAlgorithm:
           ValueError: if the data are sharded over other devices, or in files while the algorithm's
             clients read the examples of others.
         """
-        check_kind("data", data, RunData, "give what federate or open_federated returned")
+        check_kind("data", data, RunData, RUN_DATA_FIX)
         if isinstance(data, StoredData):
             sizes = data.counts()
             devices = assign_devices(sizes, self.placement.num_devices) if self.sharded else None
@@ -245,8 +247,7 @@ class Engine(PlacedAlgorithm):
         self._checked.check(state, data, dispatches, ("rounds", "cohort"))
         given = len(dispatches.client)
         number = given if number is None else number
-        if not 1 <= number <= given:
-            raise ValueError(f"number={number} is out of range; give 1 to {given} rounds")
+        require(1 <= number <= given, f"number={number} is out of range; give 1 to {given} rounds")
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
@@ -377,9 +378,7 @@ def make_engine(
     check_choice("examples", examples, ("replicated", "sharded"))
     placement = Placement(layout, client_mesh(devices))
     sharded = examples == "sharded" and placement.mesh is not None
-    if sharded and algorithm.traits.pools_examples:
-        raise ValueError(
-            "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
-            "most of them on other devices; give examples='replicated'"
-        )
+    why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
+    fix = "most of them on other devices; give examples='replicated'"
+    require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

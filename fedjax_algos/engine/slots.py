@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.core import Array, Dispatch
+from fedjax_algos.core.files import require
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.placed.devices import AXIS
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
@@ -35,11 +36,8 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
     sizes["auto"] = sizes[default_layout()]
     text = str(sizes.get(layout, layout))
     size = int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
-    if size < 1:
-        raise ValueError(
-            f"layout={layout!r} is unknown; give auto, vmapped, sequential, or a number of clients "
-            "for each chunk"
-        )
+    fix = "give auto, vmapped, sequential, or a number of clients for each chunk"
+    require(size >= 1, f"layout={layout!r} is unknown; {fix}")
     return min(size, cohort_size)
 
 

@@ -21,6 +21,7 @@ from fedjax_algos.core import (
     Statistics,
 )
 from fedjax_algos.core.checks import check_kind, check_not_consumed
+from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
@@ -209,11 +210,9 @@ def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
     """
     check_kind("state", state, FederatedState, "give what engine.init or the last round returned")
     check_not_consumed(state)
+    fix = "take that of an algorithm with a client_init"
     if isinstance(state.dispatched, tuple):
-        raise ValueError(
-            "the clients of this algorithm keep no state; take that of an algorithm with a "
-            "client_init"
-        )
+        raise ValueError(f"the clients of this algorithm keep no state; {fix}")
     if jnp.ndim(state.seed):
         raise ValueError(f"the state is that of {state.seed.size} merged runs; give that of one")
     client_init = engine.algorithm.client_init
@@ -293,14 +292,11 @@ def _check_rows(given, shapes, num_clients):
     """Raises ValueError for rows of other structure or shapes, or marks of another number."""
     one = jax.tree.structure(given.rows) == jax.tree.structure(shapes)
     found = [np.shape(leaf) for leaf in jax.tree.leaves(given.rows)]
-    if not one or found != [(num_clients, *leaf.shape) for leaf in jax.tree.leaves(shapes)]:
-        raise ValueError(
-            f"clients: the rows are {describe_tree(given.rows)}, but a row of this algorithm is "
-            f"{describe_tree(shapes)}; give rows of client_states, one row for each of the "
-            f"{num_clients} clients"
-        )
+    fits = one and found == [(num_clients, *leaf.shape) for leaf in jax.tree.leaves(shapes)]
+    rows = f"clients: the rows are {describe_tree(given.rows)}, but a row of this algorithm is"
+    fix = f"give rows of client_states, one row for each of the {num_clients} clients"
+    require(fits, f"{rows} {describe_tree(shapes)}; {fix}")
     marks = np.shape(given.dispatched)
-    if marks not in ((), (num_clients,)) or np.asarray(given.dispatched).dtype != bool:
-        raise ValueError(
-            f"clients: dispatched has shape {list(marks)}; give one bool, or bool[{num_clients}]"
-        )
+    fits = marks in ((), (num_clients,)) and np.asarray(given.dispatched).dtype == bool
+    found = f"clients: dispatched has shape {list(marks)}"
+    require(fits, f"{found}; give one bool, or bool[{num_clients}]")

@@ -14,13 +14,14 @@ from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
 from fedjax_algos.core.checks import check_initial, check_kind, check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import one_of
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.placed.on_disk import DiskClientState
-from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.placed.sharded_data import RUN_DATA_FIX, RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.outputs import check_labels
 from fedjax_algos.participation import Cohorts, Failures, LocalWork, Sampler, uniform
@@ -143,7 +144,7 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
     """Checks a run's examples and their labels; those in files are checked when they are read."""
-    check_kind("data", data, RunData, "give what federate or open_federated returned")
+    check_kind("data", data, RunData, RUN_DATA_FIX)
     if isinstance(data, FederatedData):
         check_labels(problem, "the clients' examples", data.examples)
     if test is None:
@@ -158,12 +159,10 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
             lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
         )
 
-    if kinds(test) != kinds(examples):
-        what = f"the test examples are {describe_tree(test)}"
-        fix = "give arrays of the same names, shapes and types"
-        raise ValueError(f"{what}, and the clients' are {describe_tree(examples)}; {fix}")
-    if not total:
-        raise ValueError("there are 0 test examples; give at least one, or test=None")
+    what = f"the test examples are {describe_tree(test)}"
+    fix = f"and the clients' are {describe_tree(examples)}; give arrays of the same names, shapes"
+    require(kinds(test) == kinds(examples), f"{what}, {fix} and types")
+    require(total, "there are 0 test examples; give at least one, or test=None")
     check_labels(problem, "the test examples", test)
 
 
@@ -173,10 +172,9 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
-    if "accuracy" not in measured:
-        what = f"the model measures {one_of(measured)}, but no accuracy"
-        fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
-        raise ValueError(f"{what}, by which methods are compared; {fix}")
+    what = f"the model measures {one_of(measured)}, but no accuracy, by which methods are compared"
+    fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
+    require("accuracy" in measured, f"{what}; {fix}")
     check_target_metric(target_metric, measured)
 
 

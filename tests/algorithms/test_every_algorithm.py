@@ -24,6 +24,7 @@ from helpers import (
     stored,
     with_statistics,
 )
+from same_runs import host
 
 import fedjax_algos as fa
 from fedjax_algos.core.randomness import client_key
@@ -111,10 +112,6 @@ def reference(request, x64):
 
 def over(cases):
     return pytest.mark.parametrize("reference", cases, indirect=True, ids=str, scope="module")
-
-
-def host(tree):
-    return jax.tree.map(np.array, tree)
 
 
 def assert_close(found, expected, rtol=1e-11):

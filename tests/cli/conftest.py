@@ -27,10 +27,8 @@ BYTES = 2**29  # by which the memory of the process may grow in one test of bad 
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """The working folder of the test, empty."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def each_in_a_folder(here):
+    """All tests of commands have a working folder of their own."""
 
 
 @pytest.fixture(autouse=True)

@@ -122,7 +122,7 @@ def test_the_virtual_clock(command, here):
     ("arguments", "message"),
     [
         ("compare nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported (FileNotFoundE"),
-        ("sweep my_file.py:Kind --grid mu=1", "is no algorithm (too many positional arguments); "),
+        ("sweep my_file.py:Kind --grid mu=1", "is no algorithm (it is a class, whose objects"),
         ("compare binary.py:f", "'binary.py:f' cannot be imported (SyntaxError: source code strin"),
         ("compare folder.py:f", "'folder.py:f' cannot be imported (IsADirectoryError"),
         ("run math:sin", "(it is a part of Python or not written in it); give a function (problem"),

@@ -194,15 +194,15 @@ WRONG = {
     "def three(first, second, third): pass": r"no text \(missing a required argument: 'second'\)",
     "def positional(first, size=1): return first, size": "returns a tuple",
     "def no_type(first, *, n: 'Missing' = 1): pass": r"no text \(name 'Missing' is not defined\)",
-    "import functools; partial = functools.partial(print)": r"is no text \(functools\.partial",
+    "import functools; partial = functools.partial(print)": r"no text \(it is an object of type",
+    "class Kind: pass": r"is no text \(it is a class, whose objects are no str\)",
 }
 
 
 @pytest.mark.parametrize("source", WRONG)
-def test_a_factory_with_a_wrong_signature_or_result(tmp_path, monkeypatch, source):
-    name, reason = re.search(r"(?:def|;) (\w+)", source)[1], WRONG[source]
-    (tmp_path / "wrong.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
+def test_a_factory_with_a_wrong_signature_or_result(here, source):
+    name, reason = re.search(r"(?:def|class|;) (\w+)", source)[1], WRONG[source]
+    (here / "wrong.py").write_text(source)
     message = rf"{reason}.*; give a function \(word, \*, \.\.\.\) -> str"
     with pytest.raises(ValueError, match=message):
         texts.make(f"wrong.py:{name}", "abc")

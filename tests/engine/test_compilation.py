@@ -15,14 +15,9 @@ import fedjax_algos
 from fedjax_algos.cli import main
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 
+pytestmark = pytest.mark.usefixtures("here")
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 2 --local-steps 2 --seeds 1"
 SMALL = [*OPTIONS.split(), "--layout", "sequential"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_a_program_is_counted_once_and_only_in_the_block():

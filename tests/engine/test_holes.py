@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Case, fixed, small_network
-from same_runs import assert_same, without_time
+from same_runs import assert_same, host, without_time
 from sweep_helpers import FULL, assert_same_rows, sweep_toy, toy
 
 import fedjax_algos as fa
@@ -25,10 +25,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 POPULATION = fa.Population(4, 3, 17)
 HALF = independent(probability=0.5)
-
-
-def host(tree):
-    return jax.tree.map(np.array, tree)
 
 
 def leave_empty(seed, rounds, num_clients, cohort_size):

@@ -5,11 +5,12 @@ import jax
 import numpy as np
 import pytest
 from helpers import Case, dispatches_of, one_round, random_rows, small_network, with_statistics
+from same_runs import host
 
 import fedjax_algos as fa
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "any_rate")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
 POPULATION = fa.Population(4, 3, 17)
@@ -22,21 +23,11 @@ LAYOUTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def any_rate(monkeypatch):
-    """Lets dispatches through that spoil a client by its learning rate."""
-    monkeypatch.setattr("fedjax_algos.engine.checks.check_dispatches", lambda *arguments: None)
-
-
 def poisoned(data, clients):
     """The dispatches of the rounds; those of some clients have the rate NaN."""
     dispatches = dispatches_of(data, LOCAL, SETS)
     rate = np.where(np.isin(dispatches.client, clients), np.nan, dispatches.learning_rate)
     return dispatches._replace(learning_rate=rate)
-
-
-def host(tree):
-    return jax.tree.map(np.array, tree)
 
 
 @pytest.mark.slow

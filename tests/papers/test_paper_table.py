@@ -8,12 +8,8 @@ from click.testing import CliRunner
 from paper_table import main
 from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
+pytestmark = pytest.mark.usefixtures("here")
 BOTH = rows("fedavg", FIRST) + rows("other", OTHER)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def command(paper, *arguments):

@@ -14,6 +14,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Outputs, Problem, Weighting
+from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import NonNegative, Positive
 
@@ -60,11 +61,9 @@ def fedmax(
 
     def penalty(outputs, batch):
         activations = features(outputs)
-        if not isinstance(activations, jax.Array):
-            raise ValueError(
-                f"fedmax needs float[batch, D] features, but found {activations!r} in the outputs; "
-                'sow them in the module as "features", or give features=...'
-            )
+        found = f"fedmax needs float[batch, D] features, but found {activations!r} in the outputs"
+        fix = 'sow them in the module as "features", or give features=...'
+        require(isinstance(activations, jax.Array), f"{found}; {fix}")
         return beta * divergence_from_uniform(activations)
 
     train = local_training(problem, local, penalty)

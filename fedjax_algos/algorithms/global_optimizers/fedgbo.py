@@ -27,6 +27,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits, Weighting, weighted_by
+from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Decay, Positive
@@ -92,11 +93,9 @@ def fedgbo(
     if isinstance(chosen, str):
         chosen = biased_optimizer(cast(OptimizerName, chosen), beta=beta, b2=b2, eps=eps)
     inverse = getattr(chosen, "inverse", None)
-    if upload == "model" and inverse is None:
-        raise ValueError(
-            f"fedgbo: {type(chosen).__name__} has no inverse for upload='model'; give "
-            "upload='both', or 'gradient' if its update is affine in the gradient"
-        )
+    found = f"fedgbo: {type(chosen).__name__} has no inverse for upload='model'"
+    fix = "give upload='both', or 'gradient' if its update is affine in the gradient"
+    require(upload != "model" or inverse is not None, f"{found}; {fix}")
     if not isinstance(chosen, BiasedOptimizer):
         check_transform("fedgbo: optimizer", chosen, problem)
     transform = chosen.transform() if isinstance(chosen, BiasedOptimizer) else chosen

@@ -10,6 +10,7 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
+from fedjax_algos.core.files import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,8 +96,7 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
     if end is None:
         _require_server_steps(plan)
         end = float(plan.time[-1])
-    if not 0 < end < np.inf:
-        raise ValueError(f"end={end} is out of range; give a number of seconds above 0")
+    require(0 < end < np.inf, f"end={end} is out of range; give a number of seconds above 0")
     if plan.client.max(initial=-1) >= num_clients:
         what = f"the plan dispatches client {plan.client.max()}, but num_clients={num_clients}"
         raise ValueError(f"{what}; give the number that the plan was made for")
@@ -161,18 +161,16 @@ def draw_timeline(
 
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
-    if not 0 <= start < end < np.inf:
-        fix = "give 0 <= start < end, in seconds"
-        raise ValueError(f"start={start} and end={end} are no interval; {fix}")
+    fix = "give 0 <= start < end, in seconds"
+    require(0 <= start < end < np.inf, f"start={start} and end={end} are no interval; {fix}")
     row_of = {client: row for row, client in enumerate(clients.tolist())}
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     group = _groups(plan)
     unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
-    if not visible.any():
-        what = f"none of the {_counted(len(clients), 'client')} trains"
-        fix = "give another interval or other clients"
-        raise ValueError(f"{what} from start={start} to end={end}; {fix}")
+    what = f"none of the {_counted(len(clients), 'client')} trains"
+    fix = "give another interval or other clients"
+    require(visible.any(), f"{what} from start={start} to end={end}; {fix}")
     with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
         size = _WIDTHS[style], height * len(clients) + 1.6 * look.lines
@@ -245,10 +243,10 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
 def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
     rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
     are_ids = 0 < len(rows) <= _MAX_CLIENTS and rows.dtype.kind in "iu" and rows.min() >= 0
-    if not are_ids or len(np.unique(rows)) < len(rows):
-        what = f"the {len(rows)} rows of clients={clients} cannot be drawn"
-        fix = f"at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
-        raise ValueError(f"{what}; give different ids from 0, {fix}")
+    what = f"the {len(rows)} rows of clients={clients} cannot be drawn"
+    fix = f"at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
+    differ = are_ids and len(np.unique(rows)) == len(rows)
+    require(differ, f"{what}; give different ids from 0, {fix}")
     return rows
 
 
@@ -384,5 +382,4 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _require_server_steps(plan: Plan) -> None:
-    if not len(plan.time):
-        raise ValueError("the plan has no server step; plan more arrivals or seconds")
+    require(len(plan.time), "the plan has no server step; plan more arrivals or seconds")

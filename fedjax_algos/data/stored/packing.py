@@ -219,6 +219,8 @@ def pack(
     assert isinstance(whole, ClientDataset)
     sources = whole[:1] if whole.test is whole.train else whole[:2]
     parts = dict(zip(_SPLITS, sources, strict=False))
+    for source in sources:
+        source.check()
     folder = Path(folder)
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -343,8 +345,8 @@ def _encoded(
     source: ClientSource, client: int, fields: list[Field], num_classes: int | None
 ) -> list[list[Any]]:
     """For each field the files of a client's images, or its values as one part."""
-    stored, count = source.read(client), int(source.counts[client])
-    where = f"{source.name}: client {source.client_ids[client]!r} has"
+    stored, count = source.stored(client), int(source.counts[client])
+    where = f"{source.where(client)} has"
     parts = []
     for name, shape, dtype, image in fields:
         values = stored[name]

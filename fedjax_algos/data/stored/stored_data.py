@@ -56,6 +56,7 @@ class StoredData:
     ):
         fix = "give what open_federated or a reader of a client data set returned"
         check_kind("source", source, ClientSource, fix)
+        source.check()
         check_whole("cache_bytes", cache_bytes, 0, host_memory())
         check_whole("threads", threads)
         self.source, self.cache_bytes, self.threads = source, cache_bytes, threads

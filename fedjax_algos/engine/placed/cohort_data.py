@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Algorithm
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
@@ -127,11 +128,9 @@ def cohort_data(
     device_of_client: np.ndarray | None = None,
 ) -> CohortData:
     """Stored examples for the programs of an algorithm; `put` places those of a cohort."""
-    if algorithm.traits.pools_examples:
-        raise ValueError(
-            "the algorithm's clients read the examples of all others, which are in files; give "
-            "federate(...) of examples in memory"
-        )
+    why = "the algorithm's clients read the examples of all others, which are in files"
+    fix = "give federate(...) of examples in memory"
+    require(not algorithm.traits.pools_examples, f"{why}; {fix}")
 
     def check(cohort):
         check_labels(algorithm.problem, "the examples of a cohort", cohort.examples)

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedjax_algos.core import ClientState
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import DamagedError, writing
+from fedjax_algos.core.files import DamagedError, require, writing
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe, describe_tree
@@ -60,10 +60,8 @@ def place_name(client_state: ClientStatePlace) -> str:
     if isinstance(client_state, RowsOnDisk):
         check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"
-    if client_state == "disk":
-        raise ValueError(
-            "client_state='disk' has no folder; give client_state=fedjax_algos.RowsOnDisk(folder)"
-        )
+    fix = "give client_state=fedjax_algos.RowsOnDisk(folder)"
+    require(client_state != "disk", f"client_state='disk' has no folder; {fix}")
     check_choice("client_state", client_state, ("device", "host"))
     return client_state
 
@@ -127,12 +125,9 @@ class RowFiles:
             each for each in (self.folder, *self.folder.absolute().parents) if each.exists()
         )
         needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(there_is).free
-        if needed > free:
-            raise ValueError(
-                f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there "
-                f"are {readable_bytes(free)}; make room, name a folder on another disk, or give "
-                "fewer clients or rounds"
-            )
+        text = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there are"
+        fix = "make room, name a folder on another disk, or give fewer clients or rounds"
+        require(needed <= free, f"{text} {readable_bytes(free)}; {fix}")
 
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
         """Moves rows from the scratch file to the saved one, and returns what `open_saved` needs.
@@ -269,11 +264,9 @@ class DiskClientState(Mapping[int, ClientState]):
     @property
     def files(self) -> RowFiles:
         """The files; a state that a round has consumed has none."""
+        text = "these rows were consumed by the round that their state was given to"
         if self._files is None:
-            raise ValueError(
-                "these rows were consumed by the round that their state was given to; use those of "
-                "the state that it returned"
-            )
+            raise ValueError(f"{text}; use those of the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:

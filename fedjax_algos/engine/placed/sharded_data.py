@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_algos.core import Batch
+from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
@@ -83,6 +84,7 @@ class ShardedData(NamedTuple):
 
 DeviceData = FederatedData | ShardedData | CohortData  # as the functions of an engine take them
 RunData = DeviceData | StoredData  # as `put_data` and whole runs take them
+RUN_DATA_FIX = "give what federate or open_federated returned, or StoredData(source) of a source"
 ProgramData = FederatedData | ClientShards  # as its compiled programs read them
 
 
@@ -162,11 +164,9 @@ def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramD
     if isinstance(data, CohortData):
         return data
     if isinstance(data, ShardedData):
-        if not sharded or data.parts.offsets.sharding != _by_device(mesh):
-            raise ValueError(
-                f"data are sharded over {len(data.parts.offsets)} devices, but the engine has "
-                "others; give engine.put_data(data) of what federate returned"
-            )
+        found = f"data are sharded over {len(data.parts.offsets)} devices, but the engine"
+        same = sharded and data.parts.offsets.sharding == _by_device(mesh)
+        require(same, f"{found} has others; give engine.put_data(data) of what federate returned")
         return data.parts
     if sharded:
         raise ValueError("data are not sharded, but examples='sharded'; call engine.put_data(data)")

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed
+from fedjax_algos.core.files import require
 from fedjax_algos.core.optimizers import canonical
 from fedjax_algos.core.options import Bytes, Count, Option, check_value, options, require_option
 from fedjax_algos.core.reprs import describe
@@ -91,13 +92,11 @@ def sweep(
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
             raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
         required = require_option(known, option, name)
-        if option in fixed:
-            raise ValueError(f"{name}: {option} is in the grid too; leave one of them out")
+        require(option not in fixed, f"{name}: {option} is in the grid too; leave one of them out")
         for value in values:
             if not callable(value):
                 check_value(required, value, name)
-    if not len(seeds):
-        raise ValueError(f"seeds={seeds!r} has no seed; give at least one, such as [0]")
+    require(len(seeds), f"seeds={seeds!r} has no seed; give at least one, such as [0]")
     for seed in seeds:
         check_seed(seed)
         if list(seeds).count(seed) > 1 or (isinstance(data, Mapping) and seed not in data):
@@ -268,8 +267,7 @@ def points_of(
     """Each setting's label, which begins with `name`, and its values; `known` floats are floats."""
     columns = []
     for option, values in grid.items():
-        if not len(values):
-            raise ValueError(f"{name}: {option} has no values in the grid; give at least one")
+        require(len(values), f"{name}: {option} has no values in the grid; give at least one")
         real, column = known[option].kind is float, dict[str, Any]()
         for given in values:
             value = float(given) if real and isinstance(given, numbers.Real) else given

@@ -264,16 +264,15 @@ def history(curve):
 ONE, TWO = map(history, FIRST)
 
 
-def test_the_history_of_a_run_is_a_figure_without_a_legend(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_history_of_a_run_is_a_figure_without_a_legend(here):
     figure = plot_metric(ONE)
     (axes,) = figure.axes
     assert axes.lines[0].get_ydata().tolist() == FIRST[0]
     assert (axes.get_title(), axes.get_legend(), figure.legends) == ("one seed", None, [])
-    assert (figure.notes, list(tmp_path.iterdir())) == ([], [])
+    assert (figure.notes, list(here.iterdir())) == ([], [])
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert plot_metric(ONE, "a.png").axes
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (here / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_histories_by_label():

@@ -181,15 +181,14 @@ def test_folders_of_files(tmp_path, form):
     assert data.train.examples_of(0)["y"].tolist() == [0, 0]
 
 
-def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
-    folder = tmp_path / "script"
+def test_code_of_a_data_set_is_not_run(here):
+    folder = here / "script"
     folder.mkdir()
-    (folder / "script.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
-    monkeypatch.chdir(tmp_path)
+    (folder / "script.py").write_text(f"open({str(here / 'run')!r}, 'w')")
     for name in (str(folder), "script"):
         with pytest.raises(ValueError, match=r"hf .*script: not an? .*: "):
             hf(name=name)
-    assert not (tmp_path / "run").exists()
+    assert not (here / "run").exists()
 
 
 def test_options_that_do_not_fit(folder):

@@ -271,6 +271,12 @@ WRONG = {
         ClientSource("made", ["a"], np.array([2]), ARRAYS, lambda client: {"x": NAN}),
         "has NaN or infinity in x",
     ),
+    "a file": (
+        dataset()._replace(train=images()._replace(read=lambda client: np.load("no file"))),
+        "client 'user 0.* cannot be read: .*'no file'",
+    ),
+    "a name": (bad()._replace(train=images()._replace(read=lambda client: {})), "without x, "),
+    "no client": (images(())._replace(client_ids=[]), "has 0 client_ids, .* at least one name"),
 }
 
 

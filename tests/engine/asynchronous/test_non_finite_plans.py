@@ -11,16 +11,10 @@ from fedjax_algos import asynchrony
 from fedjax_algos.asynchrony.plan import LOST, plan_dispatches
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "any_rate")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=4)
 POPULATION = fa.Population(4, 4, 17)
 SYSTEM = asynchrony.simulated(speeds="exponential")
-
-
-@pytest.fixture(autouse=True)
-def any_rate(monkeypatch):
-    """Lets dispatches through that spoil a client by its learning rate."""
-    monkeypatch.setattr("fedjax_algos.engine.checks.check_dispatches", lambda *arguments: None)
 
 
 def fedbuff(**options):
