@@ -99,8 +99,8 @@ class FederatedRound(NamedTuple):
 
         `look` is that of `run_rounds`; () always looks at each client's part of the sums. For sums
         a client hands in its contribution, and for a stack its decoded update. What is not finite
-        is zero in both; what comes from an empty slot, or from a client that does not answer, is
-        made zero by `map_cohort` in sums and here in a stack.
+        is zero in both. What comes from an empty slot, or from a client that does not answer, is
+        made zero by `map_cohort` in sums and masked in a stack.
         """
         stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
         look = () if stacked or not screened else look
