@@ -85,7 +85,9 @@ def forget_own_names():
     """What a test registers from files of its own is removed after it."""
     yield
     from fedjax_algos.cli.registries import REGISTRIES
+    from fedjax_algos.core.registry import own_places
 
+    own_places.clear()
     for registry in REGISTRIES.values():
         for name in [name for name in registry if ":" in name]:
             del registry[name]

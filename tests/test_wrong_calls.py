@@ -14,12 +14,14 @@ import fedjax_algos as fa
 from fedjax_algos import asynchrony, data, models, participation
 from fedjax_algos.core import weighted_by
 from fedjax_algos.data import partitions
+from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.settings import Settings
 
 N, CLIENTS, COHORT = 12, 4, 2
 X = np.arange(N * 3, dtype=np.float32).reshape(N, 3)
 Y = np.arange(N, dtype=np.int32) % 2
 EXAMPLES = {"x": X, "y": Y}
+BIG = EXAMPLES | {"x": np.full((N, 3), 1e300)}
 ROWS = np.split(np.arange(N), CLIENTS)
 PAIRS = np.ones((3, 2), int)
 ADAM = optax.adam(0.1)
@@ -220,6 +222,10 @@ def evaluate(model=MODEL, **examples):
     return fa.make_evaluate(problem())(model, EXAMPLES | examples)
 
 
+def sums(gradient, params):
+    return jax.tree.map(jnp.sum, gradient)
+
+
 def source(**changes):
     example = {"x": jax.ShapeDtypeStruct((3,), np.float32)}
     return data.ClientSource("made", ["a", "b"], np.ones(2, int), example, None)._replace(**changes)
@@ -285,11 +291,8 @@ WRONG = [
     (lambda: rows_of({0: [1]}), r"of type dict; give a list with one"),
     (lambda: rows_of(rows_of(ROWS)), r"of type Partition"),
     (lambda: rows_of([[2**31]]), r"client 0 would be 2147483648, .* give num"),
-    (
-        lambda: data.StoredData(source(client_ids="a")),
-        r"1 client_ids, .* int64\[2\]; give at lea",
-    ),
-    (lambda: data.StoredData(source(client_ids="aa")), r"two clients 'a' in client_ids; give each"),
+    (lambda: data.StoredData(source(client_ids="a")), r"1 client_ids, .* int64\[2\]; give at lea"),
+    (lambda: data.StoredData(source(client_ids="aa")), r"two clients 'a' in client_ids; rename"),
     (lambda: data.StoredData(source(example={"x": (3,)})), r"\(3,\); give jax.ShapeDtypeStruct\("),
     (lambda: partitions["iid"](Y, 2.5, 0), r"num_clients=2.5 .* a whole number"),
     (lambda: partitions["iid"](Y, 2, -1), r"seed=-1 .* least 0"),
@@ -357,6 +360,18 @@ WRONG = [
     (
         lambda: of_problem(linear(loss=lambda prediction, batch: batch["label"])),
         r"Problem.loss raised KeyError .* \('label'\): its batch holds x .*, y int32.*; mend it",
+    ),
+    (
+        lambda: of_problem(linear(loss=lambda prediction, batch: batch["y"])),
+        r"the loss is of type int32, whose gradient is 0; return floats",
+    ),
+    (
+        lambda: simulate(fa.make_engine(of_local(transform=optax.stateless(sums)))),
+        r"a step of shape \(\) is made from params of shape \(2,\); keep the gradient's shapes",
+    ),
+    (
+        lambda: prepare(Settings(model="linear"), [], data.Dataset(BIG, EXAMPLES, 2)),
+        r"training examples\['x'\] has 1e\+300 in example 0, .* of float32",
     ),
     (lambda: of_problem(linear(), federated({"x": X, "label": Y})), r"\('y'\): its batch holds "),
     (lambda: of_problem(linear(), federated((X, Y))), r"Problem.apply raised TypeError .* not str"),

@@ -155,9 +155,8 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     fix = "give one metric, such as evaluate(model, data)['loss']"
     checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
-    if not nonempty.any():
-        fix = "evaluate on data in which at least one client has some"
-        raise ValueError(f"none of the {nonempty.size} clients has examples; {fix}")
+    fix = "evaluate on data in which at least one client has some"
+    require(nonempty.any(), f"none of the {nonempty.size} clients has examples; {fix}")
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
     sign, num_worst = 1 if worst == "highest" else -1, -(-means.size // 10)

@@ -53,9 +53,8 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
     names = {own: given.get(own, name if uses[name] == 1 else own) for own, name in names.items()}
     for name in names.values():
         others = [label for label in labels if names[label] == name]
-        if len(others) > 1:
-            what = f"the methods {' and '.join(map(repr, others))} would have the same label"
-            raise ValueError(f"{what} {name!r}; give them different ones")
+        what = f"the methods {' and '.join(map(repr, others))} would have the same label"
+        require(len(others) < 2, f"{what} {name!r}; give them different ones")
     return names
 
 

@@ -31,7 +31,7 @@ from fedjax_algos.cli.table import table
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
-from fedjax_algos.core.registry import is_own
+from fedjax_algos.core.registry import is_own, own_places
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.identity import OtherRunError
 from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
@@ -109,7 +109,8 @@ def _run(given: list[str]) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
         if not own:
-            error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
+            what = "A function of your own does not fit docs/, or this" if own_places else "This"
+            error.add_note(f"{what} is a fault of fedjax_algos: please report it with these lines.")
         raise
 
 

@@ -51,6 +51,8 @@ def pack_command(
             bars.update(tasks[split], completed=done)
 
         pack(dataset, folder, on_client=show)
+        if not tasks:
+            click.echo("the folder holds this data set already; nothing was written")
     for note in dataset.notes:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     click.echo(
@@ -68,7 +70,7 @@ def _divided(
     fix = "give --partition and --clients, such as --partition dirichlet:alpha=0.1 --clients 100"
     if users is None:
         raise ValueError(f"{source} has no clients of its own; {fix}")
-    is_known = clients is not None or natural
-    require(is_known, f"partition={spec} needs a number of clients; give --clients")
+    fix = "needs a number of clients; give --clients"
+    require(clients is not None or natural, f"partition={spec} {fix}")
     number = clients or len(set(users.tolist()))
     return by_client(dataset, partitions.make(spec, users, number, seed))

@@ -226,17 +226,18 @@ def write_sums(folder: Path, names: Sequence[str]) -> None:
     write_text(folder / SUMS, "".join(_sums(folder, names).values()))
 
 
-def check_sums(folder: Path, names: Sequence[str]) -> None:
+def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
     """Raises DamagedError for the first file that is not as when `write_sums` was called."""
     try:
         recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
         found = _sums(folder, names)
     except OSError as error:
-        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror})") from None
+        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror}); {fix}") from None
     wrong = [name for name, line in found.items() if line.encode() not in recorded]
     if wrong or len(recorded) != len(found):
         name = str(folder / (wrong or [SUMS])[0])
-        raise DamagedError(f"{name!r} is not as it was written: the checksums are in {SUMS}")
+        found = f"{name!r} is not as it was written: the checksums are in {SUMS}"
+        raise DamagedError(f"{found}; {fix}")
 
 
 def _sums(folder, names):

@@ -121,6 +121,8 @@ def batch_gradient(
         outputs, statistics = apply_model(problem, model, given, key, True)
         losses = losses_of(problem, outputs, batch)
         check_one_each("the loss", losses, mask)
+        is_float = jnp.issubdtype(losses.dtype, jnp.floating)
+        require(is_float, f"the loss is of type {losses.dtype}, whose gradient is 0; return floats")
         loss = Mean(jnp.where(mask, losses, 0).sum(), mask.sum().astype(losses.dtype))
         total = losses if penalty is None else losses + penalty(outputs, batch)
         mean = jnp.where(mask, total, 0).sum() / jnp.maximum(loss.weight, 1)
@@ -217,6 +219,9 @@ class Train(NamedTuple):
             transform_state = transform.init(params)
 
         def descend(y, g):
+            found = f"a step of shape {g.shape} is made from params of shape {y.shape}"
+            fix = "keep the gradient's shapes in the transform and the correction"
+            require(g.shape == y.shape, f"{found}; {fix}")
             return (y - dispatch.learning_rate.astype(y.dtype) * g).astype(y.dtype)
 
         def step(k, carry):

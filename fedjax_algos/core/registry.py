@@ -14,7 +14,7 @@ from fedjax_algos.core.files import require, require_regular
 from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
 from fedjax_algos.core.specs import parse_options, split_specs
 
-_own_places: set[Path] = set()  # the modules and packages of factories of the user's own
+own_places: set[Path] = set()  # the modules and packages of factories of the user's own
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 P = ParamSpec("P")
@@ -75,7 +75,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             raise ValueError(f"{reference!r} is no {self.kind} ({error}); {fix}") from error
         place = sys.modules.get(module)
         places = getattr(place, "__path__", [getattr(place, "__file__", None)])
-        _own_places.update(Path(place) for place in places if place)
+        own_places.update(Path(place) for place in places if place)
 
         @functools.wraps(factory)
         def call_own_factory(*args: Any, **keywords: Any) -> T:
@@ -163,7 +163,7 @@ def _imported(reference: str) -> Any:
 
 def is_own(file: Path) -> bool:
     """Whether a file is the user's, or of a package that the user has named in a spec."""
-    if any(map(file.is_relative_to, _own_places)):
+    if any(map(file.is_relative_to, own_places)):
         return True
     places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     installed = [_PACKAGE, *map(Path, places)]

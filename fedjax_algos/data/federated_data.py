@@ -183,7 +183,7 @@ class ClientSource(NamedTuple):
         Raises:
           ValueError: for a missing or damaged file, or examples that are not as the source says.
         """
-        stored, name_of, where = self.stored(client), self.image_name, self.where(client)
+        stored, name_of, where = stored_of(self, client), self.image_name, place_of(self, client)
         for key, image_format in self.images.items():
             images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
             for number, content in enumerate(stored[key]):
@@ -198,21 +198,6 @@ class ClientSource(NamedTuple):
             require(same, f"{found} as the source says; {fix}")
         return stored
 
-    def stored(self, client: int) -> dict[str, Any]:
-        """What `read` returns for a client; ValueError, which names the client, if it cannot."""
-        try:
-            stored = dict(self.read(client))
-        except OSError as error:
-            raise FileError(printable(f"{self.where(client)} cannot be read: {error}")) from error
-        missing = next((name for name in self.example if name not in stored), None)
-        found = f"{self.where(client)}: read returned {', '.join(map(str, stored)) or 'nothing'}"
-        require(missing is None, f"{found}, without {missing}, which the source's example has")
-        return stored
-
-    def where(self, client: int) -> str:
-        """The source and the client in messages."""
-        return printable(f"{self.name}: client {self.client_ids[client]!r}")
-
     def check(self) -> None:
         """Raises ValueError unless names, counts and example fit together."""
         ids, counts = list(self.client_ids), np.asarray(self.counts)
@@ -221,8 +206,7 @@ class ClientSource(NamedTuple):
         fix = "give at least one name, and for each a whole number of at least 0"
         require(fits and counts.min() >= 0, f"{found}; {fix}")
         twice = next((name for name, number in Counter(ids).items() if number > 1), None)
-        fix = "give each client a name of its own"
-        require(twice is None, f"{self.name} has two clients {twice!r} in client_ids; {fix}")
+        require(twice is None, f"{self.name} has two clients {twice!r} in client_ids; rename one")
         for key, one in self.example.items():
             plain = isinstance(getattr(one, "shape", None), tuple) and hasattr(one, "dtype")
             found = f"{self.name}: {key!r} of its example is {one!r}"
@@ -232,6 +216,23 @@ class ClientSource(NamedTuple):
         counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"
         number = len(self.counts)
         return describe(self, name=self.name, clients=number, per_client=counts, each=each)
+
+
+def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
+    """What `read` returns for a client; ValueError, which names the client, if it cannot."""
+    try:
+        stored = dict(source.read(client))
+    except OSError as error:
+        raise FileError(printable(f"{place_of(source, client)} cannot be read: {error}")) from error
+    missing = next((name for name in source.example if name not in stored), None)
+    found = f"{place_of(source, client)}: read returned {', '.join(map(str, stored)) or 'nothing'}"
+    require(missing is None, f"{found}, without {missing}, which the source's example has")
+    return stored
+
+
+def place_of(source: ClientSource, client: int) -> str:
+    """The source and the client in messages."""
+    return printable(f"{source.name}: client {source.client_ids[client]!r}")
 
 
 class ClientDataset(NamedTuple):

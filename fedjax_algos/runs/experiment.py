@@ -25,6 +25,7 @@ from fedjax_algos.data import (
     in_memory,
     partitions,
 )
+from fedjax_algos.data.federated_data import check_examples
 from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.stored_data import load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
@@ -137,6 +138,7 @@ def prepare(
     test, labels = _load_test_examples(settings, dataset), None
     checks.check_metrics(problem, test, settings.target_metric)
     if isinstance(dataset, Dataset):
+        check_examples("training examples", dataset.train)  # before the device changes numbers
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}

@@ -20,7 +20,7 @@ from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Mean, Metrics, Row
-from fedjax_algos.core.files import written
+from fedjax_algos.core.files import require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
@@ -170,12 +170,11 @@ def read_metrics(folder: str | Path) -> list[Row]:
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
     """What results folders, each given once, are called: the name, or the path as it is given."""
-    if not folders:
-        raise ValueError("no results folder is given; name one or more, such as results/compare")
+    require(folders, "no results folder is given; name one or more, such as results/compare")
     paths = [Path(folder).resolve() for folder in folders]
-    if len(set(paths)) < len(paths):
-        given = " ".join(map(str, folders))
-        raise ValueError(f"a results folder is given twice in {given}; give it once")
+    given = " ".join(map(str, folders))
+    different = len(set(paths)) == len(paths)
+    require(different, f"a results folder is given twice in {given}; give it once")
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 

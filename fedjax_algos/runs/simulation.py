@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.engine.checks import StateCheck
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -306,17 +307,15 @@ def _check_start(state, start_round, params, seed):
     if start_round is not None:
         check_whole("start_round", start_round, 0)
     if state is None:
-        if start_round:
-            fix = "give the state after so many rounds"
-            raise ValueError(f"start_round={start_round} has no state; {fix}")
+        fix = "give the state after so many rounds"
+        require(not start_round, f"start_round={start_round} has no state; {fix}")
         return
     fix = "give what engine.init, simulate or the last round returned"
     check_kind("state", state, FederatedState, fix)
     check_not_consumed(state)
-    if start_round is None:
-        fix = "give the number of rounds that it has seen, 0 for one of engine.init"
-        raise ValueError(f"state has no start_round, on which its next cohorts depend; {fix}")
-    if params is not None:
-        raise ValueError("state and params are both given; give params where the run begins")
+    fix = "give the number of rounds that it has seen, 0 for one of engine.init"
+    why = "state has no start_round, on which its next cohorts depend"
+    require(start_round is not None, f"{why}; {fix}")
+    require(params is None, "state and params are both given; give params where the run begins")
     if (own := int(one_copy(state.seed))) != seed:
         raise ValueError(f"seed={seed} is not that of the state; give seed={own}")

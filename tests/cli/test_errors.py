@@ -61,6 +61,15 @@ def test_an_internal_error_keeps_its_traceback_and_asks_for_a_report(monkeypatch
     assert str(caught.traceback[-1].path) == str(file)
 
 
+def test_a_function_of_ones_own_that_does_not_fit_is_named_first(here):
+    source = "import fedjax_algos as fa\ndef own(problem, local):\n    return fa.algorithms.fedavg("
+    source += "problem, local)._replace(server_update=lambda *sums: None)\n"
+    (here / "own.py").write_text(source)
+    with pytest.raises(TypeError) as caught:
+        main(["run", "own.py:own", *small()])
+    assert caught.value.__notes__[-1].startswith("A function of your own does not fit docs/, or th")
+
+
 @pytest.mark.parametrize("error", ["ValueError", "TypeError"])
 def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, error):
     own = here / "own.py"

@@ -115,6 +115,11 @@ def test_an_interrupted_command_goes_on(name, here, json_lines, capsys):
     capsys.readouterr()
     main([*arguments, "--out", "parts", "--resume"])
     assert capsys.readouterr().out == "parts is complete; nothing is left to do\n"
+    for path in [*here.glob("parts/runs/*/seed-*/metrics.csv")][:1]:  # `tune` has none
+        path.write_text("round\n0\n")
+        with pytest.raises(SystemExit):
+            main([*arguments, "--out", "parts", "--resume"])
+        assert "metrics.csv' is not as it was written" in capsys.readouterr().err
 
 
 RUN = COMMANDS["rounds"].split()

@@ -24,7 +24,7 @@ def remember():
     @contextlib.contextmanager
     def track(run):
         settings[run.method, run.seed] = run.settings
-        yield print
+        yield dict.clear
 
     return track
 """

@@ -7,14 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import (
-    Case,
-    Compilations,
-    ReadError,
-    one_round,
-    quadratics,
-    small_network,
-)
+from helpers import Case, Compilations, ReadError, one_round, quadratics, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.participation import Cohorts

@@ -10,6 +10,7 @@ from fedjax_algos.analysis.pictures import curves
 from fedjax_algos.analysis.pictures.axes import NO_LIMITS, Limits, PictureStyle
 from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice, is_number, unknown
 
 if TYPE_CHECKING:
@@ -154,9 +155,9 @@ def draw_metric(
     look |= {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
     styles = curves.method_styles(str(row["method"]) for row in rows)
     figure, hidden = draw(panels, names, styles, **look)
-    if names and all(f"{name}: {curves.OUTSIDE}" in hidden for name in names.values()):
-        fix = "give limits in the unit of the column, in which an accuracy is from 0 to 1"
-        raise ValueError(f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
+    seen = not names or any(f"{name}: {curves.OUTSIDE}" not in hidden for name in names.values())
+    fix = "give limits in the unit of the column, in which an accuracy is from 0 to 1"
+    require(seen, f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
     figure.notes = captions + hidden
     return figure, figure.notes
 
@@ -164,9 +165,8 @@ def draw_metric(
 def _check_size(size: tuple[float, float] | None) -> None:
     sides: Any = size if isinstance(size, tuple | list) and len(size) == 2 else [None]
     fits = [is_number(side, float) and _MIN_INCHES <= side <= _MAX_INCHES for side in sides]
-    if size is not None and not all(fits):
-        fix = f"give the width and the height in inches, from {_MIN_INCHES} to {_MAX_INCHES}"
-        raise ValueError(f"size={size!r} is out of range; {fix}")
+    fix = f"give the width and the height in inches, from {_MIN_INCHES} to {_MAX_INCHES}"
+    require(size is None or all(fits), f"size={size!r} is out of range; {fix}")
 
 
 def _check_single(columns: list[str], **given: Any) -> None:
@@ -203,8 +203,7 @@ def as_rows(histories: Histories) -> list[Row]:
 def _rows(name: str, history: Any) -> list[Row]:
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
         raise TypeError(f"{name} is no list of rows but of type {type(history).__name__}; {_FIX}")
-    if not history:
-        raise ValueError(f"there are no rows to plot in {name}; {_FIX}")
+    require(history, f"there are no rows to plot in {name}; {_FIX}")
     return list(history)
 
 

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike
 from fedjax_algos.core import files
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.data import federated_data
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
 from fedjax_algos.data.images import ImageFormat
 
@@ -39,7 +40,7 @@ _SPLITS = ("train", "test")
 _SMALL = ("counts.npy", "checksums.npy", "clients.json")
 _SYNC_BYTES = 2**26  # written between two entries in the journal
 _KIND = "a part of a packed folder"
-_FIX = "pack it again"
+_FIX = "remove the folder and pack it again"
 
 
 class Field(NamedTuple):
@@ -179,7 +180,8 @@ def _check_size(folder: Path, field: Field, examples: int) -> None:
         last = _read(folder / name, 8 * (examples - 1), 8).view("<i8") if examples else [0]
         sizes = [int(last[0]), 8 * examples]
     for name, expected in zip(field.files, sizes, strict=True):
-        found = os.path.getsize(folder / name)
+        with reading(folder / name, _KIND, _FIX):
+            found = os.path.getsize(folder / name)
         require(found == expected, f"{name} has {found} bytes, not {expected}")
 
 
@@ -232,6 +234,7 @@ def pack(
             raise ValueError(f"{folder} is written by another process; wait for its end") from None
         about = _about(whole, parts)
         if _is_complete(folder, about):
+            packed(path=folder)  # raises if it was damaged
             return
         for split, source in parts.items():
             _pack_split(source, folder / split, split, whole.num_classes, on_client)
@@ -345,8 +348,8 @@ def _encoded(
     source: ClientSource, client: int, fields: list[Field], num_classes: int | None
 ) -> list[list[Any]]:
     """For each field the files of a client's images, or its values as one part."""
-    stored, count = source.stored(client), int(source.counts[client])
-    where = f"{source.where(client)} has"
+    stored, count = federated_data.stored_of(source, client), int(source.counts[client])
+    where = f"{federated_data.place_of(source, client)} has"
     parts = []
     for name, shape, dtype, image in fields:
         values = stored[name]

@@ -248,13 +248,12 @@ def make_executor(
     check_whole("waves_per_call", waves_per_call)
     placement = Placement("auto", client_mesh(devices))
     layout = default_layout() if layout == "auto" else layout
-    if layout not in ("sequential", "vmapped"):
-        raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
+    known = layout in ("sequential", "vmapped")
+    require(known, f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
     if slots != "auto":
         check_whole("slots", slots)
-        number = placement.num_devices
-        if slots % number:
-            raise ValueError(f"slots={slots} do not divide over {number} devices; give a multiple")
+        wrong = f"slots={slots} do not divide over {placement.num_devices} devices; give a multiple"
+        require(slots % placement.num_devices == 0, wrong)
     how = algorithm, placement, non_finite
     return Executor(*how, slots=slots, layout=layout, waves_per_call=waves_per_call)
 

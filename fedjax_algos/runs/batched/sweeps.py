@@ -99,9 +99,9 @@ def sweep(
     require(len(seeds), f"seeds={seeds!r} has no seed; give at least one, such as [0]")
     for seed in seeds:
         check_seed(seed)
-        if list(seeds).count(seed) > 1 or (isinstance(data, Mapping) and seed not in data):
-            what = f"seed {seed} has no data or is given twice"
-            raise ValueError(f"{what}; give each seed once, with data")
+        once = list(seeds).count(seed) == 1 and (not isinstance(data, Mapping) or seed in data)
+        fix = "give each seed once, with data"
+        require(once, f"seed {seed} has no data or is given twice; {fix}")
     by_seed = data if isinstance(data, Mapping) else dict.fromkeys(seeds, data)
     runs = []
     for label, point in points_of(name, grid, known):

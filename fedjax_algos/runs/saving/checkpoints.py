@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import DamagedError, open_regular, writing, written
+from fedjax_algos.core.files import DamagedError, open_regular, require, writing, written
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 from fedjax_algos.runs.identity import check_identity
@@ -82,12 +82,11 @@ class RunSaver:
         self.saved_at = time.perf_counter()
         if checkpoints is None:
             return
-        if not checkpoints.every >= 0 or checkpoints.keep < 1:
-            given = f"every={checkpoints.every} and keep={checkpoints.keep}"
-            raise ValueError(f"{given} are out of range; give at least 0 seconds and 1 checkpoint")
-        if jax.process_count() > 1:
-            fix = f"are for one process, not {jax.process_count()}; leave them out"
-            raise ValueError(f"checkpoints={str(checkpoints.folder)!r} {fix}")
+        given = f"every={checkpoints.every} and keep={checkpoints.keep} are out of range"
+        fits = checkpoints.every >= 0 and checkpoints.keep >= 1
+        require(fits, f"{given}; give at least 0 seconds and 1 checkpoint")
+        fix = f"are for one process, not {jax.process_count()}; leave them out"
+        require(jax.process_count() == 1, f"checkpoints={str(checkpoints.folder)!r} {fix}")
 
     @property
     def kept(self) -> list[int]:
@@ -180,9 +179,8 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
       ValueError: for a folder without a checkpoint, or in which all are damaged, or a state of
         another algorithm, model or population.
     """
-    if not positions_in(Path(folder)):
-        fix = "name the folder that was given as checkpoints"
-        raise ValueError(f"folder={str(folder)!r} holds no checkpoint; {fix}")
+    fix = "name the folder that was given as checkpoints"
+    require(positions_in(Path(folder)), f"folder={str(folder)!r} holds no checkpoint; {fix}")
     saved = _last_whole(folder, partial(open_rows, like))
     state = fill_state(like, saved.arrays, folder)
     (rows,) = saved.facts["rows"]  # of one run, as the state is
@@ -238,10 +236,9 @@ def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any
                 raise ValueError("its first line is not that of a checkpoint of this version")
             start = file.tell()
             size = os.fstat(file.fileno()).st_size - start
-            if size != int(match[1]):
-                raise ValueError(f"{size} bytes follow its first line, not {int(match[1])}")
-            if hashlib.file_digest(file, "sha256").hexdigest() != match[2].decode():
-                raise ValueError("its checksum is wrong")
+            expected, found = int(match[1]), hashlib.file_digest(file, "sha256").hexdigest()
+            require(size == expected, f"{size} bytes follow its first line, not {expected}")
+            require(found == match[2].decode(), "its checksum is wrong")
             file.seek(start)
             header = json.loads(file.readline())
             return _Arrays(path, header["arrays"], file.tell()), header["facts"]

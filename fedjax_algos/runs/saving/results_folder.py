@@ -94,6 +94,8 @@ class ResultsFolder:
                 with writing(self.path):
                     (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
             return None
+        for sums in self.path.glob(f"runs/*/seed-*/{SUMS}") if self.is_complete else ():
+            check_sums(sums.parent, _OF_RUN, f"put it back, or remove {self.path} and run again")
         here = json.loads(json.dumps(configuration))
         longer = _check_same(self.path, earlier, here, extends=extends)
         return self._extend(earlier, configuration) if longer else None
@@ -142,11 +144,8 @@ class ResultsFolder:
         folder = self._of_run(label, seed)
         if not (folder / SUMS).exists():
             return None
-        try:
-            check_sums(folder, _OF_RUN)
-        except DamagedError as error:
-            fix = f"remove the folder {str(folder)!r}, and the run is computed again"
-            raise ValueError(f"{error}; {fix}") from None
+        fix = f"remove the folder {str(folder)!r}, and the run is computed again"
+        check_sums(folder, _OF_RUN, fix)
         return self.rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
@@ -265,9 +264,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, KeyError, TypeError):
         valid = False
-    if not valid:
-        fix = "name another folder"
-        raise ValueError(f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
+    fix = "name another folder"
+    require(valid, f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
     return content
 
 

@@ -92,7 +92,7 @@ def track_experiment(
                 runs[label, seed] = end, [end.enter_context(track(run)) for track in trackers]
             end, add = runs[label, seed]
             for each in add:
-                each(row)
+                each(dict(row))  # which it may change
             if row[axis] >= length:
                 end.close()
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core.files import needed
+from fedjax_algos.core.files import needed, require
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import split_grid
@@ -193,9 +193,9 @@ def _values(
         given = f"{method.label}: {name}={grid[name]}"
         values[name] = listed
         if name in intervals:
-            if len(listed) != 2 or not 0 < listed[0] < listed[1]:
-                fix = "give LOW..HIGH, such as 0.001..1, or a list"
-                raise ValueError(f"{given} is no interval of real numbers above 0; {fix}")
+            fix = "give LOW..HIGH, such as 0.001..1, or a list"
+            ascends = len(listed) == 2 and 0 < listed[0] < listed[1]
+            require(ascends, f"{given} is no interval of real numbers above 0; {fix}")
             values[name] = Interval(*listed)
         elif len(set(listed)) < len(listed):
             raise ValueError(f"{given} names a value twice; give it once")
@@ -208,19 +208,18 @@ def _check_sizes(spaces, trials):
     fewest = min(sizes.values())
     for space in spaces:
         label = space.method.label
-        if not space.values:
-            raise ValueError(f"{label} has nothing to tune; give --grid client_learning_rate=...")
+        require(space.values, f"{label} has nothing to tune; give --grid client_learning_rate=...")
         if trials is None and math.isinf(space.size):
             name = next(n for n, v in space.values.items() if isinstance(v, Interval))
             fix = "say with trials=N (--trials N) how many settings are drawn, or give a list"
             raise ValueError(f"{label}: {name}={space.values[name]} is an interval; {fix}")
-        if trials is not None and trials > space.size:
-            fix = f"give at most {fewest} trials, or more values"
-            raise ValueError(f"{label} has {space.size} settings and trials={trials}; {fix}")
-    if trials is None and len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
-        fix = f"give trials={fewest} (--trials {fewest}), or grids of the same size"
-        raise ValueError(f"the methods have different numbers of settings ({listed}); {fix}")
+        few = f"{label} has {space.size} settings and trials={trials}"
+        fits = trials is None or trials <= space.size
+        require(fits, f"{few}; give at most {fewest} trials, or more values")
+    listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
+    fix = f"give trials={fewest} (--trials {fewest}), or grids of the same size"
+    same = trials is not None or len(set(sizes.values())) == 1
+    require(same, f"the methods have different numbers of settings ({listed}); {fix}")
 
 
 class ModelBasedSearch:

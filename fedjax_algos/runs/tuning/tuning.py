@@ -20,7 +20,7 @@ from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import checked_json, parse_json, read_file, write_json
+from fedjax_algos.core.files import checked_json, parse_json, read_file, require, write_json
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.core.reprs import describe
@@ -109,12 +109,11 @@ def prepare_tuning(
     or draws of it; with "optuna", its tree-structured Parzen estimator proposes `trials` settings
     in four batches. `dataset` replaces the one that the settings name.
     """
-    if settings.evaluate_clients != "none":
-        what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning"
-        raise ValueError(f"{what}, which holds out examples by itself; leave it out")
-    if search == "optuna" and (trials is None or halving is not None):
-        given = f"search='optuna' with trials={trials} and halving={halving}"
-        raise ValueError(f"{given}; give trials=N (--trials N), and no halving")
+    what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out"
+    require(settings.evaluate_clients == "none", f"{what} examples by itself; leave it out")
+    given = f"search='optuna' with trials={trials} and halving={halving}"
+    fits = search != "optuna" or (trials is not None and halving is None)
+    require(fits, f"{given}; give trials=N (--trials N), and no halving")
     refuse(settings, "tuning", "client_state", "examples")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
@@ -236,9 +235,9 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
     settings, best = tuning.experiment.settings, {}
     for label, stages in results.items():
         best[label] = stages[-1][0]
-        if math.isnan(best[label].score):
-            what = f"{label}: the model of every setting was not finite on some seed"
-            raise ValueError(f"{what}; give a grid with smaller learning rates")
+        what = f"{label}: the model of every setting was not finite on some seed"
+        finite = not math.isnan(best[label].score)
+        require(finite, f"{what}; give a grid with smaller learning rates")
     specs = tuple(trial.setting.method.spec for trial in best.values())
     tuned = methods_of(specs, settings)
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}

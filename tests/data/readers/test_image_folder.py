@@ -10,11 +10,7 @@ from image_helpers import encoded
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets, open_federated, pack
 from fedjax_algos.data.readers import image_folder as image_files
-from fedjax_algos.data.readers.image_folder import (
-    gldv2,
-    image_folder,
-    inaturalist,
-)
+from fedjax_algos.data.readers.image_folder import gldv2, image_folder, inaturalist
 
 
 def picture(seed, kind="PNG", shape=(8, 8, 3)):

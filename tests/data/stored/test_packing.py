@@ -173,6 +173,9 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
             pack(dataset(), tmp_path / "two")
 
     pack(dataset(), tmp_path / "two", on_client=second)
+    (tmp_path / "two" / "train" / "y.data").unlink()
+    with pytest.raises(ValueError, match=r"y.data: there is no such file"):
+        pack(dataset(), tmp_path / "two")
 
 
 def flip(path, position):
@@ -214,7 +217,7 @@ def test_clients_are_drawn_as_by_the_natural_partition(folder):
 
 
 NOT_IN = r": not .*: its checksum is not that in"
-CHANGED = r".*not an? .*: .*; pack it again"
+CHANGED = r".*not an? .*: .*; remove the folder and pack it again"
 OBJECTS = {"x": {"shape": [1], "dtype": "|O", "image": None}}
 DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "values": (lambda f: flip(f / "train/y.data", 9), r"y\.data: client 'user 1" + CHANGED),

@@ -100,11 +100,7 @@ def plans_of(planner, system, num_clients, seconds, seeds):
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "devices", "slots", "number"),
-    [
-        ("fedbuff", 1, 3, 1),
-        ("fedcompass", 1, 2, 2),
-        ("scaffold", 2, 4, 3),
-    ],
+    [("fedbuff", 1, 3, 1), ("fedcompass", 1, 2, 2), ("scaffold", 2, 4, 3)],
 )
 def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
     executor, seeds = executor_of(name, devices, slots), SEEDS[:number]

@@ -28,10 +28,7 @@ from fedjax_algos.models import (
     pretrained,
 )
 from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
-from fedjax_algos.models.large.weights import (
-    inverted_residual_names,
-    residual_names,
-)
+from fedjax_algos.models.large.weights import inverted_residual_names, residual_names
 from fedjax_algos.models.small import Perceptron
 
 # checksum of the names and shapes, and the outputs for ten classes and an image of 32x32

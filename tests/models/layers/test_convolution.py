@@ -105,8 +105,7 @@ def test_winograd_agrees_with_the_convolution(size, padding, implementation):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("size", "pool", "implementation"),
-    [((7, 6), (2, 2), "auto"), ((9, 8), (3, 4), "lax")],
+    ("size", "pool", "implementation"), [((7, 6), (2, 2), "auto"), ((9, 8), (3, 4), "lax")]
 )
 def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
     x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 16)
@@ -200,28 +199,10 @@ VALID = {"padding": "VALID"}
         (convolve, 9, (3, 3, 2, 2), {"implementation": "fft"}, "'fft' is unknown; choose auto, pa"),
         (convolve, 9, (3, 3, 2, 2), {"padding": "same padding"}, "is unknown; give VALID, SAME, a"),
         (convolve, 9, (3, 3, 2, 2), {"padding": (1, 2, 3)}, "is unknown"),
-        (
-            convolve_depthwise,
-            4,
-            (3, 3, 1, 5),
-            {},
-            r"\(3, 3, 1, 5\), .* have 2 channels; give a",
-        ),
-        (
-            convolve_depthwise,
-            4,
-            (5, 5, 1, 2),
-            VALID,
-            r"\(4, 4\) are too small: .* \(5, 5\) leaves",
-        ),
+        (convolve_depthwise, 4, (3, 3, 1, 5), {}, r"\(3, 3, 1, 5\), .* have 2 channels; give a"),
+        (convolve_depthwise, 4, (5, 5, 1, 2), VALID, r"\(4, 4\) are too small: .* \(5, 5\) leaves"),
         (convolve_depthwise, 4, (3, 3, 1, 2), {"implementation": "fft"}, "choose shifts or lax"),
-        (
-            convolve_3d,
-            2,
-            (3, 3, 3, 2, 2),
-            VALID,
-            r"\(2, 2, 2\) are too small: .* \[0, 0, 0\]",
-        ),
+        (convolve_3d, 2, (3, 3, 3, 2, 2), VALID, r"\(2, 2, 2\) are too small: .* \[0, 0, 0\]"),
         (convolve_3d, 3, (3, 3, 3, 2, 2), {"padding": (1, 1)}, r"padding=\(1, 1\) is unknown"),
         (convolve_3d, 3, (3, 3, 3, 2, 2), {"implementation": "fft"}, "'fft' is unknown"),
     ],
