@@ -270,8 +270,8 @@ def _checked_steps(train, test, local, num_steps):
     if steps.dtype.kind not in "iu" or steps.min() < 0:
         raise ValueError(f"num_steps={steps.min()} is out of range; give whole numbers from 0")
     found = f"num_steps have shape {steps.shape} for {len(counts)} clients"
-    fits = steps.shape in ((), counts.shape)
-    require(fits, f"{found}; give one number, or one for each client")
+    fix = "give one number, or one for each client"
+    require(steps.shape in ((), counts.shape), f"{found}; {fix}")
     check_int32("num_steps", steps.max(), "give fewer")
     return np.where(counts > 0, steps, 0).astype(np.int32)
 

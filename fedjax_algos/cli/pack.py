@@ -52,7 +52,7 @@ def pack_command(
 
         pack(dataset, folder, on_client=show)
         if not tasks:
-            click.echo("the folder holds this data set already; nothing was written")
+            click.echo("all clients were in the folder already")
     for note in dataset.notes:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     click.echo(

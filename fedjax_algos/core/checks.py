@@ -1,6 +1,6 @@
 """What doors share: checks of what is made by hand, and of what a user's problem returns.
 
-These are kinds, seeds, local work, params and dispatches. Tracers always pass.
+These are kinds, seeds, local work, params and dispatches. Values of tracers always pass.
 """
 
 import contextlib

@@ -183,7 +183,7 @@ class ClientSource(NamedTuple):
         Raises:
           ValueError: for a missing or damaged file, or examples that are not as the source says.
         """
-        stored, name_of, where = stored_of(self, client), self.image_name, place_of(self, client)
+        stored, name_of, where = stored_of(self, client), self.image_name, where_of(self, client)
         for key, image_format in self.images.items():
             images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
             for number, content in enumerate(stored[key]):
@@ -220,17 +220,18 @@ class ClientSource(NamedTuple):
 
 def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
     """What `read` returns for a client; ValueError, which names the client, if it cannot."""
+    where = where_of(source, client)
     try:
         stored = dict(source.read(client))
     except OSError as error:
-        raise FileError(printable(f"{place_of(source, client)} cannot be read: {error}")) from error
+        raise FileError(printable(f"{where} cannot be read: {error}")) from error
     missing = next((name for name in source.example if name not in stored), None)
-    found = f"{place_of(source, client)}: read returned {', '.join(map(str, stored)) or 'nothing'}"
+    found = f"{where}: read returned {', '.join(map(str, stored)) or 'nothing'}"
     require(missing is None, f"{found}, without {missing}, which the source's example has")
     return stored
 
 
-def place_of(source: ClientSource, client: int) -> str:
+def where_of(source: ClientSource, client: int) -> str:
     """The source and the client in messages."""
     return printable(f"{source.name}: client {source.client_ids[client]!r}")
 

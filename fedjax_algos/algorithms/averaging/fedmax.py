@@ -14,7 +14,6 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Outputs, Problem, Weighting
-from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import NonNegative, Positive
 
@@ -61,9 +60,9 @@ def fedmax(
 
     def penalty(outputs, batch):
         activations = features(outputs)
-        found = f"fedmax needs float[batch, D] features, but found {activations!r} in the outputs"
-        fix = 'sow them in the module as "features", or give features=...'
-        require(isinstance(activations, jax.Array), f"{found}; {fix}")
+        if not isinstance(activations, jax.Array):
+            found = f"fedmax needs float[batch, D] features, but found {activations!r} in outputs"
+            raise ValueError(f'{found}; sow them in the module as "features", or give features=...')
         return beta * divergence_from_uniform(activations)
 
     train = local_training(problem, local, penalty)

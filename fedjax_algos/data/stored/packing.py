@@ -349,7 +349,7 @@ def _encoded(
 ) -> list[list[Any]]:
     """For each field the files of a client's images, or its values as one part."""
     stored, count = federated_data.stored_of(source, client), int(source.counts[client])
-    where = f"{federated_data.place_of(source, client)} has"
+    where = f"{federated_data.where_of(source, client)} has"
     parts = []
     for name, shape, dtype, image in fields:
         values = stored[name]

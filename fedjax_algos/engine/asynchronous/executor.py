@@ -19,6 +19,7 @@ from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
@@ -247,9 +248,8 @@ def make_executor(
     check_asynchronous(algorithm)
     check_whole("waves_per_call", waves_per_call)
     placement = Placement("auto", client_mesh(devices))
+    check_choice("layout", layout, ("auto", "sequential", "vmapped"))
     layout = default_layout() if layout == "auto" else layout
-    known = layout in ("sequential", "vmapped")
-    require(known, f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
     if slots != "auto":
         check_whole("slots", slots)
         wrong = f"slots={slots} do not divide over {placement.num_devices} devices; give a multiple"
