@@ -7,8 +7,9 @@
 - Comparisons, selections, data movement, casts, random bits, and arithmetic on integers: 0.
 - Results that are never used: 0, because the compiler removes them.
 
-A loop counts as its body times its length, a conditional as its most expensive branch. XLA's own
-`cost_analysis` counts the body of a loop once, whatever the length.
+A loop counts as its body times its length, a conditional as its most expensive branch, and
+`platform_dependent` as its default, on every platform. XLA's own `cost_analysis` counts the body of
+a loop once, whatever the length.
 """
 
 import math
@@ -258,7 +259,10 @@ def _scan(eqn, arguments, used):
 
 
 def _cond(eqn, arguments, used):
-    parts = [_walk(branch, arguments[1:])[0] for branch in eqn.params["branches"]]
+    branches, platforms = eqn.params["branches"], eqn.params.get("branches_platforms")
+    if platforms and platforms[-1] is None:
+        branches = branches[-1:]
+    parts = [_walk(branch, arguments[1:])[0] for branch in branches]
     if any(part.loops for part in parts):
         what = "holds a loop whose length depends on the dispatch; take the loop out of it"
         raise UncountedError(f"the conditional at {_source_line(eqn)} {what}")

@@ -122,10 +122,10 @@ class InvertedResidualNetwork(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
-        kaiming, shifts = {"kernel_init": kaiming_normal_out}, self.convolutions != "lax"
+        kaiming = {"kernel_init": kaiming_normal_out}
         convolution = partial(Conv, implementation=self.convolutions, **kaiming)
-        options = {"use_bias": False, "implementation": "shifts" if shifts else "lax"} | kaiming
-        depthwise = partial(DepthwiseConv, **options)
+        filters: Any = "shifts" if self.convolutions == "patches" else self.convolutions
+        depthwise = partial(DepthwiseConv, use_bias=False, implementation=filters, **kaiming)
         normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = partial(convolution, 32, (3, 3), 2, 1, use_bias=False)
         x = Unit(stem, normalisation, self.activation, name="stem")(x)

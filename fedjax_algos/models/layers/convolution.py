@@ -2,11 +2,13 @@
 
 Mapped over clients, `lax.conv` becomes one grouped convolution, whose gradient inside a loop on a
 CPU is tens of times slower. If patches are gathered by slices and multiplied with the kernel, it
-has matrix products and additions only. So has Winograd's form, with fewer products.
+has matrix products and additions only. So has Winograd's form, with fewer products. Accelerators
+have `lax.conv`: patches are nine times the images, and need gigabytes for a large cohort.
 """
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -23,7 +25,42 @@ Convolutions = Literal["auto", "patches", "lax"]  # for layers of any shape
 Padding = str | int | Sequence[int | tuple[int, int]]
 Sizes = Sequence[int]  # one for each axis
 Sides = Sequence[tuple[int, int]]  # entries added before and after, for each axis
+Form = Callable[..., jax.Array]  # of arrays: one way to compute a layer
 _MIN_WINOGRAD_CHANNELS = 16  # channels and features from which "auto" uses Winograd's form
+_ACCELERATORS = ("cuda", "rocm", "tpu")
+
+
+@functools.cache  # so that layers share traces
+def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **static: Any) -> Form:
+    """One function in several forms, of which a platform's own is selected at compile time.
+
+    Traces do not depend on the platform, and counted costs are those of `reference`, which is the
+    form of a CPU without one of its own. Reverse mode differentiates each form. `static` are
+    options of all forms.
+    """
+    forms = {**dict.fromkeys(_ACCELERATORS, accelerator), "default": reference}
+    forms |= {} if cpu is None else {"cpu": cpu}
+
+    def traced_once(change):
+        changed = {form: jax.jit(change(partial(form, **static))) for form in forms.values()}
+        return {name: changed[form] for name, form in forms.items()}
+
+    def gradient_of(form):
+        return lambda inputs, gradient: jax.vjp(form, *inputs)[1](gradient)
+
+    values, gradients = traced_once(lambda form: form), traced_once(gradient_of)
+    selected = jax.custom_vjp(lambda *inputs: jax.lax.platform_dependent(*inputs, **values))
+    selected.defvjp(
+        lambda *inputs: (selected(*inputs), inputs),
+        # recomputes a form's residuals, which the compiler removes; else all would be stored
+        lambda inputs, gradient: jax.lax.platform_dependent(inputs, gradient, **gradients),
+    )
+
+    def apply(*inputs):
+        dtype = jnp.result_type(*inputs)
+        return selected(*(each.astype(dtype) for each in inputs))
+
+    return apply
 
 
 def pair(each: Any) -> Any:
@@ -94,10 +131,10 @@ def convolve(
         Outputs that the pool ignores are not computed.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
         products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
-        winograd on a CPU for float32 and float64 if that form applies and there are at least 16
-        channels and 16 features, and otherwise patches; costs are counted as those of patches.
-        Results agree up to rounding; in float32 winograd's error is up to a few times the others'.
-        Only "lax" has forward-mode derivatives (`jax.jvp`).
+        lax on a GPU or TPU; on a CPU it is winograd for float32 and float64 if that form applies
+        and there are at least 16 channels and 16 features, and otherwise patches. Costs are counted
+        as those of patches. Results agree up to rounding; in float32 winograd's error is up to a
+        few times the others'. Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -109,63 +146,43 @@ def convolve(
     check_choice("implementation", implementation, get_args(Implementation))
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
-    outputs, whole = whole_outputs(size, window, strides, sides, pool)
-    if implementation == "lax":
-        convolved = jax.lax.conv_general_dilated(
-            images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        return convolved[:, : whole[0], : whole[1]]
-    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
-    if whole != outputs:
-        rows, columns = (
-            (length - 1) * stride + extent
-            for length, stride, extent in zip(whole, strides, window, strict=True)
-        )
-        padded = padded[:, :rows, :columns]
-    return _select(implementation, kernel, strides, padded.dtype)(padded, kernel)
-
-
-def _select(implementation, kernel, strides, dtype):
-    """The function that convolves padded images of a dtype with this kernel."""
-    window, strides = kernel.shape[:2], tuple(strides)
+    _, whole = whole_outputs(size, window, strides, sides, pool)
+    strides = (strides[0], strides[1])
     winograd_applies = window == (3, 3) and strides == (1, 1)
-    if implementation == "winograd":
-        wrong = f"a kernel of {window} with strides of {strides} has no winograd form"
-        fix = "give a kernel of (3, 3) with strides of 1, or implementation='auto'"
-        require(winograd_applies, f"{wrong}; {fix}")
-        return _winograd
-    precise = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # its sums need the bits
+    wrong = f"a kernel of {window} with strides of {strides} has no winograd form"
+    fix = "give a kernel of (3, 3) with strides of 1, or implementation='auto'"
+    require(winograd_applies or implementation != "winograd", f"{wrong}; {fix}")
+    precise = jnp.result_type(images, kernel) in (jnp.float32, jnp.float64)  # its sums need bits
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
-    if implementation == "auto" and winograd_applies and precise and large:
-        return _by_platform
-    return functools.partial(_by_patches, strides=strides)
+    on_cpu = _winograd if winograd_applies and precise and large else None
+    static = {"strides": strides, "sides": tuple(map(tuple, sides)), "whole": tuple(whole)}
+    if implementation == "auto":
+        return by_platform(_by_patches, _by_lax, on_cpu, **static)(images, kernel)
+    forms = {"patches": _by_patches, "winograd": _winograd, "lax": _by_lax}
+    return forms[implementation](images, kernel, **static)
 
 
-@jax.custom_vjp
-def _by_platform(images, kernel):
-    """Selects the form at compile time, so that traces and counted costs do not depend on it."""
-    return jax.lax.platform_dependent(images, kernel, cpu=_winograd, default=_by_patches)
+def _by_lax(images, kernel, strides, sides, whole):
+    axes = ("NHWC", "HWIO", "NHWC")
+    outputs = jax.lax.conv_general_dilated(images, kernel, strides, sides, dimension_numbers=axes)
+    return outputs[:, : whole[0], : whole[1]]
 
 
-def _by_platform_forward(images, kernel):
-    return _by_platform(images, kernel), (images, kernel)
+def _padded(images, window, strides, sides, whole):
+    """Padded images, without the rows and columns that only outputs outside of pools read."""
+    outputs = output_size(images.shape[1:3], window, strides, sides)
+    if any(map(any, sides)):
+        images = jnp.pad(images, ((0, 0), *sides, (0, 0)))
+    if [*whole] == outputs:
+        return images
+    triples = zip(whole, strides, window, strict=True)
+    rows, columns = ((length - 1) * stride + extent for length, stride, extent in triples)
+    return images[:, :rows, :columns]
 
 
-def _by_platform_backward(residuals, gradient):
-    """Recomputes each form's residuals, which the compiler removes; else both would be stored."""
-
-    def gradient_of(form):
-        return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
-
-    forms = {"cpu": gradient_of(_winograd), "default": gradient_of(_by_patches)}
-    return jax.lax.platform_dependent(*residuals, gradient, **forms)
-
-
-_by_platform.defvjp(_by_platform_forward, _by_platform_backward)
-
-
-def _by_patches(images, kernel, strides=(1, 1)):
-    patches = _patches(images, kernel.shape[:2], strides)
+def _by_patches(images, kernel, strides, sides, whole):
+    padded = _padded(images, kernel.shape[:2], strides, sides, whole)
+    patches = _patches(padded, kernel.shape[:2], strides)
     rows, weights = patches.reshape(-1, patches.shape[-1]), kernel.reshape(-1, kernel.shape[-1])
     return _multiply(rows, weights).reshape(*patches.shape[:-1], -1)
 
@@ -209,15 +226,17 @@ def _multiply_backward(residuals, gradient):
         to_weights = jax.lax.dot_general(rows, gradient, over_rows)
     else:
         wide = jax.lax.dot_general(gradient, rows, over_rows)
-        to_weights = jax.lax.optimization_barrier(wide).T  # else XLA restores the other order
+        # with the barrier XLA does not restore the other order
+        kept: Any = {"cpu": jax.lax.optimization_barrier, "default": lambda wide: wide}
+        to_weights = jax.lax.platform_dependent(wide, **kept).T
     return gradient @ weights.T, to_weights
 
 
 _multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
-def _winograd(images, kernel):
-    """A convolution without padding and with strides of 1 by Winograd's minimal filtering, F(2, 3).
+def _winograd(images, kernel, strides, sides, whole):
+    """A convolution with strides of 1 by Winograd's minimal filtering, F(2, 3).
 
     Two neighbouring outputs y of a filter g of three over inputs d take four products, not six:
 
@@ -229,6 +248,7 @@ def _winograd(images, kernel):
     [channels, features] instead of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural
     Networks", CVPR 2016, https://arxiv.org/abs/1509.09308.
     """
+    images = _padded(images, (3, 3), strides, sides, whole)
     batch, height, width, channels = images.shape
     if height % 2 or width % 2:  # completes the tiles
         images = jnp.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
@@ -253,7 +273,7 @@ def _outputs(products):
     return first + plus + minus, plus - minus - last
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _inputs(images, axis):
     """The four sums of all tiles, which start at every second index of an axis."""
     reach = images.shape[axis] - 3  # from the first tile to the last

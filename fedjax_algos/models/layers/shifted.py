@@ -2,7 +2,8 @@
 
 A sum of shifted images, each times one weight for each channel, stays elementwise if it is mapped
 over clients, as does the largest entry of shifted images. `lax.conv_general_dilated` with a group
-for each channel is slow on a CPU, and so is the gradient of a window's maximum in a loop.
+for each channel is slow on a CPU, and so is the gradient of a window's maximum in a loop, which
+accelerators have instead.
 """
 
 import functools
@@ -20,7 +21,7 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.models.layers import convolution
 from fedjax_algos.models.layers.convolution import Padding, Sizes
 
-DepthwiseImplementation = Literal["shifts", "lax"]
+DepthwiseImplementation = Literal["auto", "shifts", "lax"]
 
 
 def shifted(images: jax.Array, window: Sizes, strides: Sizes) -> Iterator[jax.Array]:
@@ -38,7 +39,7 @@ def convolve_depthwise(
     *,
     strides: tuple[int, int] = (1, 1),
     padding: Padding = "SAME",
-    implementation: DepthwiseImplementation = "shifts",
+    implementation: DepthwiseImplementation = "auto",
 ) -> jax.Array:
     """Two-dimensional convolution of each channel with a filter of its own.
 
@@ -46,7 +47,8 @@ def convolve_depthwise(
       images, strides, padding: as for `convolve`.
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
       implementation: "shifts" adds products of shifted images and weights; "lax" is
-        `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has `jax.jvp`.
+        `lax.conv_general_dilated`; "auto" is lax on a GPU or TPU, and otherwise shifts, as which
+        costs are counted. Results agree up to rounding. Only "lax" has `jax.jvp`.
 
     Returns:
       float[batch, rows, columns, channels].
@@ -61,13 +63,22 @@ def convolve_depthwise(
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = convolution.pads(padding, size, window, strides)
     convolution.whole_outputs(size, window, strides, sides, (1, 1))
-    if implementation == "lax":
-        return jax.lax.conv_general_dilated(
-            images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=images.shape[-1],
-        )  # fmt: skip
+    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
+    if implementation == "auto":
+        return convolution.by_platform(_by_padded_shifts, _by_lax, **static)(images, kernel)
+    form = _by_lax if implementation == "lax" else _by_padded_shifts
+    return form(images, kernel, **static)
+
+
+def _by_lax(images, kernel, strides, sides):
+    axes, groups = ("NHWC", "HWIO", "NHWC"), images.shape[-1]
+    options = {"dimension_numbers": axes, "feature_group_count": groups}
+    return jax.lax.conv_general_dilated(images, kernel, strides, sides, **options)
+
+
+def _by_padded_shifts(images, kernel, strides, sides):
     padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
-    return _by_shifts(padded, kernel, tuple(strides))
+    return _by_shifts(padded, kernel, strides)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -137,7 +148,7 @@ class DepthwiseConv(nn.Module):
     param_dtype: Any = jnp.float32
     kernel_init: Callable = nn.initializers.lecun_normal()
     bias_init: Callable = nn.initializers.zeros_init()
-    implementation: DepthwiseImplementation = "shifts"
+    implementation: DepthwiseImplementation = "auto"
 
     @nn.compact
     def __call__(self, images):
@@ -167,11 +178,16 @@ def max_pool(
     """
     window, stride = tuple(window_shape), tuple(strides or (1, 1))
     sides = convolution.pads(padding, images.shape[1:3], window, stride)
-    if any(map(any, sides)):
-        images = jnp.pad(images, ((0, 0), *sides, (0, 0)), constant_values=-jnp.inf)
-    elif stride == window:  # windows without overlap are separated by reshaping
-        return _pool(images, window)
-    return _pool_shifted(images, window, stride)
+    static = {"window_shape": window, "strides": stride, "padding": tuple(map(tuple, sides))}
+    return convolution.by_platform(_pool_padded, nn.max_pool, **static)(images)
+
+
+def _pool_padded(images, window_shape, strides, padding):
+    if any(map(any, padding)):
+        images = jnp.pad(images, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
+    elif strides == window_shape:  # windows without overlap are separated by reshaping
+        return _pool(images, window_shape)
+    return _pool_shifted(images, window_shape, strides)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

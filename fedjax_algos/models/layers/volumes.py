@@ -3,6 +3,7 @@
 On a CPU the gradient of a three-dimensional `lax.conv` in a loop is tens of times slower than
 products of patches, and gathered patches are 27 times the volume. Here a loop goes over the planes
 of the output, which `convolve` makes of the input's planes that the window touches, as channels.
+Accelerators have the three-dimensional `lax.conv`.
 """
 
 from typing import Any
@@ -31,7 +32,7 @@ def convolve_3d(
       kernel: float[depth, height, width, channels, features].
       strides, padding: as for `convolve`, for three axes.
       implementation: how planes are convolved, as for `convolve`; "lax" is one
-        `lax.conv_general_dilated`.
+        `lax.conv_general_dilated`, which "auto" is on a GPU or TPU.
 
     Returns:
       float[batch, depth, height, width, features].
@@ -42,14 +43,27 @@ def convolve_3d(
     """
     size, window = volumes.shape[1:4], kernel.shape[:3]
     sides = convolution.pads(padding, size, window, strides)
-    outputs, _ = convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
+    convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
+    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
+    if implementation == "auto":
+        return convolution.by_platform(_by_planes, _by_lax, **static)(volumes, kernel)
     if implementation == "lax":
-        axes = ("NDHWC", "DHWIO", "NDHWC")
-        return jax.lax.conv_general_dilated(volumes, kernel, strides, sides, dimension_numbers=axes)
+        return _by_lax(volumes, kernel, **static)
+    return _by_planes(volumes, kernel, **static, implementation=implementation)
+
+
+def _by_lax(volumes, kernel, strides, sides):
+    axes = ("NDHWC", "DHWIO", "NDHWC")
+    return jax.lax.conv_general_dilated(volumes, kernel, strides, sides, dimension_numbers=axes)
+
+
+def _by_planes(volumes, kernel, strides, sides, implementation="auto"):
+    window, size = kernel.shape[:3], volumes.shape[1:4]
+    depth = convolution.output_size(size, window, strides, sides)[0]
     # the window's planes become channels: [height, width, depth * channels, features]
     flat = kernel.transpose(1, 2, 0, 3, 4).reshape(*window[1:], -1, kernel.shape[-1])
     planes = jnp.pad(volumes, ((0, 0), sides[0], *[(0, 0)] * 3)).swapaxes(0, 1)
-    reach = (outputs[0] - 1) * strides[0] + 1
+    reach = (depth - 1) * strides[0] + 1
     touched = [planes[i : i + reach : strides[0]] for i in range(window[0])]
 
     @jax.checkpoint  # else the patches of all planes are kept for the gradient

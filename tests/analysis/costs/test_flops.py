@@ -107,6 +107,8 @@ def test_what_is_counted_and_what_is_not():
     assert operations(loop, x) == 5 * 24
     branches = lambda x, which: jax.lax.cond(which, jnp.sin, lambda x: x * x + x, x)  # noqa: E731
     assert operations(branches, x, shape(dtype=bool)) == 2 * 24
+    forms = {"cpu": lambda x: x * x + x, "default": jnp.sin}  # as on all other platforms
+    assert operations(lambda x: jax.lax.platform_dependent(x, **forms), x) == 24
     assert operations(lambda key: jax.random.permutation(key, 9), jax.random.key(0)) == 0
 
 

@@ -22,6 +22,7 @@ from fedjax_algos.models import (
     max_pool_3d,
     upsample_3d,
 )
+from fedjax_algos.models.layers.convolution import by_platform
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -57,10 +58,12 @@ def assert_same(left, right, atol=1e-12):
         (Conv, 4, (1, 1), 2, 0, "patches", (6, 5, 3)),
         (Conv, 4, (4, 4), 1, (3, 1), "lax", (4, 4, 3)),
         (DepthwiseConv, 4, (5, 5), 2, "SAME", "shifts", (8, 7, 4)),
-        (DepthwiseConv, 4, (2, 5), (1, 3), ((2, 0), (0, 1)), "shifts", (8, 7, 4)),
+        (DepthwiseConv, 4, (2, 5), (1, 3), ((2, 0), (0, 1)), "auto", (8, 7, 4)),
+        (DepthwiseConv, 4, (3, 2), 2, ((2, 0), (0, 1)), "lax", (8, 7, 4)),
         (Conv3D, 16, (3, 3, 3), (1, 1, 1), "SAME", "auto", (5, 6, 4, 16)),
         (Conv3D, 2, (2, 3, 3), (2, 1, 1), 1, "winograd", (5, 6, 4, 2)),
         (Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "patches", (5, 6, 4, 2)),
+        (Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "lax", (5, 6, 4, 2)),
     ],
 )
 def test_clients_in_loops_agree_with_flax(
@@ -132,6 +135,45 @@ def test_auto_selects_the_form_at_compile_time():
     assert "tensor<16x32x" not in elsewhere
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "kernel", "operation"),
+    [
+        (partial(convolve, pool=(2, 2)), (7, 7, 16), (3, 3, 16, 16), "convolution"),
+        (partial(convolve, strides=(2, 2)), (7, 7, 16), (1, 1, 16, 4), "convolution"),
+        (convolve_depthwise, (7, 7, 16), (3, 3, 1, 16), "convolution"),
+        (convolve_3d, (4, 6, 6, 2), (3, 3, 3, 2, 2), "convolution"),
+        (lambda x, _: max_pool(x, (2, 2), (2, 2)), (7, 7, 3), (), "select_and_scatter"),
+        (lambda x, _: max_pool(x, (3, 3), (2, 2), 1), (7, 7, 3), (), "select_and_scatter"),
+        (lambda x, _: max_pool_3d(x, (2, 2, 2)), (4, 6, 6, 2), (), "select_and_scatter"),
+    ],
+)
+def test_accelerators_have_the_operations_of_lax(function, shape, kernel, operation):
+    """Mapped over clients, without loops, patches, and what only a CPU has to be told."""
+    mapped = jax.vmap(jax.grad(lambda *inputs: jnp.sin(function(*inputs)).sum()))
+    traced = jax.jit(mapped).trace(images(0, 2, 2, *shape), images(1, 2, *kernel))
+    for platform in ("cuda", "rocm", "tpu"):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert f"stablehlo.{operation}" in program
+        for other in ("optimization_barrier", "while", "concatenate", "dot_general"):
+            assert f"stablehlo.{other}" not in program
+    assert f"stablehlo.{operation}" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
+@pytest.mark.parametrize("cpu", [None, lambda x, y, power: x**power * y])
+def test_each_platform_has_its_form(cpu):
+    """Values and gradients of a CPU are those of its own form, or of the reference."""
+    reference = lambda x, y, power: 3 * x**power * y  # noqa: E731
+    form = by_platform(reference, lambda x, y, power: jnp.tanh(x) * y**power, cpu, power=2)
+    x, y = jnp.asarray(5.0), jnp.arange(2.0)
+    factor = 3 if cpu is None else 1
+    outputs, back = jax.vjp(form, x, y)
+    assert_same(outputs, factor * 25 * y)
+    assert_same(back(jnp.ones(2)), (factor * 10.0, jnp.full(2, factor * 25.0)))
+    assert "stablehlo.tanh" not in jax.jit(form).lower(x, y).as_text()
+    elsewhere = jax.jit(form).trace(x, y).lower(lowering_platforms=("tpu",)).as_text()
+    assert "stablehlo.tanh" in elsewhere
+
+
 def test_rounding_errors_of_winograd_are_a_few_times_those_of_patches():
     rng = np.random.default_rng(2)
     x, kernel = rng.normal(size=(4, 16, 16, 32)), rng.normal(size=(3, 3, 32, 64))
@@ -201,7 +243,13 @@ VALID = {"padding": "VALID"}
         (convolve, 9, (3, 3, 2, 2), {"padding": (1, 2, 3)}, "is unknown"),
         (convolve_depthwise, 4, (3, 3, 1, 5), {}, r"\(3, 3, 1, 5\), .* have 2 channels; give a"),
         (convolve_depthwise, 4, (5, 5, 1, 2), VALID, r"\(4, 4\) are too small: .* \(5, 5\) leaves"),
-        (convolve_depthwise, 4, (3, 3, 1, 2), {"implementation": "fft"}, "choose shifts or lax"),
+        (
+            convolve_depthwise,
+            4,
+            (3, 3, 1, 2),
+            {"implementation": "fft"},
+            "choose auto, shifts or lax",
+        ),
         (convolve_3d, 2, (3, 3, 3, 2, 2), VALID, r"\(2, 2, 2\) are too small: .* \[0, 0, 0\]"),
         (convolve_3d, 3, (3, 3, 3, 2, 2), {"padding": (1, 1)}, r"padding=\(1, 1\) is unknown"),
         (convolve_3d, 3, (3, 3, 3, 2, 2), {"implementation": "fft"}, "'fft' is unknown"),
