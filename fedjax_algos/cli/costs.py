@@ -1,5 +1,6 @@
 """The command that shows what methods cost before anything is trained: `costs`."""
 
+import dataclasses
 from typing import Any
 
 import click
@@ -70,7 +71,8 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     memory that it needs, and the server's state. METHODS are named as in `compare`.
     """
     settings = settings_of(values, "1")
-    experiment = prepare(settings, methods_of(methods, settings), files=True)
+    laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
+    experiment = prepare(laid_out, methods_of(methods, settings), files=True)
     data = experiment.data[0]
     counts = data.counts()
     population = Population(data.num_clients, settings.cohort_size, int(counts.sum()))

@@ -55,8 +55,8 @@ HELP = {
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
     "system": "speeds and unavailability on the virtual clock, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
-    "layout": "auto (sequential on a CPU, else vmapped), vmapped, sequential, or a number of "
-    "clients computed at once",
+    "layout": "auto (sequential on a CPU, else as many as fit into memory), vmapped, sequential, "
+    "or a number of clients computed at once",
     "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
     "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core]",
     "client_state": "where the clients' own state is kept between rounds: device, host, or "

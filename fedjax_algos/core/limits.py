@@ -32,6 +32,13 @@ def device_memory(device: jax.Device | None = None) -> int:
     return statistics.get("bytes_limit", host_memory())
 
 
+def accelerator_memory() -> int | None:
+    """Bytes that the default accelerator can allocate; None of a CPU, and where it is not known."""
+    if jax.default_backend() == "cpu":
+        return None
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
 def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
     """Raises ValueError for `what`, such as "rounds=5", that needs more than there is."""
     limit = host_memory() if limit is None else limit

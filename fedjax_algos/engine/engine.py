@@ -35,6 +35,7 @@ from fedjax_algos.engine.checks import (
 )
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
+from fedjax_algos.engine.layouts import auto_layout
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
@@ -180,13 +181,15 @@ class Engine(PlacedAlgorithm):
 
     Attributes:
       algorithm, non_finite, client_state: as in `make_engine`.
-      placement: layout and devices.
+      placement: layout and devices; on an accelerator the first cohort decides what "auto" is.
       sharded: whether each device holds the examples of its own clients only.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._compile()
 
+    def _compile(self):
         def consuming(function, *fixed):
             return jax.jit(partial(function, *fixed), donate_argnums=0)
 
@@ -198,6 +201,21 @@ class Engine(PlacedAlgorithm):
         self._server_step = consuming(traced.server_step, self.algorithm)
         self._run_rounds = consuming(partial(run_rounds, traced.run_round))
         self._cohort_updates = jax.jit(traced.cohort_updates)
+
+    def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
+        """The layout, which is fixed now if it is "auto" and the device's memory decides.
+
+        Args:
+          state, data: those of the run, or their shapes; not consumed.
+          dispatches: the dispatches of one round.
+        """
+        if self.placement.layout == "auto":
+            how = self.algorithm, self.placement, state, data, dispatches
+            layout = auto_layout(*how, self.sharded, self.non_finite)
+            if layout != "auto":
+                self.placement = self.placement._replace(layout=layout)
+                self._compile()
+        return self.placement.layout
 
     def __repr__(self) -> str:
         layout, devices = self.placement.layout, self.placement.num_devices
@@ -220,6 +238,7 @@ class Engine(PlacedAlgorithm):
           ValueError: if the data are not on the engine's devices.
         """
         self._checked.check(state, data, dispatches, ("cohort",))
+        self.choose_layout(state, data, dispatches)
         placed, dispatches, _ = self._prepare(data, dispatches)
         present = next(self._present(placed, dispatches.client[None]))
         return self._compute(state, present, dispatches)
@@ -248,6 +267,7 @@ class Engine(PlacedAlgorithm):
         given = len(dispatches.client)
         number = given if number is None else number
         require(1 <= number <= given, f"number={number} is out of range; give 1 to {given} rounds")
+        self.choose_layout(state, data, jax.tree.map(lambda leaf: leaf[0], dispatches))
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
@@ -284,6 +304,7 @@ class Engine(PlacedAlgorithm):
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_not_consumed(state.server)  # diagnostics have server states of their own
         self._checked.check_dispatches(data, dispatches, ("cohort",))
+        self.choose_layout(state, data, dispatches)
         slots, present = None, data
         if not isinstance(data, FederatedData) or self.sharded:
             placed, dispatches, order = self._prepare(data, dispatches)
@@ -351,7 +372,9 @@ def make_engine(
     Args:
       algorithm: what is computed.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
-        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere.
+        one, a number chunks of that many. "auto" is "sequential" on a CPU. On an accelerator it is
+        the largest of the cohort, its half, its quarter, ... with which the first cohort's round,
+        as it is compiled, fits into 3/4 of the device's memory; all if its memory is not known.
         Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched, with the cohort's rows on the device

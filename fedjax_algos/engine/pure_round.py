@@ -118,7 +118,8 @@ def pure_round(
 
     Args:
       algorithm: what is computed. Its options and its client learning rate may be traced.
-      layout: how many clients of a cohort are computed at once; see `make_engine`.
+      layout: how many clients of a cohort are computed at once; see `make_engine`. "auto" is
+        "vmapped" on an accelerator, because the round is only a part of what is compiled.
       non_finite: "exclude" or "keep"; see `make_engine`. "error" needs the host.
 
     Raises:

@@ -26,7 +26,7 @@ _MAX_DIGITS = 10  # of a number of clients, which fits into 32 bits
 
 
 def default_layout() -> Literal["sequential", "vmapped"]:
-    """What "auto" stands for; on a CPU, many copies of weights only move through memory."""
+    """What "auto" is if memory does not decide; a CPU only moves copies of weights through it."""
     return "sequential" if jax.default_backend() == "cpu" else "vmapped"
 
 

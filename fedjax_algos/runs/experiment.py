@@ -3,6 +3,7 @@
 import itertools
 import types
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,11 +30,12 @@ from fedjax_algos.data.federated_data import check_examples
 from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.stored_data import load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
-from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placed.on_disk import RowsOnDisk
-from fedjax_algos.engine.slots import default_layout
+from fedjax_algos.engine.placed.sharded_data import RunData
+from fedjax_algos.engine.slots import chunk_size, default_layout
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
 from fedjax_algos.runs import run as checks
@@ -42,11 +44,14 @@ from fedjax_algos.runs.settings import Settings
 
 
 class LayoutChoice(NamedTuple):
-    """The layout of rounds, their number of devices, and whether "auto" chose the layout."""
+    """The layout of rounds, their number of devices, and what chose the layout.
+
+    `source` is "given", or for "auto" the "rule" for a CPU, "memory", or "memory unknown".
+    """
 
     layout: str
     devices: int
-    source: Literal["rule", "given"]
+    source: Literal["rule", "memory", "memory unknown", "given"]
 
     def __str__(self) -> str:
         name = f"chunks of {self.layout}" if self.layout.isdecimal() else self.layout
@@ -152,16 +157,16 @@ def prepare(
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices": devices}
     if settings.seconds is None:
         place: Any = settings.client_state
-        automatic = settings.layout == "auto"
-        layout = default_layout() if automatic else settings.layout
-        choice = LayoutChoice(layout, devices, "rule" if automatic else "given")
         if place == "disk":
             if client_state_folder is None:
                 fix = "give prepare(..., client_state_folder=...)"
                 raise ValueError(f"client_state='disk' has no folder; {fix}")
             place = RowsOnDisk(client_state_folder)
         make = make_engine
-        options |= {"layout": layout, "client_state": place, "examples": settings.examples}
+        options |= {"client_state": place, "examples": settings.examples}
+        engines = {label: make(each, **options) for label, each in algorithms.items()}
+        choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())))
+        options["layout"] = choice.layout
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     _check_runs(settings, methods, engines, data_by_seed)
     return Experiment(
@@ -180,6 +185,24 @@ def prepare(
         client_data=client_data,
         speeds=_client_speeds(settings),
     )
+
+
+def _choose_layout(settings: Settings, engines: dict[str, Engine], data: RunData) -> LayoutChoice:
+    """The layout of all engines: for "auto", the one of the smallest chunks that any one needs."""
+    devices, counts = settings.devices or 1, data.counts()
+    if settings.layout != "auto":
+        return LayoutChoice(settings.layout, devices, "given")
+    if jax.default_backend() == "cpu":
+        return LayoutChoice(default_layout(), devices, "rule")
+    population, layouts = Population(len(counts), settings.cohort_size, int(counts.sum())), []
+    for engine in engines.values():
+        cohorts = Cohorts(counts, engine.algorithm.local, seed=0, **settings.cohorts())
+        first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
+        layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
+    if "auto" in layouts:
+        return LayoutChoice(default_layout(), devices, "memory unknown")
+    smallest = min(layouts, key=partial(chunk_size, cohort_size=settings.cohort_size))
+    return LayoutChoice(smallest, devices, "memory")
 
 
 def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:

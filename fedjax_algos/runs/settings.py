@@ -72,7 +72,8 @@ class Settings:
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
       `local_epochs`, `client_state` "host" and "disk", and sharded `examples` are refused.
       `local_steps` is then the work of the planners that do not choose it.
-    - `layout` "auto" is sequential on a CPU and vmapped elsewhere.
+    - `layout` "auto" is sequential on a CPU; on an accelerator its memory decides, see
+      `make_engine`, for the method of a comparison that needs most.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
       in rounds and on the virtual clock, because the rounding depends on their number, and all
       devices in a sweep (of a CPU at most as many as it has cores).

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
 from fedjax_algos.core.files import require
+from fedjax_algos.core.limits import accelerator_memory
 from fedjax_algos.engine.checks import StateCheck
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -207,6 +208,9 @@ class _SynchronousRun:
         problem = engine.algorithm.problem
         self.evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
+        if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
+            first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))
+            engine.choose_layout(state, self.data, first)
         if isinstance(self.data, CohortData):
             drawn, every = self.draw(), loop.eval_every  # beside the run's own cohorts
             windows = (min(every, self.end - done) for done in range(0, self.end, every))

@@ -193,7 +193,10 @@ def batched_runs(
         for seed, data in experiment.data.items():
             own = local, method.hyperparameters, values, test_rows.get(seed)
             runs.append(Run(method.label, seed, data, *own))
-    given = settings.loop() | {"layout": settings.layout, "non_finite": settings.non_finite}
+    layout, choice = settings.layout, experiment.layout
+    if choice is not None and choice.source == "memory":
+        layout = choice.layout
+    given = settings.loop() | {"layout": layout, "non_finite": settings.non_finite}
     given |= {"devices": settings.devices or default_num_devices(), **options}
     return BatchedRuns(chosen[0].method.factory(settings), experiment.problem, runs, **given)
 

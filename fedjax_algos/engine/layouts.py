@@ -1,0 +1,110 @@
+"""The layout "auto": on an accelerator, the largest chunks of clients whose round fits into memory.
+
+The rule reads the device's total memory and the sizes of compiled programs, and measures neither
+time nor free memory, so machines of one kind agree.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core.limits import accelerator_memory
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.federated_round import FederatedRound
+from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import row_sharding
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.slots import Placement, fill_slots
+from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
+
+SHARE = 0.75  # of the device's memory for a round; the rest is for evaluations and for gaps
+
+
+def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int]) -> int:
+    """The largest of the cohort, its half, its quarter, ..., 1 of which `memory_of` is in a limit.
+
+    Memory is close to affine in the chunk. So chunks of two and of four clients predict which
+    others fit, and only the chosen one is looked at, too. One client is taken in any case.
+
+    Args:
+      cohort_size: clients that a device computes in a round.
+      limit: bytes.
+      memory_of: bytes of a round in chunks of so many clients; slow, because it compiles.
+    """
+    memory_of, chunks = cache(memory_of), [cohort_size]
+    while chunks[-1] > 1:
+        chunks.append(-(-chunks[-1] // 2))
+    if cohort_size > 4:
+        of_two = memory_of(2)
+        if of_two * cohort_size <= 2 * limit:  # even if it were proportional to the chunk
+            return cohort_size
+        each = max(memory_of(4) - of_two, 0) / 2
+        chunks = [chunk for chunk in chunks if of_two + (chunk - 2) * each <= limit]
+    return next((chunk for chunk in chunks if chunk > 1 and memory_of(chunk) <= limit), 1)
+
+
+def auto_layout(
+    algorithm: Algorithm,
+    placement: Placement,
+    state: FederatedState,
+    data: RunData,
+    dispatches: Dispatch,
+    sharded: bool,
+    non_finite: NonFinite,
+) -> str:
+    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU.
+
+    `state` and `data` are those of a run, or their shapes; `dispatches` [cohort] are of one round.
+    """
+    memory = accelerator_memory()
+    if memory is None:
+        return "auto"
+    devices, on_device = placement.num_devices, not isinstance(state.clients, RowTable)
+    size = -(-len(dispatches.client) // devices)  # one device's part of the cohort
+    own = jax.tree.map(lambda leaf: leaf[:size], dispatches)
+    held = _held(data, len(dispatches.client), devices if sharded else 1)
+    table = row_sharding(placement.mesh, data.num_clients)
+    parts = devices if table is not None and not table.is_fully_replicated else 1
+
+    def memory_of(chunk):
+        slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
+        if on_device:
+            rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
+        else:
+            of_slots = (len(slots.client),)
+            rows = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(of_slots + leaf.shape, leaf.dtype),
+                row_shapes(algorithm, state),
+            )
+        shapes = jax.tree.map(_shape, state._replace(clients=()))._replace(clients=rows)
+        traced = FederatedRound(algorithm, Placement(chunk), on_device, non_finite)
+        compiled = jax.jit(traced.run_round, donate_argnums=0).lower(shapes, held, slots).compile()
+        sizes: Any = compiled.memory_analysis()
+        needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        return needed - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
+
+    return str(largest_chunk(size, SHARE * memory, memory_of))
+
+
+def _shape(leaf, share=1.0):
+    """The shape of an array, or of a share of its rows."""
+    rows = [math.ceil(length * share) for length in leaf.shape[:1]]
+    return jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), jnp.result_type(leaf))
+
+
+def _held(data, cohort_size, parts):
+    """Shapes of the examples that a device holds; of those in files, a cohort's at most."""
+    shapes = data_shapes(data)
+    share = 1 / parts
+    if isinstance(data, StoredData | CohortData):
+        counts = np.sort(data.counts())
+        share *= counts[-cohort_size:].sum() / counts.sum()
+    of_part = jax.tree.map(lambda leaf: _shape(leaf, share), shapes)
+    return of_part._replace(offsets=_shape(shapes.offsets))
