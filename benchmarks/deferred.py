@@ -88,14 +88,14 @@ class Rounds:
 class Waves:
     """Plans of several seeds, merged and executed in waves."""
 
-    def __init__(self, algorithm, data, plans, devices, slots):
-        self.executor = make_executor(algorithm, slots=slots, devices=devices)
+    def __init__(self, algorithm, data, plans, devices, slots, layout="auto"):
+        self.executor = make_executor(algorithm, slots=slots, devices=devices, layout=layout)
         counts = data.counts()
         self.data = self.executor.put_data(merge_data([data] * len(plans)))
         dispatches = [plan_dispatches(plan, counts, algorithm.local) for plan in plans]
-        self.plan, self.dispatches = merge_plans(plans, dispatches, CLIENTS)
+        self.plan, self.dispatches = merge_plans(plans, dispatches, data.num_clients)
         self.steps = int(self.plan.num_steps[self.plan.dispatch].sum())
-        self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
+        self.population = fa.Population(len(counts), len(counts), int(counts.sum()))
         self.population = self.population._replace(num_groups=int(self.plan.group.max()) + 1)
         self.runs = len(plans)
         state = self.start()
