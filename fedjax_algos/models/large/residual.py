@@ -21,6 +21,7 @@ from fedjax_algos.models.layers.initialisation import (
     kaiming_normal,
     kaiming_normal_out,
 )
+from fedjax_algos.models.layers.normalisation import BatchNorm
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -39,7 +40,7 @@ class Normalisation(nn.Module):
     def __call__(self, x):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
+        return BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
 
 
 class Block(nn.Module):
