@@ -21,11 +21,13 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.readers.client_files.texts import PADDING
 from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of
+from fedjax_algos.models.layers import native
 from fedjax_algos.models.layers.initialisation import (
     Initialisation,
     initialisers,
     symmetric_uniform,
 )
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.outputs import Outputs, losses, metrics, of_classifiers
 
 Cell = Literal["gru", "lstm"]
@@ -180,6 +182,12 @@ class Recurrent(nn.Module):
 
         input_parts = parts(kernel), parts(input_bias)
         recurrent_parts = parts(recurrent_kernel), parts(recurrent_bias)
+        if native.applies(x, kernel):  # there one product of all gates is faster
+
+            def gates(values, kernel, bias):
+                return parts(native.multiply(values, kernel) + bias.reshape(1, -1))
+
+            input_parts, recurrent_parts = (kernel, input_bias), (recurrent_kernel, recurrent_bias)
 
         def advance(hidden, x):
             hidden = update(gates(x, *input_parts), hidden, gates(hidden[0], *recurrent_parts))
@@ -224,9 +232,9 @@ class Reader(nn.Module):
             x = Recurrent(self.cell, self.hidden, self.biases, self.initialisation)(x)
         x = x if self.predicts == "every" else x[:, -1]
         for width in self.widths:
-            x = nn.Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x)
+            x = Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x)
         self.sow("intermediates", "features", x)
-        return nn.Dense(self.vocabulary, **initialisers(self.initialisation, x.shape[-1]))(x)
+        return Dense(self.vocabulary, **initialisers(self.initialisation, x.shape[-1]))(x)
 
 
 def _predictor(example_shape: tuple[int, ...], *fields: Any) -> Problem:

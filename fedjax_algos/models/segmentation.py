@@ -22,6 +22,7 @@ from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, load_weights, unet_3d_names, with_weights
 from fedjax_algos.models.layers.convolution import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import (
     Loss,
@@ -193,7 +194,7 @@ class UNet3D(nn.Module):
             x = jnp.concatenate([encoded, upsample_3d(x)], -1)
             x = layer(encoded.shape[-1])(x)
             x = layer(encoded.shape[-1])(x)
-        return nn.Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
+        return Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
 
 @model_of(VOLUMES)

@@ -7,6 +7,7 @@ from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, model_of
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -21,9 +22,9 @@ class Perceptron(nn.Module):
     def __call__(self, x):
         x = x.reshape(x.shape[0], -1)
         for width in self.widths[:-1]:
-            x = nn.relu(nn.Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x))
+            x = nn.relu(Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x))
         self.sow("intermediates", "features", x)
-        return nn.Dense(self.widths[-1], **initialisers(self.initialisation, x.shape[-1]))(x)
+        return Dense(self.widths[-1], **initialisers(self.initialisation, x.shape[-1]))(x)
 
 
 class ConvolutionalNetwork(nn.Module):

@@ -23,6 +23,7 @@ from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.core.files import require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
+from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
     ResultsFolder,
@@ -33,15 +34,17 @@ from fedjax_algos.runs.saving.results_folder import (
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
+_NATIVE = ("fedjax_algos_native", "onednn-cpu-gomp")
 
 
 def environment() -> dict[str, Any]:
     """The versions of Python and of packages, and the devices."""
     device = jax.devices()[0]
+    packages = _PACKAGES + (_NATIVE if native.INSTALLED else ())
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "packages": {name: metadata.version(name) for name in packages},
         "backend": jax.default_backend(),
         "device": device.device_kind,
         "device_count": jax.device_count(),

@@ -25,6 +25,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_algos.core import Dispatch
 from fedjax_algos.core.reprs import describe
+from fedjax_algos.models.layers import native
 
 DispatchInteger = Callable[[Dispatch], Any]  # from dispatches of NumPy arrays [...] to int[...]
 
@@ -108,6 +109,10 @@ def _convolution(eqn):
     return flops
 
 
+def _layer(eqn):
+    return native.flops([var.aval.shape for var in (*eqn.invars, *eqn.outvars)], **eqn.params)
+
+
 def _update_size(eqn):
     return eqn.invars[-1].aval.size
 
@@ -126,6 +131,7 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
     "integer_pow": lambda eqn: _output_size(eqn) * (eqn.params["y"] != 1),
     "one_minus_square": lambda eqn: 2 * _output_size(eqn),  # in newer jax, the derivative of tanh
     "dot_general": _product,
+    native.layer_p.name: _layer,
     "conv_general_dilated": _convolution,
     **dict.fromkeys(
         ("reduce_window_sum", "reduce_window_max", "reduce_window_min"),

@@ -20,6 +20,7 @@ from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, inverted_residual_names, with_weights
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -142,7 +143,7 @@ class InvertedResidualNetwork(nn.Module):
         x = Unit(last, normalisation, self.activation, name="last")(x).mean((1, 2))
         x = nn.Dropout(self.dropout)(x, deterministic=not training)
         self.sow("intermediates", "features", x)
-        return nn.Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
+        return Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
 
 
 @model_of(IMAGES)

@@ -21,6 +21,7 @@ from fedjax_algos.models.layers.initialisation import (
     kaiming_normal,
     kaiming_normal_out,
 )
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.normalisation import BatchNorm
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
@@ -114,9 +115,9 @@ class ResidualNetwork(nn.Module):
         self.sow("intermediates", "features", x)
         uniform = initialisers("torch", x.shape[-1])
         if self.imagenet:
-            return nn.Dense(self.num_classes, **uniform, name="head")(x)
+            return Dense(self.num_classes, **uniform, name="head")(x)
         bias_init = uniform["bias_init"]
-        return nn.Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
+        return Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
 
 
 @model_of(IMAGES)

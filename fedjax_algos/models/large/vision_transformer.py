@@ -17,6 +17,7 @@ from fedjax_algos.core.options import Count, Decay, Layers
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, vision_transformer_names, with_weights
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
+from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 _xavier = nn.initializers.xavier_uniform()
@@ -30,7 +31,7 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(self, x):
         batch, tokens, width = x.shape
-        x = nn.Dense(3 * width, kernel_init=_xavier, name="query_key_value")(x)
+        x = Dense(3 * width, kernel_init=_xavier, name="query_key_value")(x)
         x = x.reshape(batch, tokens, 3, self.heads, width // self.heads)
         # [batch, heads, tokens, d] each, so that both products are batches of plain matrix products
         query, key, value = x.transpose(2, 0, 3, 1, 4)
@@ -38,7 +39,7 @@ class SelfAttention(nn.Module):
         wide = jnp.promote_types(logits.dtype, jnp.float32)  # 16 bits are too few for the sum
         weights = jax.nn.softmax(logits.astype(wide)).astype(value.dtype)
         heads = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
-        return nn.Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
+        return Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
 
 
 class EncoderBlock(nn.Module):
@@ -54,9 +55,9 @@ class EncoderBlock(nn.Module):
         layer = {"kernel_init": _xavier, "bias_init": nn.initializers.normal(1e-6)}
         y = SelfAttention(self.heads)(nn.LayerNorm(epsilon=1e-6)(x))
         x = x + drop(y)
-        y = nn.Dense(4 * width, **layer)(nn.LayerNorm(epsilon=1e-6)(x))
+        y = Dense(4 * width, **layer)(nn.LayerNorm(epsilon=1e-6)(x))
         y = drop(nn.gelu(y, approximate=False))
-        return x + drop(nn.Dense(width, **layer)(y))
+        return x + drop(Dense(width, **layer)(y))
 
 
 class VisionTransformer(nn.Module):
@@ -81,7 +82,7 @@ class VisionTransformer(nn.Module):
         x = x[..., None] if x.ndim == 3 else x
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
-        x = nn.Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
+        x = Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
         first = self.param("class_token", nn.initializers.zeros, (1, 1, self.width), jnp.float32)
         first = jnp.broadcast_to(first.astype(x.dtype), (x.shape[0], 1, self.width))
         x = jnp.concatenate([first, x], 1)
@@ -96,7 +97,7 @@ class VisionTransformer(nn.Module):
                 x = EncoderBlock(self.heads, self.dropout, name=name)(x, training)
         x = nn.LayerNorm(epsilon=1e-6)(x[:, 0])
         self.sow("intermediates", "features", x)
-        return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
+        return Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
 
     def checkpointed(self, params, x, training):
         """The blocks in a loop: without it, XLA on a CPU computes all again before the first."""

@@ -3,7 +3,8 @@
 Mapped over clients, `lax.conv` becomes one grouped convolution, whose gradient inside a loop on a
 CPU is tens of times slower. If patches are gathered by slices and multiplied with the kernel, it
 has matrix products and additions only. So has Winograd's form, with fewer products. Accelerators
-have `lax.conv`: patches are nine times the images, and need gigabytes for a large cohort.
+have `lax.conv`: patches are nine times the images, and need gigabytes for a large cohort. The
+package in `native/` brings oneDNN's convolutions for a CPU, which are faster than all of these.
 """
 
 import functools
@@ -18,6 +19,7 @@ from flax.linen.dtypes import promote_dtype
 
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.models.layers import native
 
 Implementation = Literal["auto", "patches", "winograd", "lax"]
 Convolutions = Literal["auto", "patches", "lax"]  # for layers of any shape
@@ -131,10 +133,11 @@ def convolve(
         Outputs that the pool ignores are not computed.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
         products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
-        lax on a GPU or TPU; on a CPU it is winograd for float32 and float64 if that form applies
-        and there are at least 16 channels and 16 features, and otherwise patches. Costs are counted
-        as those of patches. Results agree up to rounding; in float32 winograd's error is up to a
-        few times the others'. Only "lax" has forward-mode derivatives (`jax.jvp`).
+        lax on a GPU or TPU. On a CPU it is oneDNN's for float32 if the package in `native/` is
+        installed; else winograd for float32 and float64 if that form applies and there are at least
+        16 channels and 16 features, and otherwise patches. Costs are counted as those of patches.
+        Results agree up to rounding; in float32 winograd's error is up to a few times the others'.
+        Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -154,7 +157,8 @@ def convolve(
     require(winograd_applies or implementation != "winograd", f"{wrong}; {fix}")
     precise = jnp.result_type(images, kernel) in (jnp.float32, jnp.float64)  # its sums need bits
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
-    on_cpu = _winograd if winograd_applies and precise and large else None
+    on_cpu: Form | None = _winograd if winograd_applies and precise and large else None
+    on_cpu = native.convolve if native.applies(images, kernel) else on_cpu
     static = {"strides": strides, "sides": tuple(map(tuple, sides)), "whole": tuple(whole)}
     if implementation == "auto":
         return by_platform(_by_patches, _by_lax, on_cpu, **static)(images, kernel)

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.models.layers import convolution
+from fedjax_algos.models.layers import convolution, native
 from fedjax_algos.models.layers.convolution import Padding, Sizes
 
 DepthwiseImplementation = Literal["auto", "shifts", "lax"]
@@ -47,8 +47,9 @@ def convolve_depthwise(
       images, strides, padding: as for `convolve`.
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
       implementation: "shifts" adds products of shifted images and weights; "lax" is
-        `lax.conv_general_dilated`; "auto" is lax on a GPU or TPU, and otherwise shifts, as which
-        costs are counted. Results agree up to rounding. Only "lax" has `jax.jvp`.
+        `lax.conv_general_dilated`; "auto" is lax on a GPU or TPU, oneDNN's on a CPU as in
+        `convolve`, and otherwise shifts, as which costs are counted. Results agree up to rounding.
+        Only "lax" has `jax.jvp`.
 
     Returns:
       float[batch, rows, columns, channels].
@@ -65,7 +66,8 @@ def convolve_depthwise(
     convolution.whole_outputs(size, window, strides, sides, (1, 1))
     static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
     if implementation == "auto":
-        return convolution.by_platform(_by_padded_shifts, _by_lax, **static)(images, kernel)
+        on_cpu = _by_onednn if native.applies(images, kernel) else None
+        return convolution.by_platform(_by_padded_shifts, _by_lax, on_cpu, **static)(images, kernel)
     form = _by_lax if implementation == "lax" else _by_padded_shifts
     return form(images, kernel, **static)
 
@@ -74,6 +76,10 @@ def _by_lax(images, kernel, strides, sides):
     axes, groups = ("NHWC", "HWIO", "NHWC"), images.shape[-1]
     options = {"dimension_numbers": axes, "feature_group_count": groups}
     return jax.lax.conv_general_dilated(images, kernel, strides, sides, **options)
+
+
+def _by_onednn(images, kernel, strides, sides):
+    return native.convolve(images, kernel, strides, sides, groups=images.shape[-1])
 
 
 def _by_padded_shifts(images, kernel, strides, sides):

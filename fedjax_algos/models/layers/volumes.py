@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_algos.models.layers import convolution
+from fedjax_algos.models.layers import convolution, native
 from fedjax_algos.models.layers.convolution import Implementation, Padding, convolve
 from fedjax_algos.models.layers.shifted import max_pool
 
@@ -32,7 +32,7 @@ def convolve_3d(
       kernel: float[depth, height, width, channels, features].
       strides, padding: as for `convolve`, for three axes.
       implementation: how planes are convolved, as for `convolve`; "lax" is one
-        `lax.conv_general_dilated`, which "auto" is on a GPU or TPU.
+        `lax.conv_general_dilated`, which "auto" is on a GPU or TPU. On a CPU it may be oneDNN's.
 
     Returns:
       float[batch, depth, height, width, features].
@@ -46,7 +46,8 @@ def convolve_3d(
     convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
     static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
     if implementation == "auto":
-        return convolution.by_platform(_by_planes, _by_lax, **static)(volumes, kernel)
+        on_cpu = native.convolve if native.applies(volumes, kernel) else None
+        return convolution.by_platform(_by_planes, _by_lax, on_cpu, **static)(volumes, kernel)
     if implementation == "lax":
         return _by_lax(volumes, kernel, **static)
     return _by_planes(volumes, kernel, **static, implementation=implementation)

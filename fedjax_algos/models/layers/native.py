@@ -1,0 +1,206 @@
+"""oneDNN's convolutions and dense layers on a CPU, if the package `fedjax_algos_native` is there.
+
+The package is in the folder `native/` of the repository; `pip install ./native` compiles it. A
+layer is one bilinear operation of JAX in three forms, each of which is a gradient of the others:
+
+    outputs = forward(images, kernel)
+    images = to_images(outputs, kernel)
+    kernel = to_kernel(images, outputs)
+
+It can be differentiated any number of times, forward and in reverse. Mapped over clients it stays
+one call, in which a loop goes over them.
+"""
+
+import importlib.util
+import math
+import os
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+FORWARD, TO_IMAGES, TO_KERNEL = range(3)
+
+
+def installed() -> bool:
+    """Whether the package is there, and FEDJAX_ALGOS_NATIVE=0 does not switch it off."""
+    switched_off = os.environ.get("FEDJAX_ALGOS_NATIVE") == "0"
+    return not switched_off and importlib.util.find_spec("fedjax_algos_native") is not None
+
+
+INSTALLED = installed()
+
+
+def applies(*arrays: jax.Array) -> bool:
+    """Whether there are native layers for these arrays: for float32, if they are installed."""
+    return INSTALLED and jnp.result_type(*arrays) == jnp.float32
+
+
+def convolve(
+    images: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, ...],
+    sides: tuple[tuple[int, int], ...],
+    whole: tuple[int, ...] | None = None,
+    groups: int = 1,
+) -> jax.Array:
+    """A convolution with padding by `sides`; `whole` are the outputs to compute, by default all.
+
+    Images are [batch, space..., channels], and kernels [window..., channels / groups, features].
+    """
+    size, window, before = images.shape[1:-1], kernel.shape[:-2], [side[0] for side in sides]
+    if whole is None:
+        each = zip(size, window, strides, sides, strict=True)
+        whole = tuple((n + sum(side) - extent) // s + 1 for n, extent, s, side in each)
+    needed = [(n - 1) * s + extent for n, s, extent in zip(whole, strides, window, strict=True)]
+    after = [reach - n - first for reach, n, first in zip(needed, size, before, strict=True)]
+    for axis, rest in enumerate(after, 1):
+        images = jax.lax.slice_in_dim(images, 0, images.shape[axis] + min(rest, 0), axis=axis)
+    ends = tuple((first, max(last, 0)) for first, last in zip(before, after, strict=True))
+    shape = (images.shape[0], *whole, kernel.shape[-1])
+    return _bind(FORWARD, shape, tuple(strides), ends, groups, images, kernel)
+
+
+def dot_general(
+    left: jax.Array, right: jax.Array, dimension_numbers: Any, *options: Any, **more: Any
+) -> jax.Array:
+    """`lax.dot_general`, for Flax's layers: native for a vector of each row and a matrix."""
+    over_last = ((left.ndim - 1,), (0,)), ((), ())
+    contracted, batched = (tuple(map(tuple, pair)) for pair in dimension_numbers)
+    if not applies(left, right) or (contracted, batched) != over_last or right.ndim != 2:
+        return jax.lax.dot_general(left, right, dimension_numbers, *options, **more)
+    outputs = multiply(left.reshape(-1, left.shape[-1]), right)
+    return outputs.reshape(*left.shape[:-1], -1)
+
+
+def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """The product of float32[n, k] and float32[k, m]."""
+    return _bind(FORWARD, (len(rows), weights.shape[1]), (), (), 1, rows, weights)
+
+
+def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
+    """The operations of a layer, from the shapes of both operands and of the result."""
+    kernel, outputs = (
+        (shapes[1], shapes[2]) if form == FORWARD
+        else (shapes[1], shapes[0]) if form == TO_IMAGES
+        else (shapes[2], shapes[1])
+    )  # fmt: skip
+    return 2 * math.prod(outputs) * math.prod(kernel[-len(params["strides"]) - 2 : -1])
+
+
+def _bind(form, shape, strides, sides, groups, left, right):
+    """One form, whose result without leading axes has a shape."""
+    options = {"form": form, "shape": shape, "strides": strides, "sides": sides, "groups": groups}
+    return layer_p.bind(left, right, **options)
+
+
+layer_p = Primitive("fedjax_algos_layer")
+layer_p.def_impl(lambda *operands, **params: jax.jit(partial(layer_p.bind, **params))(*operands))
+
+
+def _leading(operand, params):
+    """The leading axes of an operand, such as clients."""
+    return operand.shape[: operand.ndim - len(params["strides"]) - 2]
+
+
+@layer_p.def_abstract_eval
+def _result(left, right, **params):
+    shape = (*_leading(left, params), *params["shape"])
+    return jax.core.ShapedArray(shape, left.dtype)
+
+
+def _transposed(form, wanted, params):
+    """Binds the form whose result is the operand `wanted`."""
+    shape = wanted.shape[-len(params["strides"]) - 2 :]
+    rest = {name: params[name] for name in ("strides", "sides", "groups")}
+    return partial(layer_p.bind, form=form, shape=shape, **rest)
+
+
+def _to_left(change, left, right, *, form, **params):
+    if form == FORWARD:
+        return _transposed(TO_IMAGES, left.aval, params)(change, right)
+    if form == TO_IMAGES:
+        return _transposed(FORWARD, left.aval, params)(change, right)
+    return _transposed(TO_IMAGES, left.aval, params)(right, change)
+
+
+def _to_right(change, left, right, *, form, **params):
+    if form == FORWARD:
+        return _transposed(TO_KERNEL, right.aval, params)(left, change)
+    if form == TO_IMAGES:
+        return _transposed(TO_KERNEL, right.aval, params)(change, left)
+    return _transposed(FORWARD, right.aval, params)(left, change)
+
+
+ad.defbilinear(layer_p, _to_left, _to_right)
+
+
+def _batched(operands, axes, **params):
+    size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+    left, right = (
+        x if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(operands, axes, strict=True)
+    )
+    rank = len(params["strides"]) + 2
+    if axes[1] is None and params["form"] != TO_KERNEL and right.ndim == rank:
+        # all share the kernel, so their images are one batch
+        batch, *shape = params["shape"]
+        one = left.reshape(-1, *left.shape[2:])
+        outputs = layer_p.bind(one, right, **params | {"shape": (size * batch, *shape)})
+        return outputs.reshape(size, batch, *shape), 0
+    left, right = (
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else x
+        for x, axis in zip((left, right), axes, strict=True)
+    )
+    return layer_p.bind(left, right, **params), 0
+
+
+batching.primitive_batchers[layer_p] = _batched
+
+
+def _on_cpu(left, right, *, form, strides, sides, groups, **params):
+    from fedjax_algos_native import TARGET
+
+    shape = (*_leading(left, {"strides": strides}), *params["shape"])
+    before, after = zip(*sides, strict=True) if sides else ((), ())
+    cores = len(os.sched_getaffinity(0))
+    numbers = {"form": form, "groups": groups}
+    numbers["threads"] = max(1, cores // jax.local_device_count("cpu"))
+    lists = {"strides": strides, "before": before, "after": after}
+    attributes = {name: np.int64(value) for name, value in numbers.items()}
+    attributes |= {name: np.asarray(value, np.int64) for name, value in lists.items()}
+    result = jax.ShapeDtypeStruct(shape, left.dtype)
+    return jax.ffi.ffi_call(TARGET, result)(left, right, **attributes)
+
+
+def _elsewhere(left, right, **params):
+    """The same forms by `lax`, for a GPU or TPU."""
+    if _leading(left, params):
+        return jax.vmap(partial(_elsewhere, **params))(left, right)
+    space, form = len(params["strides"]), params["form"]
+    letters = "DHW"[3 - space :]
+    axes = f"N{letters}C", f"{letters}IO", f"N{letters}C"
+
+    def forward(images, kernel):
+        return jax.lax.conv_general_dilated(
+            images, kernel, params["strides"], params["sides"], dimension_numbers=axes,
+            feature_group_count=params["groups"],
+        )  # fmt: skip
+
+    if form == FORWARD:
+        return forward(left, right)
+    wanted = jax.ShapeDtypeStruct(params["shape"], left.dtype)
+    if form == TO_IMAGES:
+        return jax.linear_transpose(lambda images: forward(images, right), wanted)(left)[0]
+    return jax.linear_transpose(lambda kernel: forward(left, kernel), wanted)(right)[0]
+
+
+mlir.register_lowering(layer_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
+mlir.register_lowering(layer_p, mlir.lower_fun(_elsewhere, multiple_results=False))
+
+Dense = partial(nn.Dense, dot_general=dot_general)  # `flax.linen.Dense` on these layers
