@@ -12,11 +12,14 @@ from helpers import Compilations, one_round
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import limits
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.layouts import SHARE, largest_chunk
 from fedjax_algos.engine.slots import Placement, fill_slots
 from fedjax_algos.models import models
 from fedjax_algos.participation import Cohorts
+from fedjax_algos.runs.batched.sweeps import prepare_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
@@ -103,6 +106,7 @@ def bytes_of(chunk):
     return held - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_an_engine_takes_what_fits_into_the_memory(accelerator):
     whole, half = bytes_of(4), bytes_of(2)
     assert half < whole
@@ -115,6 +119,7 @@ def test_an_engine_takes_what_fits_into_the_memory(accelerator):
         chex.assert_trees_all_close(state.server, expected.server, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(accelerator):
     accelerator(0)
     engine, _ = simulate("scaffold", "host")
@@ -132,6 +137,21 @@ def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(acce
     assert own_loop.placement.layout == "4"
 
 
+@pytest.mark.slow
+def test_a_device_computes_its_part_of_what_it_holds(accelerator):
+    """Two devices, rows divided or on the host, examples sharded, and examples in files."""
+    accelerator(10**9)
+    algorithm, data = clients("scaffold")
+    partition = fa.data.Partition(data.indices, data.offsets)
+    stored = StoredData(source_of(data.examples, partition, list("abcd")))
+    options = {"devices": 2, "examples": "sharded"}
+    for of_run, more in ((data, options), (stored, options | {"client_state": "host"})):
+        engine = fa.make_engine(algorithm, **more)
+        fa.simulate(engine, of_run, cohort_size=4, rounds=1)
+        assert engine.placement.layout == "2"
+
+
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("memory", "expected", "shown"),
     [
@@ -148,6 +168,18 @@ def test_a_comparison_records_what_decided(accelerator, memory, expected, shown)
     assert str(experiment.layout) == shown
     layouts = {str(engine.placement.layout) for engine in experiment.engines.values()}
     assert layouts == {expected[0]}
+
+
+@pytest.mark.slow
+def test_a_sweep_takes_what_fits_of_one_run(accelerator):
+    def layout(given):
+        settings = Settings(clients=6, cohort=4, rounds=1, model="linear", layout=given)
+        return prepare_sweep(settings, "fedavg", {"client_learning_rate": [0.1]}).batched.layout
+
+    assert layout("auto") == "auto"
+    accelerator(0)
+    assert layout("auto") == "1"
+    assert layout("3") == "3"
 
 
 def test_memory_is_known_of_accelerators_that_tell_it(monkeypatch):
