@@ -68,6 +68,16 @@ def simulate(name="fedavg", rounds=1, checkpoints=None, **changes):
     fa.simulate(engine_of(name, **changes), small_network().data, **options)
 
 
+def first_dispatches():
+    counts = small_network().data.counts()
+    drawn = fa.participation.Cohorts(counts, LOCAL, cohort_size=2, seed=0).dispatches(1)
+    return jax.tree.map(lambda leaf: leaf[0], drawn)
+
+
+def sampled(sampler):
+    fa.simulate(engine_of(), small_network().data, cohort_size=2, rounds=1, sampler=sampler)
+
+
 class Told:
     """Makes what a line is about, and returns all that is printed, warned and raised."""
 
@@ -139,8 +149,7 @@ class Told:
     def consumed(self):
         data, engine = small_network().data, engine_of()
         state = engine.init(0, fa.Population(4, 2, 17))
-        cohorts = fa.participation.Cohorts(data.counts(), LOCAL, cohort_size=2, seed=0)
-        dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
+        dispatches = first_dispatches()
         engine.round(state, data, dispatches)
         return self(engine.round, state, data, dispatches)
 
@@ -157,6 +166,27 @@ class Told:
         params = small_network().problem.init(jax.random.key(0)).params
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
         return self(engine_of().init, 0, fa.Population(4, 2, 17), params)
+
+    def unbounded(self):
+        run_round, population = fa.pure_round(engine_of().algorithm), fa.Population(4, 2, 17)
+        start, dispatches = run_round.init(0, population), first_dispatches()
+
+        def norm(params):
+            state = start._replace(server=start.server._replace(params=params))
+            after, _ = run_round(state, small_network().data, dispatches)
+            return optax.tree.norm(after.server.params)
+
+        return self(jax.grad(norm), start.server.params)
+
+    def summed_row(self):
+        algorithm = engine_of("scaffold").algorithm
+
+        def client_update(*arguments):
+            row, *rest = algorithm.client_update(*arguments)
+            return (jax.tree.map(jnp.sum, row), *rest)
+
+        engine = fa.make_engine(algorithm._replace(client_update=client_update))
+        return self(fa.simulate, engine, small_network().data, cohort_size=2, rounds=1)
 
     def full_disk(self):
         def refuse(*arguments, **keywords):
@@ -192,6 +222,9 @@ SCENARIOS = {
     "the model's outputs": lambda told: told(simulate, loss=lambda outputs, b: outputs - b["y"]),
     "points against": lambda told: told(simulate, local=LOCAL._replace(transform=optax.adam(0.1))),
     "of type bfloat16": Told.narrow,
+    "Reverse-mode": Told.unbounded,
+    "does not take": lambda told: told(sampled, lambda seed: seed),
+    "the client state": Told.summed_row,
     "This is a fault": lambda told: told.patched(comparison, "simulate", None, run()),
     "ZeroDivisionError": lambda told: told(run("own.py:broken")),
 }

@@ -218,6 +218,37 @@ def execute(**changes):
     return list(executor().run(**given | changes))
 
 
+def changed(name="fedavg", data=None, **functions):
+    """Runs an algorithm of which functions, or what these return, are replaced."""
+    base = algorithm(name)
+    made = base._replace(**{n: own(getattr(base, n)) for n, own in functions.items()})
+    return simulate(fa.make_engine(made), data=data or store())
+
+
+def returns(change):
+    return lambda function: lambda *arguments: change(function(*arguments))
+
+
+def of_each(change):
+    return lambda tree: jax.tree.map(change, tree)
+
+
+def system(seconds=1.0, unavailability=None):
+    """A system model of the user's own, in which all dispatches are alike."""
+    made = type("Own", (), {})()
+    made.seconds = lambda client, number, num_steps: seconds
+    made.unavailability = lambda client, number: unavailability
+    return simulate_async(system=lambda seed, **transfer: made)
+
+
+def own_rows(change):
+    return lambda made: (change(made[0]), *made[1:])
+
+
+def own_update(change):
+    return lambda made: (made[0], jax.tree.map(change, made[1]), made[2])
+
+
 def evaluate(model=MODEL, **examples):
     return fa.make_evaluate(problem())(model, EXAMPLES | examples)
 
@@ -257,6 +288,14 @@ WRONG = [
     (lambda: algorithm("fedgbo", optimizer=ADAM, upload="both"), r"fedgbo: optimizer points .*; "),
     (lambda: algorithm(server_transform=ADAM), r"server_transform points .*; give .*scale_by_adam"),
     (lambda: algorithm(local=0.1), r"local=0.1 is not of type Local; give fedjax"),
+    (
+        lambda: steps(learning_rate=lambda n: 0.1 if n < 3 else 1).dispatches(9),
+        r"raised ValueErr.*;",
+    ),
+    (
+        lambda: steps(learning_rate=lambda n: np.ones(2)).dispatches(9),
+        r"returned shape \(2,\) for ",
+    ),
     (lambda: steps(epochs=1), r"steps=1 and epochs=1; give exactly one"),
     (lambda: steps(steps=None), r"steps=None and epochs=None; give exactly one"),
     (lambda: steps(steps=2.5), r"Local: steps=2.5 is out of range"),
@@ -270,6 +309,11 @@ WRONG = [
     # examples and partitions
     (lambda: stored(y=Y[1:]), r"examples have \[11, 12\] rows; .* the same num"),
     (lambda: stored(y=Y.astype(str)), r"type <U11; give arrays of numbers"),
+    (lambda: stored(y=Y.tolist()), r"leaf of type int; give arrays of numbers of NumPy or JAX"),
+    (
+        lambda: stored(y=type("Series", (), {"dtype": Y.dtype, "shape": Y.shape})()),
+        r"leaf of type Series; give arrays of numbers of NumPy",
+    ),
     (lambda: federated({}), r"=\{\} hold no array; give"),
     (lambda: fa.federate(EXAMPLES, ROWS), r"partition=<list> is not of type Partition; give Part"),
     (lambda: fa.federate(EXAMPLES, "iid"), r"partition='iid' is not of type Partition; give Part"),
@@ -298,6 +342,7 @@ WRONG = [
     (lambda: partitions["iid"](Y, 2, -1), r"seed=-1 .* least 0"),
     (lambda: partitions["iid"](X, 2, 0), r"give one label for each exam"),
     (lambda: partitions["iid"](Y, 13, 0), r"12 examples .*; use at most 12 clients"),
+    (lambda: data.hold_out(rows_of(ROWS), 5, seed=0), r"share=5 is out of range; give a number fr"),
     (lambda: data.describe_partition(Y, ROWS), r"not of type Partition; give what a partition"),
     (lambda: data.describe_partition(Y + np.int64(2**40), rows_of(ROWS)), r"35.2 TB, .* fewer cl"),
     # runs in rounds
@@ -313,6 +358,7 @@ WRONG = [
     (lambda: simulate(cohort_size=5), r"cohort_size=5 .*; give 1 to 4"),
     (lambda: simulate(cohort_size=0.5), r"cohort_size=0.5 .* a whole number"),
     (lambda: simulate(seed=2**32), r"at least 0 and at most 4294967295"),
+    (lambda: simulate(seed=jnp.int32(-1)), r"seed=-1 .* a whole number of at least 0"),
     (lambda: simulate(seed=0.5), r"seed=0.5 .* a whole number of at least 0"),
     (lambda: simulate(sampler="uniform"), r"'uniform' cannot be called; "),
     (lambda: simulate(work="full"), r"work='full' cannot be called; give one"),
@@ -409,6 +455,17 @@ WRONG = [
     (lambda: a_round(data=stored(y=Y + 1)), r"clients' examples have label 2; give whole numbers"),
     (lambda: engine(devices=2, examples="sharded").put_data(stored(y=Y + 1)), r"have label 2; giv"),
     (lambda: pure(data=stored(y=Y - 1)), r"clients' examples have label -1; give whole numbers"),
+    (lambda: evaluate(y=Y + 1), r"the examples have label 2; give whole numbers from 0 to 1"),
+    (
+        lambda: fa.make_evaluate_clients(problem())(MODEL, stored(y=Y - 1)),
+        r"the clients' examples have label -1; give whole numbers",
+    ),
+    (
+        lambda: evaluate(x=X.astype(float) + 2.0**128),
+        r"examples\['x'\] has 3.4.*e\+38 in example 0, .* of float32",
+    ),
+    (lambda: personal(stored(y=Y + 1)), r"the training examples have label 2; give whole numbers"),
+    (lambda: engine().updates(state(), stored(y=Y + 1), one()), r"have label 2; give whole numbe"),
     # what a state, data and dispatches are of
     (lambda: engine().put_data(EXAMPLES), r"data=<dict> is not of type FederatedData .*; give wha"),
     (lambda: engine().updates(state(), EXAMPLES, one()), r"data=<dict> is not .*; give what feder"),
@@ -421,6 +478,10 @@ WRONG = [
     (lambda: own_models("ditto", fa.Population(2, 2, 6)), r"the state is of 2 clients, but the da"),
     (lambda: started(np.nan), r"rows\['Dense_0'\]\['bias'\] of client 1 .* are not finite; give"),
     (lambda: started(np.inf, client_state="host"), r"of client 1 \(and 0 others\) are not finite"),
+    (
+        lambda: participation.Cohorts(store(), LOCAL, cohort_size=1, seed=0),
+        r"of type FederatedData",
+    ),
     (lambda: dispatches(counts=[3, 0, 3]), r"counts have 0 of client 1; give the number of exampl"),
     (lambda: traced([3, 3, -5]), r"counts have -5 of client 2; give the"),
     (lambda: traced([3, 5.7, 3]), r"counts have 5.7 of client 1; give t"),
@@ -457,6 +518,11 @@ WRONG = [
     (lambda: engine().rounds(state(), store(), one()), r"shape \(2,\); give arrays \[rounds, coho"),
     (lambda: engine().rounds(state(), store(), dispatches(), 2), r"number=2 .* give 1 to 1"),
     (lambda: engine().round(state(), store(), ROWS), r"not of type Dispatch; give"),
+    (lambda: engine().rounds(state(), store(), dispatches(2), 1.5), r"number=1.5 .* give 1 to 2"),
+    (
+        lambda: a_round(num_examples=[3, 7]),
+        r"client \d has num_examples=7, but holds 3; draw the dispatches from data.counts\(\) of",
+    ),
     (lambda: a_round(client=[0, 4]), r"client 4 is in a cohort; there are clients 0 to 3: draw th"),
     (lambda: a_round(client=[0, -1]), r"client -1 is in a cohort; there are clients 0 to 3"),
     (lambda: a_round(client=[True, False]), r"are of type bool; .* give np.flatnonzero\(mask\)"),
@@ -464,6 +530,108 @@ WRONG = [
     (lambda: a_round(num_steps=[1, -1]), r"num_steps=-1 .*; give whole numbers of at least 0"),
     (lambda: a_round(learning_rate=[np.nan] * 2), r"learning_rate=nan; give numbers above 0 that"),
     (lambda: twice("fedhbm"), r"client 1 is twice in the cohort of round 0"),
+    (
+        lambda: a_round(state("scaffold"), name="scaffold", client=[1, 1]),
+        r"client 1 is twice in the cohort of round 0, but this .*; give a sampler without replac",
+    ),
+    (
+        lambda: pure("scaffold", dispatches=one()._replace(client=np.array([3, 3]))),
+        r"client 3 is twice in the cohort of round 0, but this",
+    ),
+    # an algorithm of the user's own
+    (
+        lambda: changed("scaffold", client_update=returns(own_rows(of_each(jnp.sum)))),
+        r"client_update returned: \['Dense_0'\]\['bias'\] is float32\[\], where float32\[2\] is",
+    ),
+    (
+        lambda: changed("scaffold", client_update=returns(own_rows(of_each(jnp.int32)))),
+        r"is int32\[2\], where float32\[2\] is expected; return a row of the shapes and types of",
+    ),
+    (
+        lambda: changed("scaffold", client_update=returns(own_rows(lambda row: (row,)))),
+        r"returned: \[0\]\['Dense_0'\]\['bias'\] is float32\[2\], where nothing is expected; re",
+    ),
+    (
+        lambda: changed(client_update=returns(own_update(lambda leaf: leaf.sum()))),
+        r"the delta in .* is float32\[\], where float32\[2\] is expected; a server rule would bro",
+    ),
+    (
+        lambda: changed(client_update=returns(own_update(lambda leaf: leaf.astype("float16")))),
+        r"\['Dense_0'\]\['bias'\] is float16\[2\], where float32\[2\] is expected; a server rule",
+    ),
+    (
+        lambda: changed(server_update=returns(of_each(lambda leaf: leaf[None]))),
+        r"server_update returned: .params\['Dense_0'\]\['bias'\] is float32\[1, 2\], where .*; re",
+    ),
+    (
+        lambda: changed(client_update=returns(lambda made: made[:2])),
+        r"tuple \(tuple, dict\); return",
+    ),
+    (
+        lambda: changed(init=returns(lambda made: made._asdict())),
+        r"type dict; return a NamedTuple w",
+    ),
+    (
+        lambda: changed(decode=lambda _: None),
+        r"Algorithm: decode=None cannot be called; give a fun",
+    ),
+    (
+        lambda: changed(server_update=lambda _: lambda server, sums: server),
+        r"<lambda> does not take \(server, sums, count, group\): too many .*; give a function \(s",
+    ),
+    (
+        lambda: changed(prelude=lambda _: "mime"),
+        r"prelude='mime' is not of type Prelude; give Pre",
+    ),
+    (lambda: changed(traits=lambda _: "stack"), r"traits='stack' is not of type Traits; give fedj"),
+    (
+        lambda: changed(traits=lambda _: fa.Traits(reduce="mean")),
+        r"reduce='mean' is unknown; choos",
+    ),
+    (
+        lambda: changed(traits=lambda _: fa.Traits("grad")),
+        r"Traits: parts='grad' is unknown; choos",
+    ),
+    (lambda: of_problem(linear(loss=lambda batch: 0)), r"does not take \(outputs, batch\): too ma"),
+    # what draws, plans and measures
+    (
+        lambda: simulate(sampler=lambda seed: 0),
+        r"sampler=<lambda> does not take \(seed, rounds, nu",
+    ),
+    (lambda: simulate(work=lambda seed: 0), r"work=<lambda> does not take \(seed, rounds, clients"),
+    (lambda: simulate(failures=lambda seed: 0), r"failures=<lambda> does not take \(seed, clients"),
+    (lambda: simulate(failures=lambda *_: [True, False]), r"failures are .*; give a function that"),
+    (
+        lambda: simulate(on_evaluation=lambda: 0),
+        r"does not take \(row\): too many .*; give a funct",
+    ),
+    (
+        lambda: simulate(evaluate=lambda model: 0, test=EXAMPLES),
+        r"does not take \(model, examples\)",
+    ),
+    (
+        lambda: traced(work=lambda *_: jnp.ones(3, int)),
+        r"local work is int32\[3\]; give one that re",
+    ),
+    (
+        lambda: simulate_async(planner=lambda system: 0),
+        r"planner=<lambda> does not take \(system, ",
+    ),
+    (lambda: simulate_async(planner=lambda *_, **__: None), r"plan=None is not of type Plan; give"),
+    (
+        lambda: simulate_async(system=lambda seed, **_: None),
+        r"NoneType.seconds=None cannot be call",
+    ),
+    (lambda: system("1"), r"dispatch 0 of client 0 takes '1' s for 1 steps; give a system model"),
+    (lambda: system(unavailability=0.5), r"has unavailability=0.5; give a share of its time from"),
+    (
+        lambda: of_local(transform=optax.GradientTransformation(lambda p: (), lambda g: g)),
+        r"transform.update=<lambda> does not take \(updates, state, params\)",
+    ),
+    (
+        lambda: sweep(lambda problem: 0, grid={"steps": [1]}),
+        r"does not take \(problem, local\): too",
+    ),
     (lambda: sampled([0, 1]), r"cohorts of shape \(2,\); give one that"),
     (lambda: sampled([[0, 4]]), r"client 4 is in a cohort; there a"),
     (lambda: engine("scaffold", client_state="cloud"), r"'cloud' is unknown; choose device or"),

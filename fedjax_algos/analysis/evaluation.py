@@ -13,6 +13,7 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.models.outputs import LabelCheck
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
@@ -31,7 +32,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 
     Raises:
       ValueError: for a batch size below 1; when called, for a model without the problem's
-        statistics, and for a loss or a metric that does not give one value for each example.
+        statistics, for labels that are no classes of it and not traced, and for a loss or a metric
+        that does not give one value for each example.
     """
     checks.check_problem(problem)
     checks.check_whole("batch_size", batch_size)
@@ -41,7 +43,7 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 @functools.lru_cache(maxsize=32)  # compiled once for all runs on a problem
 def _compiled_evaluate(problem, batch_size):
     @jax.jit
-    def evaluate(model: Model, examples: Batch) -> Metrics:
+    def compute(model, examples):
         checks.check_kind("model", model, Model, "give state.model")
         checks.as_model(problem.init, model)
         total = check_examples("the examples", examples)
@@ -55,6 +57,14 @@ def _compiled_evaluate(problem, batch_size):
 
         parts = jax.lax.map(measure, jnp.arange(-(-total // size)))
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
+
+    check = LabelCheck(problem, "the examples")
+
+    def evaluate(model: Model, examples: Batch) -> Metrics:
+        check_examples("the examples", examples)  # before the device changes numbers
+        metrics = compute(model, examples)  # which first checks what they are
+        check(examples)
+        return metrics
 
     return evaluate
 
@@ -82,7 +92,7 @@ def make_evaluate_clients(
     checks.check_whole("batch_size", batch_size)
 
     @jax.jit
-    def evaluate(model: Model, data: FederatedData) -> Metrics:
+    def compute(model, data):
         checks.check_kind("model", model, Model, "give state.model")
         checks.as_model(problem.init, model)
         checks.check_kind("data", data, FederatedData, "give what federate returned")
@@ -111,6 +121,13 @@ def make_evaluate_clients(
         sums = jax.lax.fori_loop(0, -(-total // size), add, jax.tree.map(zeros, shapes))
         counts = jnp.diff(data.offsets)
         return {name: _as_mean(each, counts) for name, each in sums.items()}
+
+    check = LabelCheck(problem, "the clients' examples")
+
+    def evaluate(model: Model, data: FederatedData) -> Metrics:
+        metrics = compute(model, data)  # which first checks what they are
+        check(data.examples)
+        return metrics
 
     return evaluate
 

@@ -19,6 +19,7 @@ from fedjax_algos.engine.exchange import draw, initialised_row, read_row, shared
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
+from fedjax_algos.models.outputs import LabelCheck
 from fedjax_algos.participation.cohorts import full_steps, rate_at
 
 # The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
@@ -79,7 +80,7 @@ def make_evaluate_personal(
     checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     full_steps(np.ones(1, np.int32), local)
-    tune = _make_tune(problem, local)
+    tune, check = _make_tune(problem, local), _data_check(problem)
 
     @functools.partial(jax.jit, static_argnames="size")
     def compute(model, train, test, num_steps, seed, *, size):
@@ -94,8 +95,7 @@ def make_evaluate_personal(
         checks.check_kind("model", model, Model, "give state.model")
         checks.as_model(problem.init, model)
         checks.check_seed(seed)
-        for name, data in (("train", train), ("test", test)):
-            checks.check_kind(name, data, FederatedData, "give what federate returned")
+        check(train=train, test=test)
         steps = _checked_steps(train, test, local, num_steps)
         size = max(min(batch_size, test.counts().max()), 1)
         return compute(model, train, test, steps, np.uint32(seed), size=int(size))
@@ -157,6 +157,7 @@ def make_evaluate_own(
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
     tune, evaluate_common = _make_tune(problem, local), make_evaluate_clients(problem)
+    check = _data_check(problem)
 
     @functools.partial(jax.jit, static_argnames=("size", "trains"))
     def compute(state, rows, clients, data, train, num_steps, seed, *, size, trains):
@@ -178,7 +179,7 @@ def make_evaluate_own(
     def evaluate(state, data, *, train=None, num_steps=None, seed=0):
         fix = "give what engine.init or a round returned"
         checks.check_kind("state", state, FederatedState, fix)
-        checks.check_kind("data", data, FederatedData, "give what federate returned")
+        check(data=data, **({} if train is None else {"train": train}))
         checks.check_not_consumed(state)
         checks.check_seed(seed)
         given = train is not None or num_steps is None
@@ -205,6 +206,19 @@ def make_evaluate_own(
         return jax.tree.map(lambda leaf: leaf[: data.num_clients], metrics)
 
     return evaluate
+
+
+def _data_check(problem):
+    """A check of the clients' data by the names of the arguments."""
+    labels: dict[str, LabelCheck] = {}
+
+    def check(**given):
+        for name, data in given.items():
+            checks.check_kind(name, data, FederatedData, "give what federate returned")
+            what = "the training examples" if name == "train" else "the clients' examples"
+            labels.setdefault(name, LabelCheck(problem, what))(data.examples)
+
+    return check
 
 
 def _pieces(rows, num_clients, device):

@@ -22,9 +22,10 @@ from numpy.typing import ArrayLike
 from fedjax_algos.asynchrony.systems import system_model
 from fedjax_algos.asynchrony.systems.system_model import SystemModel, SystemModelWithSessions
 from fedjax_algos.core import Dispatch, Local
-from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.checks import check_callable, check_kind, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
+from fedjax_algos.core.options import is_number
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.participation.cohorts import checked_counts, first_steps, rate_at
 
@@ -110,6 +111,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     Raises:
       ValueError: for counts or rates out of range, or a client without a count.
     """
+    check_kind("plan", plan, Plan, "give what a planner returned, of EventLoop(...).plan(...)")
     counts, largest = checked_counts(counts), plan.client.max(initial=0)
     found = f"the plan dispatches client {largest}, but there are counts of {len(counts)} clients"
     fix = "give those of the data that the plan was made for"
@@ -153,6 +155,10 @@ class EventLoop:
         wrong = f"seconds={seconds} is out of range; give a number above 0"
         require(seconds is None or 0 < seconds < math.inf, wrong)
         self.num_clients = num_clients
+        fix, asked = "give what the factory of a system model makes", ("client", "number")
+        for name, names in {"seconds": (*asked, "num_steps"), "unavailability": asked}.items():
+            what = f"{type(system).__name__}.{name}"
+            check_callable(what, getattr(system, name, None), fix, *names)
         self.seconds, self.unavailability = system.seconds, system.unavailability
         self.sessions = system if isinstance(system, SystemModelWithSessions) else None
         self.max_arrivals = math.inf if arrivals is None else arrivals
@@ -205,9 +211,9 @@ class EventLoop:
         number = self.dispatch_counts[client]
         self.dispatch_counts[client] = number + 1
         duration = self.seconds(client, number, num_steps)
-        if not 0 < duration < math.inf:
+        if not is_number(duration, float) or duration <= 0:
             raise ValueError(
-                f"dispatch {number} of client {client} takes {duration} s for {num_steps} steps; "
+                f"dispatch {number} of client {client} takes {duration!r} s for {num_steps} steps; "
                 "give a system model with finite times above 0"
             )
         end = now + duration

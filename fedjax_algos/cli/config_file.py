@@ -73,10 +73,8 @@ def _of_results(path: str, content: Any) -> ConfigFile:
         raise ValueError(f"config={path!r} has no settings and methods of a run; {fix}")
     if "grid" in content:
         command = shlex.join(["fedjax-algos", *map(str, content["command"])])
-        raise ValueError(
-            f"config={path!r} is of a search, which compare cannot repeat; its command was "
-            f"{printable(command)}"
-        )
+        what = f"config={path!r} is of a search, which compare cannot repeat"
+        raise ValueError(f"{what}; its command was {printable(command)}")
     given = {name: value for name, value in content["settings"].items() if value is not None}
     require(content["methods"], f"config={path!r} has no methods; {fix}")
     for method in content["methods"].values():

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe
@@ -97,7 +98,8 @@ def stateless(params: Params, key: Key) -> ClientState:
 
 PartKind = Literal["delta", "change", "model", "vector", "moments", "count", "choice"]
 PartKinds = Any  # a tree prefix of an update, with a `PartKind` as each leaf
-VECTORS = ("delta", "change", "model", "vector", "moments")  # trees of floats
+MODELS = ("delta", "change", "model")  # trees like the params, or of some of their leaves
+VECTORS = (*MODELS, "vector", "moments")  # trees of floats
 
 
 def as_sent(message: Any) -> Update:
@@ -134,7 +136,8 @@ class Traits(NamedTuple):
     `parts` says what each part of an update is, as a tree prefix of the update, such as
     `Upload("delta", "count")`. Wrappers and diagnostics read it.
 
-    - "delta" is the difference of models x - y_i, "change" is y_i - x, and "model" is y_i.
+    - "delta" is the difference of models x - y_i, "change" is y_i - x, and "model" is y_i. If they
+      have the structure of the params, they have their shapes and dtypes, too, which is checked.
     - "vector" is another tree of floats, such as a gradient or the change of a control, and
       "moments" is one whose entries stay at least 0, such as a mean of squares.
     - "count" is a number that is sent exactly and that is public, such as a number of steps.
@@ -250,6 +253,20 @@ def split_update(parts: PartKinds, update: Update) -> list[Any]:
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
                 raise ValueError(_mismatch(parts, f"a {kind} has {jnp.result_type(leaf)} entries"))
     return trees
+
+
+def check_update(parts: PartKinds, update: Update, params: Params) -> None:
+    """Raises ValueError for models or differences of models in an update unlike the params."""
+    structure: Any = jax.tree.structure(parts)
+    own: Any = jax.tree.structure(params)
+    try:
+        trees = structure.flatten_up_to(update)
+    except (TypeError, ValueError):  # which matters to wrappers only
+        return
+    fix = "a server rule would broadcast it: return x - y_i, or declare other Traits(parts=...)"
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        if kind in MODELS and jax.tree.structure(tree) == own:
+            check_like(f"the {kind} in client_update's update: ", tree, params, fix)
 
 
 def _mismatch(parts, what):

@@ -4,11 +4,12 @@ These are kinds, seeds, local work, params and dispatches. Values of tracers alw
 """
 
 import contextlib
+import inspect
 import math
 import traceback
 import typing
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,46 @@ from fedjax_algos.core.types import (
     Statistics,
 )
 
+_OF_PROBLEM = {  # the arguments of its functions
+    "init": "key", "apply": "model batch key training",
+    "loss": "outputs batch", "metrics": "outputs batch",
+}  # fmt: skip
 _PACKAGE = Path(__file__).parents[1]
 _SHOWN = 60  # characters of a wrong value in a message
+
+
+class KindError(TypeError, ValueError):
+    """An object of another kind; the command line shows the message as it does a ValueError's."""
 
 
 def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
     """Checks that an object is of a class."""
     if not isinstance(value, kind):
         kinds = [each.__name__ for each in typing.get_args(kind) or (kind,)]
-        raise TypeError(f"{name}={_shown(value)} is not of type {' or '.join(kinds)}; {fix}")
+        raise KindError(f"{name}={_shown(value)} is not of type {' or '.join(kinds)}; {fix}")
 
 
-def check_callable(name: str, value: Any, fix: str) -> None:
-    """Checks that an object is a function."""
+def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords: Any) -> None:
+    """Checks that an object is a function, and that it takes these arguments."""
     if not callable(value):
-        raise TypeError(f"{name}={_shown(value)} cannot be called; {fix}")
+        raise KindError(f"{name}={_shown(value)} cannot be called; {fix}")
+    try:
+        if arguments:
+            inspect.signature(value).bind(*arguments, **keywords)
+    except TypeError as error:
+        given = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
+        found = f"{name}={_shown(value)} does not take ({given}): {error}"
+        raise KindError(f"{found}; {fix}") from None
+    except ValueError:  # some functions of C have no signature
+        pass
+
+
+def check_functions(owner: Any, functions: Mapping[str, str]) -> None:
+    """Checks the functions of a problem or an algorithm; `functions` has their arguments."""
+    for name, arguments in functions.items():
+        fix = f"give a function ({arguments.replace(' ', ', ')})"
+        what = f"{type(owner).__name__}: {name}"
+        check_callable(what, getattr(owner, name), fix, *arguments.split())
 
 
 def _shown(value):
@@ -62,11 +88,12 @@ def check_whole(name: str, value: Any, low: int = 1, high: int = MAX_INT32) -> N
     """Checks a whole number."""
     if isinstance(value, jax.core.Tracer):
         return
+    if isinstance(value, jax.Array) and is_number(value, float):
+        value = value.item()  # an int32 cannot be compared with uint32's largest number
     if not is_number(value, int) or not low <= value <= high:
         most = f" and at most {high}" if is_number(value, float) and value > high else ""
-        raise ValueError(
-            f"{name}={_shown(value)} is out of range; give a whole number of at least {low}{most}"
-        )
+        fix = f"give a whole number of at least {low}{most}"
+        raise ValueError(f"{name}={_shown(value)} is out of range; {fix}")
 
 
 def check_seed(seed: Any) -> None:
@@ -122,6 +149,23 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
             require(shape == wanted, f"{found} {list(wanted)}; {fix}")
         check_not_consumed(given)
     return model
+
+
+def check_like(name: str, given: Any, expected: Any, fix: str) -> None:
+    """Checks that a function's result has the leaves of another tree: paths, shapes and dtypes."""
+
+    def leaves(tree):
+        with_paths = jax.tree_util.tree_leaves_with_path(tree)
+        types = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for _, leaf in with_paths]
+        paths = [jax.tree_util.keystr(path) for path, _ in with_paths]
+        return dict(zip(paths, types, strict=True))
+
+    own, wanted = leaves(given), leaves(expected)
+    for path in own | wanted:
+        found, expects = own.get(path, "missing"), wanted.get(path, "nothing")
+        require(found == expects, f"{name}{path} is {found}, where {expects} is expected; {fix}")
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (given, expected)]
+    require(structures[0] == structures[1], f"{name} is {structures[0]}; {fix}: {structures[1]}")
 
 
 def check_not_consumed(tree: Any) -> None:
@@ -182,6 +226,7 @@ def check_problem(problem: Any) -> None:
     """Checks that an object is a problem, and not a factory of one, a name or a module of Flax."""
     fix = "give Problem(init, apply, loss), or what models.mlp or models.classifier returns"
     check_kind("problem", problem, Problem, fix)
+    check_functions(problem, _OF_PROBLEM)
 
 
 def check_initial(model: Any) -> None:
@@ -225,24 +270,24 @@ def apply_model(
     named = hasattr(result, "_fields")  # such as outputs without statistics
     if not isinstance(result, tuple | list) or named or len(result) != 2:
         fix = "return (outputs, statistics), with () for statistics if the model has none"
-        raise TypeError(f"Problem.apply returned {_described(result)}; {fix}")
+        raise KindError(f"Problem.apply returned {described(result)}; {fix}")
     outputs, statistics = result
     return outputs, statistics
 
 
 def losses_of(problem: Problem, outputs: Outputs, batch: Batch) -> jax.Array:
     """`problem.loss`, float[batch]."""
-    with _named("Problem.loss", batch, f"the model's outputs are {_described(outputs)}"):
+    with _named("Problem.loss", batch, f"the model's outputs are {described(outputs)}"):
         return problem.loss(outputs, batch)
 
 
 def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array | Mean]:
     """`problem.metrics`, float[batch] or a `Mean` each, checked."""
-    with _named("Problem.metrics", batch, f"the model's outputs are {_described(outputs)}"):
+    with _named("Problem.metrics", batch, f"the model's outputs are {described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
     if not isinstance(metrics, dict):
         fix = "return a dictionary, such as {'error': values}"
-        raise TypeError(f"Problem.metrics returned {_described(metrics)}; {fix}")
+        raise KindError(f"Problem.metrics returned {described(metrics)}; {fix}")
     text = "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss"
     require("loss" not in metrics, f"{text}; give it another name")
     return metrics
@@ -267,8 +312,11 @@ def _named(name: str, batch: Batch, rest: str) -> Iterator[None]:
         ) from error
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """What a function of the user's own has returned."""
     fields = getattr(value, "_fields", ())
     kind = type(value).__name__ + (f" with the fields {', '.join(fields)}" if fields else "")
+    if isinstance(value, tuple) and not fields:
+        kind += f" ({', '.join(type(each).__name__ for each in value)})"
     is_array = hasattr(value, "dtype")
     return f"an array {describe_tree(value)}" if is_array else f"an object of type {kind}"

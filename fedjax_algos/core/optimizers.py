@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checks import KindError, check_callable, check_kind
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
 from fedjax_algos.core.registry import Registry
@@ -205,7 +205,10 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
     if update is None or not hasattr(transform, "init"):
         shown = getattr(transform, "__name__", repr(transform))
         fix = "give one without a learning rate, such as optax.scale_by_adam()"
-        raise TypeError(f"{name}={shown} is no optax transformation; {fix}")
+        raise KindError(f"{name}={shown} is no optax transformation; {fix}")
+    fix = "give functions (params) and (updates, state, params), as optax has them"
+    check_callable(f"{name}.init", transform.init, fix, "params")
+    check_callable(f"{name}.update", update, fix, "updates", "state", "params")
     if update in _PROBED:
         return
     try:

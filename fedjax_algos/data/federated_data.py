@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, ClientData, Statistics
-from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checks import KindError, check_kind
 from fedjax_algos.core.files import FileError, require
 from fedjax_algos.core.limits import check_device_memory, check_int32
 from fedjax_algos.core.registry import Registry
@@ -86,10 +86,10 @@ def check_examples(name: str, examples: Batch) -> int:
         fix = "give a tree of arrays [examples, ...], such as {'x': ..., 'y': ...}"
         raise ValueError(f"{name}={examples!r} hold no array; {fix}")
     for _, leaf in leaves:
-        kind = getattr(leaf, "dtype", None)
-        numbers = kind is not None and np.dtype(kind).kind not in "OSUMm"
-        found = f"{name} hold a leaf of type {kind or type(leaf).__name__}"
-        require(numbers, f"{found}; give arrays of numbers")
+        kind = leaf.dtype if isinstance(leaf, Array) else type(leaf).__name__
+        numbers = isinstance(leaf, Array) and np.dtype(kind).kind not in "OSUMm"
+        fix = "give arrays of numbers of NumPy or JAX, such as np.asarray(...)"
+        require(numbers, f"{name} hold a leaf of type {kind}; {fix}")
     total, *others = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for _, leaf in leaves})
     rows = f"the arrays of {name} have {[total, *others]} rows; they need the same number"
     require(not others, rows)
@@ -116,7 +116,7 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
         out of range, or a client without examples.
     """
     if isinstance(examples, list) and not all(hasattr(each, "dtype") for each in examples):
-        raise TypeError(
+        raise KindError(
             f"examples are a list of {len(examples)} entries that are no arrays; give one tree of "
             "arrays [examples, ...] for all clients, such as {'x': ..., 'y': ...}, and say in the "
             "partition which rows each client holds"
@@ -222,7 +222,8 @@ def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
     """What `read` returns for a client; ValueError, which names the client, if it cannot."""
     where = where_of(source, client)
     try:
-        stored = dict(source.read(client))
+        read = source.read(client)
+        stored = dict(read) if isinstance(read, Mapping) else {}
     except OSError as error:
         raise FileError(printable(f"{where} cannot be read: {error}")) from error
     missing = next((name for name in source.example if name not in stored), None)

@@ -4,16 +4,17 @@ What is inside does not check them again. A round costs microseconds in them: th
 the dispatches, which are on the host, and a state of new shapes is compared once.
 """
 
-import weakref
 from typing import Any, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_algos.core import Algorithm, Dispatch, Population
+from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
+from fedjax_algos.core.algorithm import PartKind, kinds
 from fedjax_algos.core.checks import (
     check_dispatches,
+    check_functions,
     check_kind,
     check_local,
     check_not_consumed,
@@ -31,17 +32,42 @@ from fedjax_algos.engine.placed.devices import row_sharding
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
-from fedjax_algos.models.outputs import check_labels
+from fedjax_algos.models.outputs import LabelCheck
 
+_OF_BOTH = {  # the arguments of the functions of an algorithm and of a prelude
+    "broadcast": "server group", "decode": "message", "contribute": "update dispatch staleness",
+    "server_update": "server sums count group",
+}  # fmt: skip
+_OF_PRELUDE = _OF_BOTH | {"client_update": "broadcast data dispatch key"}
+_OF_ALGORITHM = _OF_BOTH | {
+    "init": "params population", "client_init": "params key",
+    "client_update": "broadcast client_state data dispatch key",
+}  # fmt: skip
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
-    """Raises for an object that is no algorithm, or one of no problem or impossible local work."""
+    """Raises for an object that is no algorithm, or one whose parts are none of an algorithm's."""
     fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
     check_kind("algorithm", algorithm, Algorithm, fix)
     check_problem(algorithm.problem)
     check_local(algorithm.local)
+    check_functions(algorithm, _OF_ALGORITHM)
+    if algorithm.personal is not None:
+        check_functions(algorithm, {"personal": "server client_state"})
+    phases: list[Any] = [algorithm]
+    if algorithm.prelude is not None:
+        check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
+        check_functions(algorithm.prelude, _OF_PRELUDE)
+        phases.append(algorithm.prelude)
+    for phase in phases:
+        check_kind("traits", phase.traits, Traits, "give fedjax_algos.Traits(...)")
+        check_kind(
+            "Traits: asynchrony", phase.traits.asynchrony, Asynchrony, "give Asynchrony(...)"
+        )
+        check_choice("Traits: reduce", phase.traits.reduce, ("sum", "stack"))
+        for kind in kinds(phase.traits.parts):
+            check_choice("Traits: parts", kind, get_args(PartKind))
 
 
 def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:
@@ -81,7 +107,7 @@ class StateCheck:
     def __init__(self, algorithm: Algorithm, place: str = "device"):
         self.algorithm, self.place = algorithm, place
         self.known: set[Any] = set()  # shapes of states that have been compared
-        self.labelled: list[weakref.ref] = []  # arrays of examples whose labels have been checked
+        self.check_labels = LabelCheck(algorithm.problem, "the clients' examples")
 
     def check(
         self, state: FederatedState, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
@@ -89,12 +115,26 @@ class StateCheck:
         """Raises for what a round cannot be computed with; `axes` are those of the dispatches."""
         self.check_state(state, data)
         self.check_dispatches(data, dispatches, axes)
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
+        if axes[-1] == "cohort" and not isinstance(state.dispatched, tuple) and not traced:
+            check_no_repeats(dispatches, data.num_clients)
 
     def check_dispatches(
         self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
     ) -> None:
         """Raises ValueError for dispatches of other shapes, or, unless traced, out of range."""
         check_dispatches(dispatches, data.num_clients, axes)
+        offsets = data.offsets if isinstance(data, FederatedData) else None
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
+        if axes[-1] == "cohort" and not traced and is_readable(offsets):
+            client, held = np.minimum(dispatches.client, data.num_clients - 1), np.asarray(offsets)
+            counts = held[client + 1] - held[client]
+            wrong = (counts != dispatches.num_examples) & (client == dispatches.client)
+            if wrong.any():
+                place = tuple(np.argwhere(wrong)[0])
+                found = f"has num_examples={dispatches.num_examples[place]}, but holds"
+                fix = "draw the dispatches from data.counts() of these data"
+                raise ValueError(f"client {client[place]} {found} {counts[place]}; {fix}")
         reverse = self.algorithm.local.reverse
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
             return
@@ -122,14 +162,9 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Raises for labels that the model does not have; the same arrays are checked once."""
-        if not isinstance(data, FederatedData):
-            return
-        leaves = jax.tree.leaves(data.examples)
-        known = [id(reference()) for reference in self.labelled]
-        if known != list(map(id, leaves)) and all(map(is_readable, leaves)):
-            check_labels(self.algorithm.problem, "the clients' examples", data.examples)
-            self.labelled = [weakref.ref(leaf) for leaf in leaves]
+        """Raises for labels that the model does not have."""
+        if isinstance(data, FederatedData):
+            self.check_labels(data.examples)
 
     def _compare(self, state, num_clients):
         """Compares a state with the shapes of the algorithm's own."""
@@ -142,13 +177,22 @@ class StateCheck:
         row = jax.eval_shape(self.algorithm.client_init, params, key)
         if not isinstance(state.clients, RowTable):
             _check_rows(state.clients, row, num_clients)
-        elif max(state.clients, default=0) >= num_clients:
-            raise ValueError(
-                f"the state has a row of client {max(state.clients)}, but the data have "
-                f"{num_clients} clients; give the state of a run with these data"
-            )
+        elif (last := max(state.clients, default=0)) >= num_clients:
+            found = f"the state has a row of client {last}, but the data have {num_clients} clients"
+            raise ValueError(f"{found}; give the state of a run with these data")
         if jax.tree.leaves(row):
             check_num_clients(state, num_clients)
+
+
+def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
+    """Raises ValueError for a client twice in a cohort, whose state would be written twice."""
+    ordered = np.sort(dispatches.client, axis=-1)
+    twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] < num_clients)
+    if twice.any():
+        *row, column = np.argwhere(twice)[0]
+        who = f"client {ordered[*row, column]} is twice in the cohort of round "
+        why = f"{dispatches.server_step[*row, 0]}, but this algorithm's clients keep state"
+        raise ValueError(f"{who}{why}; give a sampler without replacement")
 
 
 def check_num_clients(state: FederatedState, num_clients: int) -> None:

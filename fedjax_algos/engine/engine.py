@@ -21,7 +21,7 @@ from fedjax_algos.core.checks import (
     check_seed,
 )
 from fedjax_algos.core.files import require
-from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import add_trees
@@ -235,7 +235,8 @@ class Engine(PlacedAlgorithm):
           The new state, and the round's metrics: means over all examples of all local steps.
 
         Raises:
-          ValueError: if the data are not on the engine's devices.
+          ValueError: if the data are not on the engine's devices, or a client with state is twice
+            in the cohort.
         """
         self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -266,7 +267,8 @@ class Engine(PlacedAlgorithm):
         self._checked.check(state, data, dispatches, ("rounds", "cohort"))
         given = len(dispatches.client)
         number = given if number is None else number
-        require(1 <= number <= given, f"number={number} is out of range; give 1 to {given} rounds")
+        fits = is_number(number, int) and 1 <= number <= given
+        require(fits, f"number={number} is out of range; give 1 to {given} rounds")
         self.choose_layout(state, data, jax.tree.map(lambda leaf: leaf[0], dispatches))
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
@@ -303,6 +305,7 @@ class Engine(PlacedAlgorithm):
         """
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_not_consumed(state.server)  # diagnostics have server states of their own
+        self._checked.check_examples(data)
         self._checked.check_dispatches(data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
         slots, present = None, data

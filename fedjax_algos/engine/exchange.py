@@ -19,12 +19,15 @@ from fedjax_algos.core import (
     ClientState,
     Dispatch,
     Key,
+    Mean,
     Params,
     Report,
     ServerState,
     Statistics,
     Update,
 )
+from fedjax_algos.core.checks import check_like, described
+from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Batches
@@ -125,8 +128,20 @@ def exchange(
     """
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
-    row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
     return _sent(row, before, message, report, **screening)
+
+
+def _update(algorithm, received, row, *arguments):
+    """What `client_update` returns, checked."""
+    made = algorithm.client_update(received, row, *arguments)
+    fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[2], Report)
+    fits = fits and all(isinstance(metric, Mean) for metric in made[2].metrics.values())
+    fix = "return (client state, update, Report(metrics, statistics)), with a Mean for each metric"
+    require(fits, f"client_update returned {described(made)}; {fix}")
+    fix = "return a row of the shapes and types of client_init's"
+    check_like("the client state that client_update returned: ", made[0], row, fix)
+    return made
 
 
 def first_exchange(algorithm, shared, received, data, dispatch, draws, **screening: Any) -> Sent:
@@ -168,7 +183,7 @@ class ExchangeShapes(NamedTuple):
         if algorithm.prelude is not None:
             arguments = self.received[0], self.view, self.dispatch, self.key
             first = jax.eval_shape(algorithm.prelude.client_update, *arguments)
-        _, update, report = jax.eval_shape(algorithm.client_update, *self)
+        _, update, report = jax.eval_shape(partial(_update, algorithm), *self)
         return first, update, report
 
 

@@ -102,6 +102,7 @@ class FederatedRound(NamedTuple):
         is zero in both. What comes from an empty slot, or from a client that does not answer, is
         made zero by `map_cohort` in sums and masked in a stack.
         """
+        params = getattr(state.server, "params", None)  # diagnostics have other server states
         stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
         look = () if stacked or not screened else look
 
@@ -110,8 +111,8 @@ class FederatedRound(NamedTuple):
 
             def hand_in(message):
                 if stacked:
-                    return decoded(phase, message)
-                return contribution(phase, message, dispatch, jnp.int32(0))
+                    return decoded(phase, message, params)
+                return contribution(phase, message, dispatch, jnp.int32(0), params)
 
             each = screened if isinstance(look, tuple) else look
             sent = of_one(shared, data, dispatch, draws, *more, screened=each, hand_in=hand_in)

@@ -63,7 +63,8 @@ class PureRound:
 
         Args:
           state, data: what `init` or the last round, and `federate`, returned; not consumed.
-          dispatches: the dispatches of this round, leaves [cohort].
+          dispatches: the dispatches of this round, leaves [cohort]. If clients keep state, each is
+            in the cohort once: of a client that is there twice, one of the two rows is lost.
 
         Returns:
           The new state, and the round's metrics: means over all examples of all local steps. If
@@ -72,7 +73,8 @@ class PureRound:
         Raises:
           TypeError: for data of another type.
           ValueError: for a state that an engine has consumed or that is of another algorithm, model
-            or population, and for dispatches out of range and unknown labels that are not traced.
+            or population, and for dispatches out of range, clients with state that are twice in the
+            cohort, and unknown labels, if these are not traced.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
         self._checked.check(state, data, dispatches, ("cohort",))

@@ -12,12 +12,15 @@ from fedjax_algos.core import (
     Algorithm,
     Dispatch,
     Metrics,
+    Params,
     Prelude,
     Report,
     ServerState,
     Statistics,
     Update,
 )
+from fedjax_algos.core.algorithm import check_update
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.engine.non_finite import select
 
 
@@ -32,14 +35,19 @@ class Arrivals(NamedTuple):
 Phase = Algorithm | Prelude
 
 
-def contribution(phase: Phase, message: Any, dispatch: Dispatch, staleness: Any) -> Any:
-    """What a message adds to the server's sums."""
-    return phase.contribute(decoded(phase, message), dispatch, staleness)
+def contribution(
+    phase: Phase, message: Any, dispatch: Dispatch, staleness: Any, params: Params | None = None
+) -> Any:
+    """What a message adds to the server's sums; for `params` see `decoded`."""
+    return phase.contribute(decoded(phase, message, params), dispatch, staleness)
 
 
-def decoded(phase: Phase, message: Any) -> Update:
-    """The update that a client has sent as a message."""
-    return phase.decode(message)
+def decoded(phase: Phase, message: Any, params: Params | None = None) -> Update:
+    """The update that a client has sent as a message, checked if `params` are given."""
+    update = phase.decode(message)
+    if params is not None:
+        check_update(phase.traits.parts, update, params)
+    return update
 
 
 def arrival(
@@ -67,6 +75,11 @@ def server_step(
         # not a division, which may or may not be compiled to this: the bits would differ
         mean = jax.tree.map(
             lambda leaf: leaf * (1 / arrivals.count.astype(leaf.dtype)), arrivals.statistics
+        )
+        fix = "return the shapes and types of what init made"
+        check_like("the server state that server_update returned: ", new, server, fix)
+        check_like(
+            "the new statistics of the model: ", mean, statistics, f"{fix}, in Problem.apply"
         )
         return new, mean
 

@@ -20,7 +20,7 @@ from fedjax_algos.core import (
     ServerState,
     Statistics,
 )
-from fedjax_algos.core.checks import check_kind, check_not_consumed
+from fedjax_algos.core.checks import check_kind, check_not_consumed, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.reprs import describe, describe_tree
@@ -93,8 +93,12 @@ def initial_state(
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
     table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
     keeping = bool(jax.tree.leaves(row))
+    server = algorithm.init(model.params, population._replace(seed=seed))
+    fix = "return a NamedTuple with a field params, the model that is evaluated"
+    has_params = isinstance(server, tuple) and hasattr(server, "params")
+    require(has_params, f"the algorithm's init returned {described(server)}; {fix}")
     state = FederatedState(
-        server=algorithm.init(model.params, population._replace(seed=seed)),
+        server=server,
         statistics=model.statistics,
         clients=(),
         origin=model.params if keeping else (),

@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 import textwrap
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Decay, NonNegative
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree
+from fedjax_algos.data.federated_data import is_readable
 
 losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> float[batch]
 # (outputs, batch, *, ...) -> {name: float[batch] or Mean}, as `Problem.metrics`
@@ -265,8 +267,25 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     labels = np.asarray(examples["y"])
     fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
     require(labels.dtype.kind in "iu", f"{name} have labels y of type {labels.dtype}; {fix}")
-    for label in labels.min(), labels.max():
+    for label in (labels.min(), labels.max()) if labels.size else ():
         require(0 <= label < num_classes, f"{name} have label {label}; {fix}")
+
+
+class LabelCheck:
+    """`check_labels` of examples that the host can read; the same arrays are checked once."""
+
+    def __init__(self, problem: Problem, name: str):
+        self.problem, self.name = problem, name
+        self._checked: list[weakref.ref] = []
+
+    def __call__(self, examples: Batch) -> None:
+        """Raises as `check_labels`."""
+        leaves = jax.tree.leaves(examples)
+        known = [id(reference()) for reference in self._checked]
+        if known != list(map(id, leaves)) and all(map(is_readable, leaves)):
+            check_labels(self.problem, self.name, examples)
+            # the values of NumPy's arrays may change
+            self._checked = [weakref.ref(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,6 +19,8 @@ from fedjax_algos.participation.local_work import LocalWork, full
 from fedjax_algos.participation.sampling import Failures, Sampler, uniform_cohorts
 
 _DISPATCH_BYTES = 9 * 4  # at least
+_OF_SAMPLER = "seed", "rounds", "num_clients", "cohort_size"
+_OF_WORK = "seed", "rounds", "clients", "complete", "local"
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
 
 
@@ -64,7 +66,7 @@ class Cohorts:
     ):
         if work is not None:
             fix = "give one of participation.local_works, such as partial()"
-            checks.check_callable("work", work, fix)
+            checks.check_callable("work", work, fix, *_OF_WORK)
         self.counts = checked_counts(counts)
         fix = "give one of participation.samplers, such as uniform"
         check_draws(seed, cohort_size, len(counts), failures, sampler, fix)
@@ -187,8 +189,10 @@ def may_leave_empty(sampler: Any) -> bool:
 
 def checked_counts(counts: Any) -> np.ndarray:
     """int32[num_clients]: the clients' numbers of examples, which may be whole floats, checked."""
-    counts = np.asarray(counts)
     fix = "give the number of examples of each client, such as data.counts()"
+    found = f"counts are of type {type(counts).__name__}"
+    require(not callable(getattr(counts, "counts", None)), f"{found}; {fix}")
+    counts = np.asarray(counts)
     are_numbers = counts.ndim == 1 and counts.size and counts.dtype.kind in "iuf"
     require(are_numbers, f"counts are {describe_tree(counts)}; {fix}")
     whole = (counts >= 1) & (counts == np.floor(counts))
@@ -203,10 +207,10 @@ def check_draws(
 ) -> None:
     """Checks what draws cohorts, on the host or on the device; `fix` is that of the sampler."""
     checks.check_seed(seed)
-    checks.check_callable("sampler", sampler, fix)
+    checks.check_callable("sampler", sampler, fix, *_OF_SAMPLER)
     if failures is not None:
         fix = "give one of participation.failures, such as independent(probability=0.3)"
-        checks.check_callable("failures", failures, fix)
+        checks.check_callable("failures", failures, fix, "seed", "clients", "numbers")
     checks.check_whole("cohort_size", cohort_size, 0)
     fix = f"give 1 to {num_clients}, the number of clients"
     fits = 1 <= cohort_size <= num_clients
@@ -243,8 +247,25 @@ def first_steps(
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """float64[...]: the rate, a number or a function of counts, at these counts; checked."""
-    values = learning_rate(counts) if callable(learning_rate) else learning_rate
+    """float64[...]: the rate, a number or a function of counts, at these counts; checked.
+
+    A traced rate is returned as it is.
+    """
+    values = learning_rate
+    if callable(learning_rate):
+        fix = "give one of int32[...], such as lambda n: np.where(n < 3, 0.1, 0.01)"
+        try:
+            values = learning_rate(counts)
+        except Exception as error:
+            text = f"{type(error).__name__} ({next(iter(str(error).splitlines()), '')})"
+            raise ValueError(
+                f"learning_rate raised {text} for an array of counts; {fix}"
+            ) from error
+        found = f"learning_rate returned shape {np.shape(values)} for counts"
+        fits = np.shape(values) in ((), np.shape(counts))
+        require(fits, f"{found} of shape {np.shape(counts)}; {fix}")
+    if isinstance(values, jax.core.Tracer):
+        return values  # type: ignore[return-value]
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
     valid = np.isfinite(rates) & (rates > 0)
     if not valid.all():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
-from fedjax_algos.core.checks import check_clients, check_local, check_whole
+from fedjax_algos.core.checks import check_callable, check_clients, check_local, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
@@ -140,6 +140,8 @@ def traced_dispatches(
     complete, num_clients = full_steps(counts, local), len(counts)
     fix = "give one of participation.traced_samplers"
     cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
+    if work is not None:
+        check_callable("work", work, "give a TracedWork", "seed", "round_number", "full_steps")
     may_be_empty = cohorts.may_leave_empty(sampler)
     seed, numbers = jnp.asarray(seed).astype(jnp.uint32), np.arange(rounds, dtype=np.int32)
 
@@ -152,7 +154,11 @@ def traced_dispatches(
         client = given.clip(0, num_clients - 1)
         filled = given != num_clients if may_be_empty else jnp.ones(cohort_size, bool)
         full = _lookup(complete, client)
-        num_steps = full if work is None else work(seed, round_number, full).astype(jnp.int32)
+        num_steps = full if work is None else jnp.asarray(work(seed, round_number, full))
+        fits = num_steps.shape == full.shape and jnp.issubdtype(num_steps.dtype, jnp.integer)
+        fix = f"give one that returns local steps, here int32[{cohort_size}]"
+        require(fits, f"the local work is {describe_tree(num_steps)}; {fix}")
+        num_steps = num_steps.astype(jnp.int32)
         num_steps *= filled
         # entries of the same client earlier in the cohort, if it is drawn with replacement
         earlier = (jnp.tril(client[:, None] == client[None], -1) & filled[None]).astype(jnp.int32)
@@ -212,9 +218,7 @@ def _rates(local, numbers, number, cohort_size):
     # a learning rate schedule is called on the host, for all counts that can occur
     by_dispatch = local.rate_by == "dispatch"
     counts = np.arange(len(numbers) * cohort_size, dtype=np.int32) if by_dispatch else numbers
-    rates = rate(counts)
-    rates = rates if isinstance(rates, jax.core.Tracer) else cohorts.rate_at(rate, counts)
-    rates = jnp.broadcast_to(jnp.asarray(rates), counts.shape)
+    rates = jnp.broadcast_to(jnp.asarray(cohorts.rate_at(rate, counts)), counts.shape)
     return rates[number] if by_dispatch else jnp.broadcast_to(rates[:, None], shape)
 
 

@@ -56,8 +56,10 @@ class Clock(NamedTuple):
         """Raises an error for arguments of another type or out of range."""
         check_kind("executor", executor, Executor, "give make_executor(algorithm)")
         check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
-        check_callable("planner", self.planner, "give a planner, such as asynchrony.compass()")
-        check_callable("system", self.system, "give a system model, such as asynchrony.simulated()")
+        fix = "give a planner, such as asynchrony.compass()"
+        check_callable("planner", self.planner, fix, "system", "clients", arrivals=0, seconds=0)
+        fix = "give a system model, such as asynchrony.simulated()"
+        check_callable("system", self.system, fix, "seed", download_bytes=0, upload_bytes=0)
         if not is_number(self.seconds, float) or not self.seconds > 0:
             raise ValueError(f"seconds={self.seconds!r} is out of range; give a number above 0")
         check_whole("evaluations", self.evaluations)

@@ -1,5 +1,6 @@
 """An experiment that is ready to run: the examples of each seed, and the compiled methods."""
 
+import hashlib
 import itertools
 import types
 from collections.abc import Callable, Mapping
@@ -10,9 +11,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
-from fedjax_algos.core import Batch, Population, Problem
+from fedjax_algos.core import Batch, Dispatch, Population, Problem
+from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import (
     AnyDataset,
@@ -30,17 +33,21 @@ from fedjax_algos.data.federated_data import check_examples
 from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.stored_data import load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
+from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.fingerprint import data_fingerprint
+from fedjax_algos.engine.fingerprint import algorithm_fingerprint, data_fingerprint
 from fedjax_algos.engine.placed.on_disk import RowsOnDisk
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.slots import chunk_size, default_layout
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
 from fedjax_algos.runs import run as checks
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.wrappers import wrappers
 
 
 class LayoutChoice(NamedTuple):
@@ -77,6 +84,8 @@ class Experiment(NamedTuple):
       client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
       speeds: by seed, float[clients]: mean seconds per step at the start, without communication;
         empty in rounds, and for system models that do not know them.
+      own_functions: identifies what algorithms, models, losses and metrics compute if some are the
+        user's own, which may change; else "".
     """
 
     settings: Settings
@@ -93,6 +102,7 @@ class Experiment(NamedTuple):
     layout: LayoutChoice | None = None
     client_data: dict[int, FederatedData] | None = None
     speeds: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    own_functions: str = ""
 
     def __repr__(self) -> str:
         settings, methods = self.settings, [method.label for method in self.methods]
@@ -168,6 +178,7 @@ def prepare(
         choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())))
         options["layout"] = choice.layout
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
+    evaluate = make_evaluate(problem)
     _check_runs(settings, methods, engines, data_by_seed)
     return Experiment(
         settings,
@@ -178,12 +189,13 @@ def prepare(
         data_by_seed,
         {seed: partition for seed, (_, partition) in splits.items()},
         engines,
-        make_evaluate(problem),
+        evaluate,
         plans={},
         in_flight={},
         layout=choice,
         client_data=client_data,
         speeds=_client_speeds(settings),
+        own_functions=_own_functions(engines, next(iter(data_by_seed.values())), evaluate, test),
     )
 
 
@@ -205,6 +217,27 @@ def _choose_layout(settings: Settings, engines: dict[str, Engine], data: RunData
     return LayoutChoice(smallest, devices, "memory")
 
 
+def _own_functions(engines, data, evaluate, test) -> str:
+    """Identifies what algorithms, models, losses and metrics compute; "" if all are registered."""
+    registries: Any = algorithms, wrappers, models, losses, metrics
+    if not any(":" in name for registry in registries for name in registry):
+        return ""
+    texts = []
+    for engine in engines.values():
+        state, dispatch = _exchange_shapes(engine, data, data.num_clients)
+        texts.append(algorithm_fingerprint(engine.algorithm, state, data, dispatch))
+        texts.append(jax.jit(evaluate).lower(state.model, test).as_text())
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
+def _exchange_shapes(engine: Any, data: Any, cohort_size: int) -> tuple[FederatedState, Dispatch]:
+    """Shapes of the first state, and a dispatch."""
+    counts = data.counts()
+    state = engine.shapes(Population(data.num_clients, cohort_size, int(counts.sum())))
+    dispatches = Cohorts(counts, engine.algorithm.local, cohort_size=1, seed=0).dispatches(1)
+    return state, jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
+
+
 def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     """The clients' seconds per step by seed, float[clients]; {} where there are none."""
     if settings.seconds is None:
@@ -224,14 +257,12 @@ def _check_runs(
     clients, rounds, keeping = settings.clients, settings.rounds, False
     cohort_size = settings.cohort_size if settings.seconds is None else clients
     first = next(iter(data_by_seed.values()))
-    counts = first.counts()
     for engine in engines.values():
-        state = engine.shapes(Population(clients, cohort_size, int(counts.sum())))
+        state, dispatch = _exchange_shapes(engine, first, cohort_size)
         keeping |= bool(jax.tree.leaves(state.origin))
         checks.check_room_for_rows(state, min(clients, rounds * cohort_size))
         local = engine.algorithm.local  # that of the others differs in its rate only
-        dispatches = Cohorts(counts, local, cohort_size=1, seed=0).dispatches(1)
-        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
+        one_round = jax.tree.map(lambda leaf: leaf[None], dispatch)
         count_transfer(engine.algorithm, state._replace(clients=()), first, one_round)
         if settings.seconds is None:
             rate_at(local.learning_rate, np.arange(rounds))
@@ -245,7 +276,7 @@ def _check_runs(
         cohorts = Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
         dispatches = cohorts.dispatches(rounds)
         if keeping:
-            checks.check_no_repeats(dispatches, data.num_clients)
+            check_no_repeats(dispatches, data.num_clients)
 
 
 def _is_natural(settings: Settings) -> bool:
@@ -295,7 +326,12 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
         what = f"partition={settings.partition!r} needs a data set with clients of its own"
         raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
     try:
-        return partitions.make(settings.partition, source, settings.clients, seed)
+        partition = partitions.make(settings.partition, source, settings.clients, seed)
+        found = f"partition={settings.partition!r} has {partition.num_clients} clients"
+        fix = f"return so many, or give clients={partition.num_clients}"
+        fits = partition.num_clients == settings.clients
+        require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+        return partition
     except ValueError as error:
         if natural or dataset.users is None:
             raise

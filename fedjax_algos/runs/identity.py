@@ -28,6 +28,7 @@ _IN_WORDS = {  # facts that are known by their hashes only
     "first_steps": "the local work in the first rounds",
     "first_learning_rates": "the learning rates of the first rounds",
     "first_arrivals": "which clients answer in the first rounds",
+    "own_functions": "what functions of your own compute",
     "plan": "the plan of the virtual clock, which depends on its seconds",
     "runs": "the runs, or their clients' examples",
 }

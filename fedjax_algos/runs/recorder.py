@@ -130,7 +130,8 @@ def make_evaluate_model(
 ) -> Callable[[FederatedState], dict[str, float]]:
     """Builds `state -> {"test_loss": ..., ...}`; without test examples there are no columns."""
     if evaluate is not None:
-        check_callable("evaluate", evaluate, "give make_evaluate(problem)")
+        fix = "give make_evaluate(problem)"
+        check_callable("evaluate", evaluate, fix, "model", "examples")
     if test is None:
         return lambda state: {}
     compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)

@@ -73,6 +73,7 @@ def configuration(
         "speed_ratio": {str(seed): ratio for seed, ratio in experiment.speed_ratios().items()},
         "environment": environment(),
         "layout": experiment.layout and experiment.layout._asdict(),
+        **({"own_functions": own} if (own := experiment.own_functions) else {}),
         **(extra or {}),
     }
 

@@ -13,13 +13,14 @@ from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
-from fedjax_algos.core.checks import check_initial, check_kind, check_whole
+from fedjax_algos.core.checks import KindError, check_initial, check_kind, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import one_of
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RUN_DATA_FIX, RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
@@ -131,17 +132,6 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
         return lambda dispatches: np.full(dispatches.client.shape, np.nan)
 
 
-def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
-    """Raises ValueError for a client twice in a cohort, whose state would be written twice."""
-    ordered = np.sort(dispatches.client, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
-    if twice.any():
-        row, column = np.argwhere(twice)[0]
-        who = f"client {ordered[row, column]} is twice in the cohort of round "
-        why = f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state"
-        raise ValueError(f"{who}{why}; give a sampler without replacement")
-
-
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
     """Checks a run's examples and their labels; those in files are checked when they are read."""
     check_kind("data", data, RunData, RUN_DATA_FIX)
@@ -151,7 +141,7 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         return
     if isinstance(test, RunData):
         fix = "give the examples alone: data.examples, or data.load() if they are in files"
-        raise TypeError(f"test is data of clients; {fix}")
+        raise KindError(f"test is data of clients; {fix}")
     total, examples = check_examples("test examples", test), data_shapes(data).examples
 
     def kinds(tree):
@@ -196,6 +186,7 @@ def check_evaluations(evaluations: int, fix: str) -> None:
 
 def check_server_steps(plan: Plan, seconds: float) -> None:
     """Raises ValueError unless a plan makes a server step within its simulated seconds."""
+    check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
     if not len(plan.time):
         fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
         raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")

@@ -8,6 +8,7 @@ from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony import system_of
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32, check_memory
 from fedjax_algos.core.optimizers import PLAIN, client_optimizers, local_transform
 from fedjax_algos.core.options import (
@@ -141,16 +142,15 @@ class Settings:
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             wrappers.parse(spec)
         num_seeds = len(self.seeds)
-        if self.local_steps is not None and self.local_epochs is not None:
-            both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
-            raise ValueError(f"{both} are both given; give one of them")
+        both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
+        fits = self.local_steps is None or self.local_epochs is None
+        require(fits, f"{both} are both given; give one of them")
         # a seed has its own partition, and each client an index and an offset
         clients = f"{num_seeds} seeds of clients={self.clients}"
         check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
         if self.seconds is not None:
-            if self.local_epochs is not None:
-                what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
-                raise ValueError(f"{what}; give local_steps")
+            what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
+            require(self.local_epochs is None, f"{what}; give local_steps")
             if self.failures is not None:
                 why = "on the virtual clock the system model loses dispatches"
                 fix = "give system='simulated:dropout=0.3'"
@@ -159,9 +159,8 @@ class Settings:
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
-            if self.cohort > self.clients:
-                fix = f"give at most clients={self.clients}"
-                raise ValueError(f"cohort={self.cohort:g} is out of range; {fix}")
+            what = f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
+            require(self.cohort <= self.clients, what)
             # all rounds are drawn before the first one, so that errors appear early
             check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
         for seed in self.seeds:

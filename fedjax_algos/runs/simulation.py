@@ -293,11 +293,13 @@ class _SynchronousRun:
 
 def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
     """Calls a user's `on_evaluation` with what it takes; True if it asks the run to stop."""
-    check_callable("on_evaluation", on_evaluation, "give a function of a row")
+    check_callable("on_evaluation", on_evaluation, fix := "give a function of a row")
     try:
         takes_state = "state" in inspect.signature(on_evaluation).parameters
     except ValueError:  # some functions of C have no signature
         takes_state = False
+    keywords = {"state": None} if takes_state else {}
+    check_callable("on_evaluation", on_evaluation, fix, "row", **keywords)
 
     def report(row: Row, state: FederatedState | None) -> bool:
         result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)

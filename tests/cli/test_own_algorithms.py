@@ -1,10 +1,12 @@
 """Algorithms of the user's own on the command line: `FILE.py:NAME` and `package.module:NAME`."""
 
 import json
+import shutil
 import sys
 
 import pytest
 
+from fedjax_algos.algorithms import algorithms
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 
@@ -31,6 +33,22 @@ def tiered(problem, local, *, share=0.5):
 
 def fedavg(problem, local, *, rounds: int = 3):
     return fa.algorithms.fedavg(problem, local, weighting="uniform")
+
+
+def narrow(problem, local):
+    return fa.algorithms.fedavg(problem, local)._replace(server_update=lambda server, sums: server)
+
+
+def short(labels, num_clients, seed):
+    return fa.data.partitions["iid"](labels, num_clients - 1, seed)
+
+
+def silent():
+    return lambda run: None
+
+
+def shared():
+    return lambda seed: seed
 
 
 def nothing(problem, local): pass
@@ -104,6 +122,31 @@ def test_sweep(command, here):
 
 
 @pytest.mark.slow
+def test_resuming_notices_what_has_changed(command, here, capsys):
+    """A comment changes nothing; another function, or a folder that was removed, does."""
+    arguments = "compare", "my_file.py:fedspeed", *SMALL, "--out", "out"
+    command(*arguments)
+    (here / "my_file.py").write_text(SOURCE.replace("mu=rho)", "mu=rho)  # FedProx"))
+    assert "out is complete; nothing is left to do" in command(*arguments, "--resume")
+    (here / "my_file.py").write_text(SOURCE.replace("mu=rho)", "mu=2 * rho)"))
+    for name in [name for name in algorithms if ":" in name]:
+        del algorithms[name]
+    errors = []
+    for command_of in (arguments, ("run", "fedavg", "--track", "my_file.py:silent", *SMALL)):
+        with pytest.raises(SystemExit):
+            command(*command_of, *["--resume"] * ("--out" in command_of))
+        errors.append(capsys.readouterr().err)
+    assert "  what functions of your own compute: others in the folder\n" in errors[0]
+    assert "error: what a tracker returned=None is not of type AbstractContextManager" in errors[1]
+    command("run", "fedavg", *SMALL, "--out", "plain")
+    shutil.rmtree(here / "plain" / "runs" / "01-fedavg" / "seed-0")
+    with pytest.raises(SystemExit):
+        command("run", "fedavg", *SMALL, "--out", "plain", "--resume")
+    error = "SHA256SUMS' cannot be read (No such file or directory); put it back, or remove"
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_the_virtual_clock(command, here):
     """A planner of its own or a given one, in a folder whose name contains an @."""
     folder = here / "me@home"
@@ -132,6 +175,18 @@ def test_the_virtual_clock(command, here):
         ("compare my_file.py:nothing", "returns a NoneType; give a function (problem, local, *, ."),
         ("compare my_file.py:nothing:a=1", "my_file.py:nothing: unknown option 'a'; choose client"),
         ("compare my_file.py:fedspeed@", "names no planner after the @; leave the @ out"),
+        (
+            "run my_file.py:narrow",
+            "server_update=<lambda> does not take (server, sums, count, group)",
+        ),
+        (
+            "run fedavg --partition my_file.py:short --clients 50",
+            "has 49 clients, and not clients=",
+        ),
+        (
+            "run fedavg --sampler my_file.py:shared",
+            "sampler=<lambda> does not take (seed, rounds, nu",
+        ),
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
         ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),
         ("run my_file.py:tiered@barrier --seconds 9", "its tiers have rounds of their own"),

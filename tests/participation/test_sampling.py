@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
+from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.participation import Cohorts, cohort_count, samplers, uniform
 from fedjax_algos.participation.sampling import log_shares
-from fedjax_algos.runs.run import check_no_repeats
 
 SPECS = ["uniform", "cyclic:num_groups=4", "dirichlet:gamma=0.3", "with_replacement"]
 SEEDS = st.integers(0, 2**31 - 1)

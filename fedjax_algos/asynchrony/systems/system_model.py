@@ -116,10 +116,11 @@ def system_of(spec: str, batch_size: int) -> SystemModelFactory:
 
 def check_unavailability(client: int, number: int, unavailability: tuple[Any, Any]) -> None:
     """Raises ValueError for a share or seconds away out of range."""
+    found = f"dispatch {number} of client {client} has unavailability={unavailability}"
+    fix = "give a share of its time from 0 to 1 and seconds away of at least 0, not both of them 0"
+    require(isinstance(unavailability, tuple) and len(unavailability) == 2, f"{found}; {fix}")
     share, away = unavailability
     # not both 0, because the client would leave and return without end at the same time
-    found = f"dispatch {number} of client {client} has unavailability=({share}, {away})"
-    fix = "give a share of its time from 0 to 1 and seconds away of at least 0, not both of them 0"
     require(0 <= share <= 1 and away >= 0 and (share or away), f"{found}; {fix}")
 
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.core.checks import check_seed, check_whole
+from fedjax_algos.core.checks import KindError, check_seed, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
+from fedjax_algos.core.options import is_number
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe
 
@@ -53,7 +54,7 @@ class Partition(NamedTuple):
           ValueError: for rows of a client that are no example numbers.
         """
         if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
-            raise TypeError(
+            raise KindError(
                 f"rows are of type {type(rows).__name__}; give a list with one array of example "
                 "numbers for each client"
             )
@@ -81,6 +82,8 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
     Returns:
       Two partitions over the same clients. `federate` takes the second one with `allow_empty=True`.
     """
+    fits = is_number(share, float) and 0 <= share < 1
+    require(fits, f"share={share!r} is out of range; give a number from 0 to below 1")
     rng = np.random.default_rng([seed, partition.num_clients])
     counts = partition.counts()
     numbers = np.floor(share * counts).astype(int)

@@ -59,7 +59,7 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
     shared = _shared(first, one[0][1], fixed, seed)
     shapes = exchange_shapes(algorithm, one[1], shared, data, dispatch)
     _, update, report = shapes.updates(algorithm)
-    contribute = partial(contribution, algorithm)
+    contribute = partial(contribution, algorithm, params=one[1].params)
     contributed = jax.eval_shape(contribute, update, dispatch, jnp.int32(0))
 
     def zeros(shapes, *leading):

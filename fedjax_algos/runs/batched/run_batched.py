@@ -132,7 +132,7 @@ class BatchedRuns:
     ):
         loop = Rounds(**rounds)
         check_choice("non_finite", non_finite, get_args(NonFinite))
-        checks.check_callable("factory", factory, "give a function (problem, local, **options)")
+        fix = "give a function (problem, local, *, ...) -> Algorithm"
         loop.check(len(runs))
         if runs_per_device is not None:
             checks.check_whole("runs_per_device", runs_per_device)
@@ -142,7 +142,9 @@ class BatchedRuns:
             check_test_rows(run.test_rows, run.data)
             checks.check_seed(run.seed)
             checks.check_local(run.local)
-            factory(problem, run.local, **run.hyperparameters)
+            options = run.hyperparameters
+            checks.check_callable("factory", factory, fix, "problem", "local", **options)
+            factory(problem, run.local, **options)
         model = checks.as_model(problem.init, loop.params)
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
@@ -163,7 +165,7 @@ class BatchedRuns:
         checkpoints: Checkpoints | str | Path | None = None,
     ) -> BatchedResult:
         """Computes the runs; see `run_batched`."""
-        checks.check_callable("on_evaluation", on_evaluation, "give a function of a row")
+        checks.check_callable("on_evaluation", on_evaluation, "give a function of a row", "row")
         self.on_evaluation, self.on_end, self.checkpoints = on_evaluation, on_end, checkpoints
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
         self.diverged: set[int] = set()

@@ -165,9 +165,8 @@ def prepare_sweep(
     Raises:
       ValueError: for settings or a grid that are wrong, or too little memory.
     """
-    if settings.seconds is not None:
-        fix = "leave it out, or use compare"
-        raise ValueError(f"seconds={settings.seconds:g} is for the virtual clock; {fix}")
+    what = f"seconds={settings.seconds} is for the virtual clock; leave it out, or use compare"
+    require(settings.seconds is None, what)
     refuse(settings, "sweeps", "client_state", "examples", "evaluate_clients")
     base = Method.of(method, settings)
     known = swept_options(base)
@@ -257,9 +256,8 @@ def parse_grid(
     }
     for name, listed in grid.items():
         option = require_option(known, name, base.label)
-        if name in given:
-            told = f"{name}={given[name]} is given beside the grid's values"
-            raise ValueError(f"{base.label}: {told}; leave it out")
+        told = f"{base.label}: {name}={given.get(name)} is given beside the grid's values"
+        require(name not in given, f"{told}; leave it out")
         values[name] = [parse_value(option, value, base.label) for value in listed]
     return values
 

@@ -35,7 +35,8 @@ from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.model_file import save_model
 
-_COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
+# besides the settings
+_COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions")
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
@@ -94,10 +95,13 @@ class ResultsFolder:
                 with writing(self.path):
                     (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
             return None
-        for sums in self.path.glob(f"runs/*/seed-*/{SUMS}") if self.is_complete else ():
-            check_sums(sums.parent, _OF_RUN, f"put it back, or remove {self.path} and run again")
         here = json.loads(json.dumps(configuration))
         longer = _check_same(self.path, earlier, here, extends=extends)
+        runs = itertools.product(self.names.values(), here["settings"]["seeds"])
+        is_search = {"grid", "tuning"} <= earlier.keys()  # which keeps scores in place of runs
+        for name, seed in runs if earlier["complete"] and not is_search else ():
+            fix = f"put it back, or remove {self.path} and run again"
+            check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
         return self._extend(earlier, configuration) if longer else None
 
     def _extend(self, earlier, configuration):

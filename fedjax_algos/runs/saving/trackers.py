@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from fedjax_algos.core import Row
+from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.files import write_text, writing
 from fedjax_algos.core.options import NonNegative
 from fedjax_algos.core.registry import Registry
@@ -77,7 +78,17 @@ def track_experiment(
     own = {m.label: shared | m.configuration() for m in experiment.methods}
     axis = "round" if settings.seconds is None else "simulated_seconds"
     length = settings.seconds or settings.rounds
+    fix = "decorate a function of a TrackedRun, which yields one of a row, with contextmanager"
 
+    def begin(stack: contextlib.ExitStack, track: Tracker, run: TrackedRun) -> Callable:
+        entered = track(run)
+        check_kind("what a tracker returned", entered, AbstractContextManager, fix)
+        add = stack.enter_context(entered)
+        check_callable("what a tracker yielded", add, fix, "row")
+        return add
+
+    for track in trackers:
+        check_callable("tracker", track, fix, "run")
     with contextlib.ExitStack() as begun:
         runs: dict[tuple[str, int], tuple[contextlib.ExitStack, list[Callable]]] = {}
 
@@ -89,7 +100,7 @@ def track_experiment(
                 values = own[label] | dict((points or {}).get(label, {}))
                 run = TrackedRun(folder.path, name, label, seed, values)
                 end = begun.enter_context(contextlib.ExitStack())
-                runs[label, seed] = end, [end.enter_context(track(run)) for track in trackers]
+                runs[label, seed] = end, [begin(end, track, run) for track in trackers]
             end, add = runs[label, seed]
             for each in add:
                 each(dict(row))  # which it may change
