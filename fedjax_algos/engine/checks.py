@@ -4,6 +4,7 @@ What is inside does not check them again. A round costs microseconds in them: th
 the dispatches, which are on the host, and a state of new shapes is compared once.
 """
 
+import weakref
 from typing import Any, get_args
 
 import jax
@@ -108,6 +109,7 @@ class StateCheck:
         self.algorithm, self.place = algorithm, place
         self.known: set[Any] = set()  # shapes of states that have been compared
         self.check_labels = LabelCheck(algorithm.problem, "the clients' examples")
+        self._offsets: weakref.ref | None = None
 
     def check(
         self, state: FederatedState, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
@@ -127,8 +129,8 @@ class StateCheck:
         offsets = data.offsets if isinstance(data, FederatedData) else None
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
         if axes[-1] == "cohort" and not traced and is_readable(offsets):
-            client, held = np.minimum(dispatches.client, data.num_clients - 1), np.asarray(offsets)
-            counts = held[client + 1] - held[client]
+            client = np.minimum(dispatches.client, data.num_clients - 1)
+            counts = self._counts_of(offsets)[client]
             wrong = (counts != dispatches.num_examples) & (client == dispatches.client)
             if wrong.any():
                 place = tuple(np.argwhere(wrong)[0])
@@ -142,6 +144,13 @@ class StateCheck:
         found = f"dispatches have num_steps={most}, but local.reverse has max_steps={bound}"
         fix = "make the bounds with differentiable(local, data.counts())"
         require(most <= bound, f"{found}; {fix}")
+
+    def _counts_of(self, offsets):
+        """The clients' numbers of examples; the same array is read once."""
+        if self._offsets is None or self._offsets() is not offsets:
+            self._counts = np.diff(np.asarray(offsets))
+            self._offsets = weakref.ref(offsets)
+        return self._counts
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another kind, algorithm or population, and for other data."""

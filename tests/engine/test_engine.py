@@ -108,14 +108,16 @@ def test_unknown_layouts_are_refused(layout):
 
 
 @pytest.mark.slow
-def test_a_round_reads_nothing_and_sends_only_its_dispatches(unreadable):
-    """With a prelude; test_sharded_data.py has rows of client state."""
+def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
+    """With a prelude; test_sharded_data.py has rows of client state. The first round reads counts."""
     toy = small_network()
     counts = np.array([5, 1, 8, 3])
     algorithm = Case("mime", {}).build(toy.problem, LOCAL)
     engine = fa.make_engine(algorithm, layout=2)
     state = engine.init(0, POPULATION)
     dispatches = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
+    state, _ = engine.round(state, toy.data, one_round(dispatches, 3))
+    request.getfixturevalue("unreadable")
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
             read(state.seed)
