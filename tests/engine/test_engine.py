@@ -109,7 +109,7 @@ def test_unknown_layouts_are_refused(layout):
 
 @pytest.mark.slow
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
-    """With a prelude; test_sharded_data.py has rows of client state. The first round reads counts."""
+    """With a prelude, after a first round; test_sharded_data.py has rows of client state."""
     toy = small_network()
     counts = np.array([5, 1, 8, 3])
     algorithm = Case("mime", {}).build(toy.problem, LOCAL)

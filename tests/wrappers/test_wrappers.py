@@ -76,8 +76,8 @@ def test_parts_that_do_not_fit_are_refused():
         return row, jax.tree.map(lambda leaf: leaf.astype(int), update), report
 
     structure = frame._replace(traits=fa.Traits(parts={"a": "delta"}))
-    dtype = frame._replace(client_update=in_whole_numbers)
-    for wrong, reason in ((structure, "the update is"), (dtype, "a delta has int64 entries")):
+    dtype = frame._replace(client_update=in_whole_numbers, traits=fa.Traits("vector"))
+    for wrong, reason in ((structure, "the update is"), (dtype, "a vector has int64 entries")):
         step = fa.pure_round(fa.wrappers.mean(wrong), 2)
         with pytest.raises(ValueError, match=rf"parts=.*{reason}.*give Traits\(parts="):
             step(step.init(0, POPULATION), small_network().data, one_round(dispatches(), 0))
