@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["FEDJAX_ALGOS_NATIVE"] = "0"  # digits do not depend on it; test_native.py has its tests
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a folder of programs of these tests' parent
 # Nearly all time here is compilation; processes that tests start inherit this.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
