@@ -66,7 +66,7 @@ class Sent(NamedTuple):
     row: ClientState  # its new row; the old one if something is not finite
     handed_in: Any  # what `hand_in` made of its message; the message itself in plans
     report: Report | tuple[()]  # () of a prelude
-    finite: jax.Array | None  # bool[]: whether all of these are finite; None if not checked
+    finite: jax.Array | None  # bool[]: whether all of these are finite; None if that is unknown
 
 
 def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
@@ -152,19 +152,15 @@ def first_exchange(algorithm, shared, received, data, dispatch, draws, **screeni
 
 
 def _sent(row, before, message, report, *, screened: Any = False, hand_in: HandIn | None = None):
-    """What a client sends, after `hand_in`; if it is `screened` and not finite, its row `before`.
+    """What a client sends, after `hand_in`; if it is not finite, with its row `before`.
 
-    A round hands in its contribution to the sums; a plan keeps the message until it arrives. If
-    `screened` is traced, the row is always looked at, and what is summed only where it holds.
+    A round hands in its contribution to the sums; a plan keeps the message until it arrives. With
+    `screened`, the client is looked at; if it is traced, it is known to be finite where this holds.
     """
     handed_in = message if hand_in is None else hand_in(message)
     if screened is False:
         return Sent(row, handed_in, report, None)
-    if screened is True:
-        finite = all_finite(row, handed_in, report)
-    else:
-        sums = jax.lax.cond(screened, all_finite, lambda *_: jnp.bool_(True), handed_in, report)
-        finite = sums & all_finite(row)
+    finite = all_finite(row, handed_in, report) if screened is True else screened
     return Sent(select(finite, row, before), handed_in, report, finite)
 
 

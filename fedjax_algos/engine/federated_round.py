@@ -21,12 +21,25 @@ from fedjax_algos.engine.exchange import (
     send,
     shared_of,
 )
-from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, select
+from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, floats, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_rows
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
 from fedjax_algos.engine.state import FederatedState
+
+
+class Screening(NamedTuple):
+    """How a computation of a round treats numbers that are not finite; see `run_rounds`."""
+
+    look: jax.Array  # bool[]: whether it looks at each client; its sums are not used
+    left_out: jax.Array  # bool[slots]: the clients whose updates are not finite, as far as is known
+    last: jax.Array  # bool[]: whether all of them are known
+
+    @property
+    def first(self) -> jax.Array:
+        """Whether the round has not been computed yet, bool[]."""
+        return ~(self.look | self.last)
 
 
 class CohortResult(NamedTuple):
@@ -37,7 +50,7 @@ class CohortResult(NamedTuple):
     metrics: Any  # `Metrics`, or () of a prelude
     excluded: Excluded | tuple[()]  # the updates left out so far
     dispatched: Any  # bool[num_clients]: which clients have been; () of a prelude
-    complete: Any = True  # bool[]: whether no sum has to be computed again; see `run_rounds`
+    screening: Any = None  # the next `Screening`, if one was given
 
 
 class FederatedRound(NamedTuple):
@@ -56,10 +69,10 @@ class FederatedRound(NamedTuple):
         assert prelude is not None
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
-        def of_one(shared, data, dispatch, draws, **screening):
-            return first_exchange(self.algorithm, *shared, data, dispatch, draws, **screening)
+        def of_one(shared, data, dispatch, draws, **how):
+            return first_exchange(self.algorithm, *shared, data, dispatch, draws, **how)
 
-        result = self._map(prelude, of_one, shared, state, data, dispatches, ())
+        result = self._map(prelude, of_one, shared, state, data, dispatches, None)
         return constrain(self.placement.mesh, result._replace(rows=()))
 
     def run_cohort(
@@ -68,22 +81,26 @@ class FederatedRound(NamedTuple):
         state: FederatedState,
         data: ProgramData,
         dispatches: Dispatch,
-        look: Any = (),
+        screening: Screening | None = None,
     ) -> CohortResult:
         """The exchanges of a round; rows [slots, ...], or the table [num_clients, ...]."""
         algorithm, mesh = self.algorithm, self.placement.mesh
-        shared = shared_of(state), state.dispatched, send(algorithm, state.server)
+        # many rounds copy no rows of the cohort; a reverse pass would add up tables in this way
+        in_place = self.rows_are_table and mesh is None and screening is not None
+        more = () if in_place else (self._read_rows(rows, dispatches),)
+        table = rows if in_place else ()
+        shared = shared_of(state), state.dispatched, send(algorithm, state.server), table
 
-        def of_one(shared, data, dispatch, draws, row, **screening):
-            shared, dispatched, received = shared
+        def of_one(shared, data, dispatch, draws, *rows, **how):
+            shared, dispatched, received, table = shared
+            row = rows[0] if rows else read_row(table, dispatch.client)
             own = row, read_row(dispatched, dispatch.client)
-            return exchange(algorithm, shared, received, data, dispatch, draws, own, **screening)
+            return exchange(algorithm, shared, received, data, dispatch, draws, own, **how)
 
-        own_rows = self._read_rows(rows, dispatches)
-        result = self._map(algorithm, of_one, shared, state, data, dispatches, look, own_rows)
-        written = dispatches.client
-        if result.complete is not True or not isinstance(dispatches.arrives, tuple):
-            kept = answers(dispatches, data.num_clients) & result.complete
+        result = self._map(algorithm, of_one, shared, state, data, dispatches, screening, *more)
+        written, again = dispatches.client, result.screening
+        if again is not None or not isinstance(dispatches.arrives, tuple):
+            kept = answers(dispatches, data.num_clients) & (again is None or again.first)
             written = jnp.where(kept, written, data.num_clients)
         # the index of who does not answer is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
@@ -94,52 +111,60 @@ class FederatedRound(NamedTuple):
         table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
         return CohortResult(constrain_rows(mesh, table), *results)
 
-    def _map(self, phase, of_one, shared, state, data, dispatches, look, *more):
+    def _map(self, phase, of_one, shared, state, data, dispatches, screening, *more):
         """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`.
 
-        `look` is that of `run_rounds`; () always looks at each client's part of the sums. For sums
-        a client hands in its contribution, and for a stack its decoded update. What is not finite
-        is zero in both. What comes from an empty slot, or from a client that does not answer, is
-        made zero by `map_cohort` in sums and masked in a stack.
+        Without a `screening` each client is looked at. For sums a client hands in its contribution,
+        and for a stack its decoded update. What is not finite is zero in both. What comes from an
+        empty slot, or from a client that does not answer, is made zero by `map_cohort` in sums and
+        masked in a stack.
         """
         params = getattr(state.server, "params", None)  # diagnostics have other server states
         stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
-        look = () if stacked or not screened else look
+        screening = None if stacked or not screened else screening
+        look: Any = None
+        answered: Any = answers(dispatches, data.num_clients)
+        mapped = dispatches
+        if screening is not None:  # who is left out does not arrive
+            look = screening.look
+            mapped = dispatches._replace(arrives=answered & ~screening.left_out)
 
         def of_client(shared, data, dispatch, draws, *more):
-            shared, look = shared
-
             def hand_in(message):
                 if stacked:
                     return decoded(phase, message, params)
                 return contribution(phase, message, dispatch, jnp.int32(0), params)
 
-            each = screened if isinstance(look, tuple) else look
-            sent = of_one(shared, data, dispatch, draws, *more, screened=each, hand_in=hand_in)
+            how = {"screened": screened if look is None else dispatch.arrives, "hand_in": hand_in}
+            sent = of_one(shared, data, dispatch, draws, *more, **how)
+            if look is not None:  # the new rows are looked at like the other sums
+                arrived = arrival(sent.handed_in, sent.report, None)
+                return (arrived, floats(sent.row)), (sent.row, (), None)
             summed, update = ((), sent.handed_in) if stacked else (sent.handed_in, ())
             arrived = arrival(summed, sent.report, sent.finite)
             update = select(sent.finite, update, 0) if screened else update
             if not isinstance(dispatch.arrives, tuple):
                 update = select(dispatch.arrives, update, 0)
-            return arrived, (sent.row, update, sent.finite)
+            return (arrived, ()), (sent.row, update, sent.finite)
 
-        inputs = dispatches, draw_cohort(self.algorithm, state.seed, dispatches), *more
-        summed, results = map_cohort(of_client, (shared, look), data, inputs, self.placement)
-        (arrivals, metrics), (rows, updates, finite) = summed, results
-        complete: Any = True
-        answered: Any = answers(dispatches, data.num_clients)
-        if not isinstance(look, tuple):
-            complete = look | (all_finite(arrivals, metrics) & (finite | ~answered).all())
-            count, metrics = select(complete, (arrivals.count, metrics), 0)  # nothing changes
+        inputs = mapped, draw_cohort(self.algorithm, state.seed, dispatches), *more
+        summed, results, found = map_cohort(of_client, shared, data, inputs, self.placement, look)
+        (arrivals, metrics), (rows, updates, finite) = summed[0], results
+        if screening is not None:
+            finite = found
+            complete = screening.last | (~look & all_finite(summed))
+            count, metrics = select(complete, (arrivals.count, metrics), 0)  # else nothing changes
             arrivals = arrivals._replace(count=count)
         if stacked:
             mask = answered if finite is None else answered & finite
             arrivals = arrivals._replace(contributions=Stack(updates, dispatches, mask))
         if finite is None:
             return CohortResult(rows, arrivals, metrics, (), ())
-        left_out = constrain(self.placement.mesh, ~finite & answered & complete)
+        left_out = constrain(self.placement.mesh, ~finite & answered)
         excluded = state.excluded.add(left_out, dispatches)
-        return CohortResult(rows, arrivals, metrics, excluded, (), complete)
+        if screening is not None:
+            screening = Screening(~(complete | look), left_out, look)
+        return CohortResult(rows, arrivals, metrics, excluded, (), screening)
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
@@ -169,15 +194,21 @@ class FederatedRound(NamedTuple):
         return state._replace(server=server, excluded=result.excluded)
 
     def run_round(
-        self, state: FederatedState, data: ProgramData, dispatches: Dispatch, look: Any = ()
-    ) -> tuple[FederatedState, Metrics, Any]:
+        self,
+        state: FederatedState,
+        data: ProgramData,
+        dispatches: Dispatch,
+        screening: Screening | None = None,
+    ) -> tuple[FederatedState, Metrics, Screening | None]:
         """A whole round, with the table of all clients' rows in the state; see `run_rounds`."""
+        given = screening
         if self.algorithm.prelude is not None:
-            state, look = self._after_prelude(state, data, dispatches), ()
-        result = self.run_cohort(state.clients, state, data, dispatches, look)
+            state, given = self._after_prelude(state, data, dispatches), None
+        result = self.run_cohort(state.clients, state, data, dispatches, given)
         before = state.server, state.statistics
         after = self.server_step(self.algorithm, before, result.arrivals, dispatches)
-        return after_round(state, after, result), result.metrics, result.complete
+        again = screening if result.screening is None else result.screening
+        return after_round(state, after, result), result.metrics, again
 
     def cohort_updates(
         self,
@@ -221,8 +252,8 @@ def after_round(
 
 
 def looking(round_fn: Callable[..., tuple[FederatedState, Metrics]]) -> Callable[..., Any]:
-    """A pure round, which always looks at each client's part, as `run_rounds` takes it."""
-    return lambda state, data, dispatches, look: (*round_fn(state, data, dispatches), True)
+    """A pure round, which always looks at each client, as `run_rounds` takes it."""
+    return lambda state, data, dispatches, same: (*round_fn(state, data, dispatches), same)
 
 
 def run_rounds(
@@ -234,25 +265,26 @@ def run_rounds(
 ) -> tuple[FederatedState, Metrics]:
     """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
 
-    A sum is finite only if all its parts are, and one look at the sums of a cohort is cheaper than
-    one at each part. So `run_round(state, data, dispatches, look)` is first called without `look`.
-    If a sum is not finite, it returns the state as it was, metrics of zero and `complete` False,
-    and is called again to look at each client's part, and to leave out those that are not finite.
+    A sum is finite only if all its parts are, and one look at the sums of a cohort costs less than
+    one at each part. So `run_round(state, data, dispatches, screening)` looks at them first. If one
+    is not finite, the round is computed twice more: to look at each client, which leaves the state
+    as it was, and then without those whose updates are not finite. It returns the next `Screening`.
     """
     run_round = jax.jit(run_round)  # traced once
+    never = jnp.bool_(False)
+    screening = Screening(never, jnp.zeros(dispatches.client.shape[1:], bool), never)
 
     def dispatches_of(index):
         return jax.tree.map(lambda leaf: leaf[index], dispatches)
 
     def try_round(carry):
-        index, look, state, total = carry
-        state, metrics, complete = run_round(state, data, dispatches_of(index), look)
+        index, screening, state, total = carry
+        state, metrics, screening = run_round(state, data, dispatches_of(index), screening)
         total = jax.tree.map(jnp.add, total, metrics)
-        return index + complete, ~jnp.bool_(complete), state, total
+        return index + screening.first, screening, state, total
 
-    never = jnp.bool_(False)
-    _, shapes, _ = jax.eval_shape(run_round, state, data, dispatches_of(0), never)
+    _, shapes, _ = jax.eval_shape(run_round, state, data, dispatches_of(0), screening)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
-    start = jnp.int32(0), never, state, zeros
+    start = jnp.int32(0), screening, state, zeros
     *_, state, total = jax.lax.while_loop(lambda carry: carry[0] < number, try_round, start)
     return state, total

@@ -58,11 +58,15 @@ class Excluded(NamedTuple):
 def all_finite(*trees: Any) -> jax.Array:
     """Whether all floats of some trees are finite, bool[]; other dtypes always are."""
     finite = jnp.bool_(True)
-    for leaf in jax.tree.leaves(trees):
-        if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            # NaN is the maximum of what it is in; on a CPU this is faster than `isfinite`
-            finite &= jnp.abs(leaf).max(initial=0) < jnp.inf
+    for leaf in floats(trees):
+        # NaN is the maximum of what it is in; on a CPU this is faster than `isfinite`
+        finite &= jnp.abs(leaf).max(initial=0) < jnp.inf
     return finite
+
+
+def floats(tree: Any) -> list[jax.Array]:
+    """The leaves that may be not finite."""
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 def select(condition: jax.Array, tree: Any, otherwise: Any) -> Any:

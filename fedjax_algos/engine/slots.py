@@ -18,6 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from fedjax_algos.core import Array, Dispatch
 from fedjax_algos.core.files import require
 from fedjax_algos.engine.compilation import round_up_size
+from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.devices import AXIS
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
@@ -157,59 +158,78 @@ def map_cohort(
     data: ProgramData,
     inputs: tuple,
     placement: Placement,
-) -> tuple[Any, Any]:
+    look: jax.Array | None = None,
+) -> tuple[Any, Any, jax.Array | None]:
     """Maps `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client over a cohort.
 
     `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. What is summed of an
     empty slot, or of a client that fails, is masked out. `shared` is an argument and not a closure,
-    because every device has its own copy.
+    because every device has its own copy. The third result is whether what is summed of a client is
+    finite, bool[slots]: True where `look`, bool[], does not hold, and the sums are wrong where it
+    does; None without it.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
     if placement.mesh is None:
-        return _map_chunks(partial(function, shared, data), inputs, size, num_clients)
+        return _map_chunks(partial(function, shared, data), inputs, size, num_clients, look)
 
     def map_on_device(shared, data, inputs):
+        shared, look = shared
         of_client = partial(function, shared, local_shard(data))
-        summed, stacked = _map_chunks(of_client, inputs, size, num_clients)
-        return jax.lax.psum(summed, AXIS), stacked
+        summed, *stacked = _map_chunks(of_client, inputs, size, num_clients, look)
+        return jax.lax.psum(summed, AXIS), *stacked
 
     replicated, divided = PartitionSpec(), PartitionSpec(AXIS)
     return jax.shard_map(
         map_on_device,
         mesh=placement.mesh,
         in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
-        out_specs=(replicated, divided),
+        out_specs=(replicated, divided, divided),
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
-    )(shared, data, inputs)
+    )((shared, look), data, inputs)
 
 
-def _map_chunks(function, inputs, size, num_clients):
+def _map_chunks(function, inputs, size, num_clients, look):
     """One device's part of the cohort: chunks of `size` clients, one chunk after another."""
 
     def masked(dispatch, *rest):
         summed, stacked = function(dispatch, *rest)
         answered = answers(dispatch, num_clients)
         # `where`, not a product: 0 * NaN is NaN, and an empty slot must not change the sum
-        return jax.tree.map(lambda leaf: jnp.where(answered, leaf, 0), summed), stacked
+        return select(answered, summed, 0), stacked
 
     @jax.jit  # traced once, for its shapes and for the loop
     def map_chunk(inputs):
-        if size == 1:  # no vmap: convolutions stay dense, and loops run their own length
-            summed, stacked = masked(*jax.tree.map(lambda leaf: leaf[0], inputs))
-            return summed, jax.tree.map(lambda leaf: leaf[None], stacked)
-        summed, stacked = jax.vmap(masked)(*inputs)
-        return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), summed), stacked
+        if size > 1:
+            return jax.vmap(masked)(*inputs)
+        # no vmap: convolutions stay dense, and loops run their own length
+        summed, stacked = masked(*jax.tree.map(lambda leaf: leaf[0], inputs))
+        return summed, jax.tree.map(lambda leaf: leaf[None], stacked)
+
+    def add_chunk(sums, inputs):
+        each, stacked = map_chunk(inputs)
+        summed = each
+        if size > 1:
+            summed = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), each)
+        if sums is not None:
+            if look is not None:  # by a branch: fused with the sum, it would change how this rounds
+                empty = jax.tree.map(jnp.zeros_like, sums)
+                sums = jax.lax.cond(look, lambda _: empty, lambda sums: sums, sums)
+            summed = jax.tree.map(jnp.add, sums, summed)
+        if look is None:
+            return summed, (stacked, None)
+        if size == 1:  # their sum alone is in memory anyway
+            each = jax.tree.map(lambda leaf: leaf[None], summed)
+        unknown = jnp.ones(size, bool)
+        finite = jax.lax.cond(look, jax.vmap(all_finite), lambda _: unknown, each)
+        return summed, (stacked, finite)
 
     num_chunks = len(inputs[0].client) // size
     if num_chunks == 1:
-        return map_chunk(inputs)
+        summed, stacked = add_chunk(None, inputs)
+        return summed, *stacked
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
-    shapes, _ = jax.eval_shape(map_chunk, jax.tree.map(lambda leaf: leaf[0], chunks))
+    one = jax.tree.map(lambda leaf: leaf[0], chunks)
+    shapes, _ = jax.eval_shape(partial(add_chunk, None), one)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
-
-    def add_chunk(sums, inputs):
-        summed, stacked = map_chunk(inputs)
-        return jax.tree.map(jnp.add, sums, summed), stacked
-
     summed, stacked = jax.lax.scan(add_chunk, zeros, chunks)
-    return summed, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+    return summed, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)

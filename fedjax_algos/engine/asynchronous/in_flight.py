@@ -152,7 +152,11 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
     """`(in_flight, slots, filled) -> ((rows, whether initialised), updates)` of a wave."""
     num_clients = data.num_clients // seed.size  # of a run
 
-    def train_slot(slot, versions, own):
+    def draw_one(slot):
+        of_run, dispatch = _select_run(slot.run, seed), slot.dispatch
+        return draw(algorithm.local.batches, of_run, dispatch.client, dispatch.number)
+
+    def train_slot(slot, draws, versions, own):
         received, statistics = _take(versions, slot.version_row)
         run, dispatch = slot.run, slot.dispatch
         of_run = _shared(run, statistics, fixed, seed)
@@ -160,7 +164,6 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
         if run is not None:
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
             run_data = data._replace(offsets=offsets)
-        draws = draw(algorithm.local.batches, of_run.seed, dispatch.client, dispatch.number)
         sent = exchange(
             algorithm, of_run, received, run_data, dispatch, draws, own, screened=screened
         )
@@ -172,32 +175,35 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
         client = slot.dispatch.client
         return client if slot.run is None else slot.run * num_clients + client
 
-    def train_sequentially(in_flight, slots, filled):
+    def train_sequentially(in_flight, slots, draws, filled):
         # loops run for the steps of their own dispatch, and empty slots cost nothing
         def train_one(index, carry):
             tables, updates = carry
             slot = _take(slots, index)
             client = client_row(slot)
-            row, arrival = train_slot(slot, in_flight.versions, _take(tables, client))
+            own = in_flight.versions, _take(tables, client)
+            row, arrival = train_slot(slot, _take(draws, index), *own)
             return _put_row(tables, client, row), _put_row(updates, slot.update_row, arrival)
 
         start = (in_flight.clients, in_flight.dispatched), in_flight.updates
         return jax.lax.fori_loop(0, filled, train_one, start)
 
-    def train_vmapped(in_flight, slots):
+    def train_vmapped(in_flight, slots, draws):
         client, tables = client_row(slots), (in_flight.clients, in_flight.dispatched)
         rows = _take(tables, client)
-        rows, arrivals = jax.vmap(train_slot, (0, None, 0))(slots, in_flight.versions, rows)
+        train_all = jax.vmap(train_slot, (0, 0, None, 0))
+        rows, arrivals = train_all(slots, draws, in_flight.versions, rows)
         # rows of empty slots are out of range and dropped
         updates = _put_rows(in_flight.updates, slots.update_row, arrivals)
         return _put_rows(tables, client, rows), updates
 
     def train(in_flight, slots, filled):
         slots, filled = _take(slots, 0), filled[0]  # this device's
+        draws = jax.vmap(draw_one)(slots)  # at once, outside of the loop
         if layout == "vmapped" and slots.version_row.size > 1:
-            tables, updates = train_vmapped(in_flight, slots)
+            tables, updates = train_vmapped(in_flight, slots, draws)
         else:
-            tables, updates = train_sequentially(in_flight, slots, filled)
+            tables, updates = train_sequentially(in_flight, slots, draws, filled)
         if not shared:
             return tables, updates
         rows = client_row(slots), slots.update_row
