@@ -70,7 +70,10 @@ def build(case):
         update = jnp.cos(x + dispatch.client + 3 * dispatch.number) / dispatch.num_steps
         return state, update, Report({}, ())
 
-    problem = fa.Problem(lambda key: fa.Model(jax.random.normal(key, (7,))), None, None)
+    def init(key):
+        return fa.Model(jax.random.normal(key, (7,)))
+
+    problem = fa.Problem(init, lambda model, batch, key, training: batch, lambda outputs, batch: 0)
     return case.build(problem, LOCAL)._replace(client_update=client_update)
 
 
