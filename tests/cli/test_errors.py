@@ -63,9 +63,9 @@ def test_an_internal_error_keeps_its_traceback_and_asks_for_a_report(monkeypatch
 
 def test_a_function_of_ones_own_that_does_not_fit_is_named_first(here):
     source = "import fedjax_algos as fa\ndef own(problem, local):\n    return fa.algorithms.fedavg("
-    source += "problem, local)._replace(server_update=lambda *sums: None)\n"
+    source += "problem, local)._replace(contribute=lambda *update: None)\n"
     (here / "own.py").write_text(source)
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(AttributeError) as caught:
         main(["run", "own.py:own", *small()])
     assert caught.value.__notes__[-1].startswith("A function of your own does not fit docs/, or th")
 

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 import fedjax_algos as fa
-from fedjax_algos.engine import checks as engine_checks
+from fedjax_algos.models import outputs as model_outputs
 from fedjax_algos.models.outputs import check_labels
 
 X = np.ones((4, 3), np.float32)
@@ -88,7 +88,7 @@ def test_labels_are_read_once_and_not_in_each_round(monkeypatch):
     data = fa.federate({"x": X, "y": np.array([0, 1, 2, 2])}, fa.Partition.of([[0, 1], [2, 3]]))
     engine = fa.make_engine(fa.algorithms.fedavg(LINEAR, fa.Local(1, 0.1, steps=1)))
     calls = []
-    monkeypatch.setattr(engine_checks, "check_labels", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(model_outputs, "check_labels", lambda *arguments: calls.append(arguments))
     changed = data._replace(examples=data.examples | {"y": data.examples["y"] + 0})
     for examples, number in ((data, 1), (data, 1), (changed, 2)):
         fa.simulate(engine, examples, cohort_size=1, rounds=2)

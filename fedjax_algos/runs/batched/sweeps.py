@@ -165,8 +165,9 @@ def prepare_sweep(
     Raises:
       ValueError: for settings or a grid that are wrong, or too little memory.
     """
-    what = f"seconds={settings.seconds} is for the virtual clock; leave it out, or use compare"
-    require(settings.seconds is None, what)
+    seconds = f"seconds={settings.seconds or 0:g}"
+    fix = "leave it out, or use compare"
+    require(settings.seconds is None, f"{seconds} is for the virtual clock; {fix}")
     refuse(settings, "sweeps", "client_state", "examples", "evaluate_clients")
     base = Method.of(method, settings)
     known = swept_options(base)
