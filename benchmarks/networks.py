@@ -70,7 +70,7 @@ def prepare(name, shape, classes, batch):
     algorithm = algorithms["fedavg"](models.make(name, shape, classes), local)
     engine = fa.make_engine(algorithm, "sequential", devices=CORES)
     dispatches = Cohorts(data.counts(), local, cohort_size=CORES, seed=0).dispatches(1)
-    state = engine.init(0, fa.Population(CORES, CORES, rows))
+    data, state = engine.put_data(data), engine.init(0, fa.Population(CORES, CORES, rows))
 
     def step():
         nonlocal state
