@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -31,7 +33,7 @@ enum Form : int64_t { kForward = 0, kToImages = 1, kToKernel = 2 };
 
 struct Geometry {
   Dims images, kernel, outputs;  // without leading axes
-  Dims strides, before, after;   // of each axis of space; padding may be negative after it
+  Dims strides, before, after;   // of each axis of space
   int64_t groups;
 
   size_t space() const { return strides.size(); }
@@ -57,6 +59,7 @@ class Workspace {
       std::free(data_);
       size_ = (size + 4095) / 4096 * 4096;
       data_ = std::aligned_alloc(4096, size_);
+      if (data_ == nullptr) throw std::bad_alloc();
     }
     return data_;
   }
@@ -259,8 +262,8 @@ ffi::Error Layer(ffi::Buffer<ffi::F32> left, ffi::Buffer<ffi::F32> right,
       Run(static_cast<Form>(form), geometry, images.data, kernel.data, outputs.data);
       for (Operand& each : operands) each.data += each.size;
     }
-  } catch (const dnnl::error& error) {
-    return ffi::Error::Internal(std::string("oneDNN: ") + error.what());
+  } catch (const std::exception& error) {  // dnnl::error is one
+    return ffi::Error::Internal(std::string("a layer of oneDNN: ") + error.what());
   }
   return ffi::Error::Success();
 }

@@ -38,7 +38,7 @@ INSTALLED = installed()
 
 def applies(*arrays: jax.Array) -> bool:
     """Whether there are native layers for these arrays: for float32, if they are installed."""
-    return INSTALLED and jnp.result_type(*arrays) == jnp.float32
+    return INSTALLED and all(each.dtype == jnp.float32 for each in arrays)
 
 
 def convolve(

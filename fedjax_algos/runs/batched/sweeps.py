@@ -165,9 +165,9 @@ def prepare_sweep(
     Raises:
       ValueError: for settings or a grid that are wrong, or too little memory.
     """
-    seconds = f"seconds={settings.seconds or 0:g}"
-    fix = "leave it out, or use compare"
-    require(settings.seconds is None, f"{seconds} is for the virtual clock; {fix}")
+    if settings.seconds is not None:
+        fix = "leave it out, or use compare"
+        raise ValueError(f"seconds={settings.seconds:g} is for the virtual clock; {fix}")
     refuse(settings, "sweeps", "client_state", "examples", "evaluate_clients")
     base = Method.of(method, settings)
     known = swept_options(base)

@@ -152,6 +152,21 @@ def test_rounds_are_those_without_it_and_cost_the_same(monkeypatch):
         jax.tree.map(compare, params, expected)
 
 
+def test_a_checkpoint_is_not_resumed_without_it(monkeypatch, tmp_path):
+    examples = {"x": np.ones((6, 5), np.float32), "y": np.arange(6, dtype=np.int32) % 3}
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(6), 2)))
+
+    def run(rounds):
+        algorithm = fa.algorithms.fedavg(models.make("linear", (5,), 3), fa.Local(2, 0.1, steps=1))
+        options = {"cohort_size": 2, "checkpoints": tmp_path}
+        return fa.simulate(fa.make_engine(algorithm), data, rounds=rounds, **options)
+
+    run(1)
+    monkeypatch.setattr(native, "INSTALLED", False)
+    with pytest.raises(ValueError, match="the algorithm, its options or the model"):
+        run(2)
+
+
 def test_a_variable_switches_it_off(monkeypatch):
     assert not native.installed()  # conftest.py sets it for all tests
     monkeypatch.delenv("FEDJAX_ALGOS_NATIVE")
