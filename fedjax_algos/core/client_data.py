@@ -1,5 +1,6 @@
 """A client's examples, and the batches that its local steps take of them."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.randomness import next_words, permute
 from fedjax_algos.core.reprs import describe, describe_tree
-from fedjax_algos.core.types import Array, Batch, Batches, Model, Params, Statistics
+from fedjax_algos.core.types import Array, Batch, Batches, Local, Model, Params, Statistics
 
 
 class ClientData(NamedTuple):
@@ -22,6 +23,7 @@ class ClientData(NamedTuple):
       statistics: the model's statistics as broadcast.
       first_step: int32[]: local steps of all earlier dispatches ("persistent").
       frozen: a tree of the model's arrays that never change; `()` if there are none.
+      drawn: the `Drawn` batches of all local steps, if they are drawn before the first one.
     """
 
     examples: Batch
@@ -32,6 +34,7 @@ class ClientData(NamedTuple):
     statistics: Statistics
     first_step: Array | int = 0
     frozen: Any = ()
+    drawn: "Drawn | tuple[()]" = ()
 
     def model(self, params: Params) -> Model:
         """The model with some params, and with the statistics and frozen arrays of this view.
@@ -85,8 +88,39 @@ class ClientData(NamedTuple):
           batch_size: B, as in `positions`.
           batches: as in `positions`.
         """
-        positions, real = self.positions(step, batch_size, batches)
-        return self._rows(positions), real
+        rows, real = self._drawn(step, batch_size, batches)
+        return self._examples(rows), real
+
+    def local_batch(self, step: jax.Array, local: Local) -> tuple[Batch, jax.Array]:
+        """The batch of one of the dispatch's own local steps, which may have been drawn before.
+
+        Args:
+          step: int32[]: below the dispatch's number of steps.
+          local: how the client trains.
+        """
+        drawn, own = self.drawn, self._stream()
+        # an algorithm may have changed the view, for example to the examples of all clients
+        if not drawn or any(a is not b for a, b in zip(drawn.source, own, strict=True)):
+            return self.batch(step, local.batch_size, local.batches)
+        return self._examples(drawn.rows[step]), drawn.real[step]
+
+    def draw_batches(self, steps: int, local: Local) -> tuple[jax.Array, jax.Array]:
+        """The rows and masks of the batches of the first local steps, drawn at once; see `Drawn`.
+
+        Args:
+          steps: the dispatch's number of local steps.
+          local: how the client trains.
+        """
+        draw = partial(self._drawn, batch_size=local.batch_size, batches=local.batches)
+        return jax.vmap(draw)(jnp.arange(steps, dtype=jnp.int32))
+
+    def with_drawn(self, batches: tuple[jax.Array, jax.Array] | tuple[()]) -> "ClientData":
+        """The same view, with what `draw_batches` has drawn of it; `()` for nothing.
+
+        Args:
+          batches: rows and masks.
+        """
+        return self._replace(drawn=Drawn(self._stream(), *batches)) if batches else self
 
     def piece(self, number: jax.Array, size: int) -> tuple[Batch, jax.Array]:
         """Piece `number` of one pass over all examples in stored order, and its mask.
@@ -102,11 +136,34 @@ class ClientData(NamedTuple):
         """
         positions = number * size + jnp.arange(size, dtype=jnp.int32)
         real = positions < self.num_examples
-        return self._rows(jnp.minimum(positions, self.num_examples - 1)), real
+        positions = jnp.minimum(positions, self.num_examples - 1)
+        return self._examples(self.indices[self.offset + positions]), real
 
-    def _rows(self, positions):
-        rows = self.indices[self.offset + positions]
+    def _drawn(self, step, batch_size, batches):
+        """The rows of `examples` in the batch of a local step, and its mask."""
+        positions, real = self.positions(step, batch_size, batches)
+        return self.indices[self.offset + positions], real
+
+    def _stream(self):
+        """What batches depend on."""
+        return self.indices, self.offset, self.num_examples, self.order, self.first_step
+
+    def _examples(self, rows):
         return jax.tree.map(lambda leaf: leaf[rows], self.examples)
+
+
+class Drawn(NamedTuple):
+    """The batches of all local steps of a view.
+
+    Attributes:
+      source: the fields of the view that decide about batches, when these were drawn.
+      rows: int32[steps, batch_size]: rows of `examples`.
+      real: bool[steps, batch_size]: False for padding.
+    """
+
+    source: tuple
+    rows: jax.Array
+    real: jax.Array
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:

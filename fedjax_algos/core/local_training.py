@@ -228,7 +228,7 @@ class Train(NamedTuple):
             params, transform_state, statistics, losses = carry
             step_key = jax.random.fold_in(key, k)
             whole = local.batches == "full"
-            batch = () if whole else data.batch(k, local.batch_size, local.batches)
+            batch = () if whole else data.local_batch(k, local)
 
             def gradient_of(point):
                 model = Model(point, statistics, data.frozen)

@@ -126,11 +126,11 @@ class StateCheck:
     ) -> None:
         """Raises ValueError for dispatches of other shapes, or, unless traced, out of range."""
         check_dispatches(dispatches, data.num_clients, axes)
-        offsets = data.offsets if isinstance(data, FederatedData) else None
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
-        if axes[-1] == "cohort" and not traced and is_readable(offsets):
+        known = self.counts_of(data) if isinstance(data, FederatedData) else None
+        if axes[-1] == "cohort" and not traced and known is not None:
             client = np.minimum(dispatches.client, data.num_clients - 1)
-            counts = self._counts_of(offsets)[client]
+            counts = known[client]
             wrong = (counts != dispatches.num_examples) & (client == dispatches.client)
             if wrong.any():
                 place = tuple(np.argwhere(wrong)[0])
@@ -145,11 +145,15 @@ class StateCheck:
         fix = "make the bounds with differentiable(local, data.counts())"
         require(most <= bound, f"{found}; {fix}")
 
-    def _counts_of(self, offsets):
-        """The clients' numbers of examples; the same array is read once."""
-        if self._offsets is None or self._offsets() is not offsets:
-            self._counts = np.diff(np.asarray(offsets))
-            self._offsets = weakref.ref(offsets)
+    def counts_of(self, data: DeviceData) -> np.ndarray | None:
+        """The clients' numbers of examples, read once; None if they are traced."""
+        if not isinstance(data, FederatedData):
+            return data.counts()
+        if not is_readable(data.offsets):
+            return None
+        if self._offsets is None or self._offsets() is not data.offsets:
+            self._counts = data.counts()
+            self._offsets = weakref.ref(data.offsets)
         return self._counts
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:

@@ -33,6 +33,7 @@ from fedjax_algos.engine.checks import (
     check_population,
     check_state_memory,
 )
+from fedjax_algos.engine.equal_steps import common_steps, mark_equal_steps
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
 from fedjax_algos.engine.layouts import auto_layout
@@ -327,7 +328,9 @@ class Engine(PlacedAlgorithm):
             spread = np.arange(clients.shape[-1]) % self.placement.num_devices
             devices = np.where(clients < data.num_clients, devices, spread)
         order = self.placement.slot_order(dispatches.num_steps, devices)
-        return device_data, fill_slots(dispatches, order, data.num_clients), order
+        slots = fill_slots(dispatches, order, data.num_clients)
+        common = common_steps(self.algorithm.local, self._checked.counts_of(data))
+        return device_data, mark_equal_steps(slots, dispatches, common, data.num_clients), order
 
     def _present(self, data, clients):
         """What the programs read in each round: of stored data, the examples of its cohort."""

@@ -19,6 +19,7 @@ from fedjax_algos.core import (
     ClientState,
     Dispatch,
     Key,
+    Local,
     Mean,
     Params,
     Report,
@@ -32,11 +33,13 @@ from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Batches
 from fedjax_algos.data.federated_data import FederatedData, client_view
+from fedjax_algos.engine.equal_steps import EqualSteps
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 
 HandIn = Callable[[Any], Any]  # of the message that `client_update` has returned
+_MAX_DRAWN = 2**24  # examples in the local steps of a device's cohort: rows of 64 MiB
 
 
 class Shared(NamedTuple):
@@ -58,6 +61,7 @@ class Randomness(NamedTuple):
 
     order: jax.Array  # uint32[20]: the order of the client's examples; see `permutation_words`
     key: Key  # for the client's training
+    drawn: Any = ()  # rows and masks of its batches; see `Drawn`
 
 
 class Sent(NamedTuple):
@@ -77,10 +81,25 @@ def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Ran
     return Randomness(permutation_words(order), key)
 
 
-def draw_cohort(algorithm: Algorithm, seed: jax.Array, dispatches: Dispatch) -> Randomness:
-    """The random numbers of dispatches, leaves [slots], at once: outside of loops over chunks."""
-    of_one = partial(draw, algorithm.local.batches, seed)
-    return jax.vmap(of_one)(dispatches.client, dispatches.number)
+def draw_cohort(
+    local: Local, shared: Shared, data: FederatedData, dispatches: Dispatch
+) -> Randomness:
+    """The random numbers of dispatches, leaves [slots], at once: outside of loops over chunks.
+
+    With `EqualSteps` the batches of all local steps are among them, unless these are too many.
+    """
+    of_one = partial(draw, local.batches, shared.seed)
+    draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
+    steps, slots = dispatches.num_steps, len(dispatches.client)
+    if local.batches == "full" or not isinstance(steps, EqualSteps):
+        return draws
+    if slots * steps.number * local.batch_size > _MAX_DRAWN:
+        return draws
+
+    def drawn(dispatch, draws):
+        return view_of(shared, data, dispatch, draws).draw_batches(steps.number, local)
+
+    return draws._replace(drawn=jax.vmap(drawn)(dispatches, draws))
 
 
 def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
@@ -109,7 +128,8 @@ def view_of(
 ) -> ClientData:
     """The client's examples and the parts of the model that are not trained."""
     first, frozen = dispatch.first_step, shared.frozen
-    return client_view(data, dispatch.client, draws.order, shared.statistics, first, frozen)
+    view = client_view(data, dispatch.client, draws.order, shared.statistics, first, frozen)
+    return view.with_drawn(draws.drawn)
 
 
 def exchange(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
+from fedjax_algos.engine.equal_steps import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
     exchange,
@@ -129,7 +130,13 @@ class FederatedRound(NamedTuple):
             look = screening.look
             mapped = dispatches._replace(arrives=answered & ~screening.left_out)
 
+        def draw(shared, data, dispatches):  # a prelude has no local steps
+            dispatches = dispatches if phase is self.algorithm else with_arrays(dispatches)
+            return draw_cohort(self.algorithm.local, shared[0], data, dispatches)
+
         def of_client(shared, data, dispatch, draws, *more):
+            dispatch = with_arrays(dispatch)
+
             def hand_in(message):
                 if stacked:
                     return decoded(phase, message, params)
@@ -147,8 +154,9 @@ class FederatedRound(NamedTuple):
                 update = select(dispatch.arrives, update, 0)
             return (arrived, ()), (sent.row, update, sent.finite)
 
-        inputs = mapped, draw_cohort(self.algorithm, state.seed, dispatches), *more
-        summed, results, found = map_cohort(of_client, shared, data, inputs, self.placement, look)
+        inputs = mapped, *more
+        how = self.placement, look
+        summed, results, found = map_cohort(of_client, draw, shared, data, inputs, *how)
         (arrivals, metrics), (rows, updates, finite) = summed[0], results
         if screening is not None:
             finite = found
@@ -157,7 +165,8 @@ class FederatedRound(NamedTuple):
             arrivals = arrivals._replace(count=count)
         if stacked:
             mask = answered if finite is None else answered & finite
-            arrivals = arrivals._replace(contributions=Stack(updates, dispatches, mask))
+            stack = Stack(updates, with_arrays(dispatches), mask)
+            arrivals = arrivals._replace(contributions=stack)
         if finite is None:
             return CohortResult(rows, arrivals, metrics, (), ())
         left_out = constrain(self.placement.mesh, ~finite & answered)

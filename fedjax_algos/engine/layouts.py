@@ -16,6 +16,7 @@ import numpy as np
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.limits import accelerator_memory
 from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.equal_steps import mark_equal_steps
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.cohort_data import CohortData
@@ -75,6 +76,7 @@ def auto_layout(
 
     def memory_of(chunk):
         slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
+        slots = mark_equal_steps(slots, own, algorithm.local.steps, data.num_clients)
         if on_device:
             rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
         else:

@@ -14,6 +14,7 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population
+from fedjax_algos.engine.equal_steps import EqualSteps, mark_equal_steps, with_arrays
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite, select
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots
@@ -77,11 +78,17 @@ class PureRound:
             cohort, and unknown labels, if these are not traced.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
+        given, dispatches = dispatches.num_steps, with_arrays(dispatches)
         self._checked.check(state, data, dispatches, ("cohort",))
         data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed by tracers
         placement = Placement(self.layout)
         order = placement.slot_order(dispatches.num_steps)
         slots = fill_slots(dispatches, order, data.num_clients)
+        if isinstance(given, EqualSteps):
+            slots = slots._replace(num_steps=given)
+        else:
+            steps = self.algorithm.local.steps
+            slots = mark_equal_steps(slots, dispatches, steps, data.num_clients)
         of_round = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
         state, metrics, _ = of_round.run_round(state, data, slots)
         reverse = self.algorithm.local.reverse

@@ -154,28 +154,35 @@ def answers(dispatches: Dispatch, num_clients: int) -> Array:
 
 def map_cohort(
     function: Callable[..., tuple[Any, Any]],
+    draw: Callable[..., Any],
     shared: Any,
     data: ProgramData,
     inputs: tuple,
     placement: Placement,
     look: jax.Array | None = None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """Maps `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client over a cohort.
+    """Maps `(shared, data, dispatch, draws, *inputs) -> (summed, stacked)` over a cohort.
 
-    `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. What is summed of an
-    empty slot, or of a client that fails, is masked out. `shared` is an argument and not a closure,
-    because every device has its own copy. The third result is whether what is summed of a client is
-    finite, bool[slots]: True where `look`, bool[], does not hold, and the sums are wrong where it
-    does; None without it.
+    `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. Each device makes the
+    draws of its slots at once: `draw(shared, data, dispatches)`. What is summed of an empty slot,
+    or of a client that fails, is masked out. `shared` is an argument and not a closure, because
+    every device has its own copy. The third result is whether what is summed of a client is finite,
+    bool[slots]: True where `look`, bool[], does not hold, and the sums are wrong where it does;
+    None without it.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
-    if placement.mesh is None:
+
+    def map_slots(shared, data, inputs, look):
+        dispatches, *more = inputs
+        inputs = dispatches, draw(shared, data, dispatches), *more
         return _map_chunks(partial(function, shared, data), inputs, size, num_clients, look)
+
+    if placement.mesh is None:
+        return map_slots(shared, data, inputs, look)
 
     def map_on_device(shared, data, inputs):
         shared, look = shared
-        of_client = partial(function, shared, local_shard(data))
-        summed, *stacked = _map_chunks(of_client, inputs, size, num_clients, look)
+        summed, *stacked = map_slots(shared, local_shard(data), inputs, look)
         return jax.lax.psum(summed, AXIS), *stacked
 
     replicated, divided = PartitionSpec(), PartitionSpec(AXIS)

@@ -13,6 +13,7 @@ from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.equal_steps import common_steps, mark_equal_steps
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -244,11 +245,14 @@ class Call:
             return
         costs, transfer = recording.costs_of_rounds, self.group.transfer
         arguments = count, loop.rounds, loop.eval_every, self.group.state
+        counts = np.concatenate([each.counts for each in self.cohorts])
+        common = common_steps(self.group.first.local, counts), program.population.num_clients
         windows = zip(*(draw_windows(each, *arguments) for each in self.cohorts), strict=True)
         following = next(windows, None)
         while following is not None:
             drawn, window = following, following[0].rounds
-            placed = put(stack([each.dispatches for each in drawn]))
+            dispatches = stack([each.dispatches for each in drawn])
+            placed = put(mark_equal_steps(dispatches, dispatches, *common))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
                 inputs = self.states, self.shared, entries, placed, np.int32(rounds)
                 advanced = advance_each(program, *inputs)

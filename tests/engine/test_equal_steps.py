@@ -1,0 +1,118 @@
+"""Dispatches with equal numbers of steps have loops of a fixed length; nothing else changes."""
+
+import chex
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CASES, LAYOUTS, dispatches_of, one_round, small_network, stored
+
+import fedjax_algos as fa
+from fedjax_algos.core.randomness import permutation_words
+from fedjax_algos.data.federated_data import client_view
+from fedjax_algos.engine.equal_steps import EqualSteps, common_steps, mark_equal_steps
+from fedjax_algos.participation import Cohorts
+
+LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2, batches="persistent")
+ONE_EACH = list({case.name: case for case in CASES}.values())
+POPULATION = fa.Population(4, 3, 17)
+
+
+def full_work(local=LOCAL):
+    """The dispatches of a round of three clients that do all their work."""
+    return one_round(dispatches_of(small_network().data, local, [(0, 2, 3)]), 0)
+
+
+def loops(jaxpr, within=()):
+    """The loops whose end depends on data, each with the loops around it."""
+    found = []
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == "while":
+            found.append(within)
+        inner = (*within, name) if name in ("while", "scan") else within
+        for inside in jax.extend.core.jaxprs_in_params(equation.params):
+            found += loops(inside, inner)
+    return found
+
+
+def round_of(local, dispatches, layout):
+    step = fa.pure_round(fa.algorithms.fedavg(small_network().problem, local), layout)
+    data = small_network().data
+    return jax.make_jaxpr(lambda state: step(state, data, dispatches))(step.init(0, POPULATION))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_loop_over_steps_ends_by_data_and_one_draws_all_batches(layout):
+    fixed = loops(round_of(LOCAL, full_work(), layout).jaxpr)
+    assert fixed == [()]  # the walk of the permutation, once for all slots and steps
+    work = full_work()
+    varied = work._replace(num_steps=np.array([2, 1, 2], np.int32))
+    assert len(loops(round_of(LOCAL, varied, layout).jaxpr)) == 2
+
+
+def test_which_dispatches_are_marked():
+    counts, work = small_network().data.counts(), full_work()
+    holes = work._replace(client=np.array([0, 4, 3], np.int32))
+    short = work._replace(num_steps=np.array([2, 1, 2], np.int32))
+    other = work._replace(num_steps=np.ones(3, np.int32))  # equal by chance
+    on_device = work._replace(num_steps=jnp.asarray(work.num_steps))
+    steps = common_steps(LOCAL, counts)
+    assert mark_equal_steps(work, work, steps, 4).num_steps == EqualSteps(2)
+    for each in (holes, short, other, on_device):
+        assert mark_equal_steps(each, each, steps, 4) is each
+    by_epochs = fa.Local(4, 0.1, epochs=3)
+    assert common_steps(by_epochs, counts) is None
+    assert common_steps(by_epochs, None) is None
+    assert common_steps(by_epochs, np.array([9, 9])) == 9
+
+
+@pytest.mark.parametrize("batches", ["short", "dropped", "wrapped", "persistent", "replacement"])
+def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
+    data, local = small_network().data, fa.Local(3, 0.1, steps=5, batches=batches)
+    words = permutation_words(jax.random.key(3))
+    view = client_view(data, 2, words, first_step=jnp.int32(7))
+    drawn = view.draw_batches(5, local)
+    same = view.with_drawn(drawn)
+    for step in map(jnp.int32, range(5)):
+        chex.assert_trees_all_equal(same.local_batch(step, local), view.batch(step, 3, batches))
+    other = same._replace(order=permutation_words(jax.random.key(4)))
+    own = other.batch(jnp.int32(1), 3, batches)
+    chex.assert_trees_all_equal(other.local_batch(jnp.int32(1), local), own)
+    assert (own[0]["x"] != view.batch(jnp.int32(1), 3, batches)[0]["x"]).any()
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.usefixtures("x64")
+def test_every_algorithm_has_the_results_of_loops_of_any_length(case):
+    """In a layout in turn, with a slot that only fills up a chunk in one of them."""
+    algorithm = case.build(small_network().problem, LOCAL)
+    step = fa.pure_round(algorithm, LAYOUTS[ONE_EACH.index(case) % 3])
+    state, work = step.init(0, POPULATION), full_work()
+    unmarked = work._replace(num_steps=jnp.asarray(work.num_steps))
+    ends = [
+        jax.jit(lambda state, work=each: step(state, small_network().data, work))(state)
+        for each in (work, unmarked)
+    ]
+    chex.assert_trees_all_close(*ends, rtol=1e-12)
+
+
+def test_an_engine_compiles_two_programs_at_most():
+    """With epochs, too, if all clients hold the same number of examples."""
+    rng = np.random.default_rng(0)
+    data = stored([{"x": rng.normal(size=(6, 3)), "y": rng.normal(size=6)}] * 4)
+    local = fa.Local(batch_size=2, learning_rate=0.1, epochs=1)
+    engine = fa.make_engine(fa.algorithms.fedavg(small_network().problem, local))
+    state = engine.init(0, fa.Population(4, 2, 24))
+    drawn = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(6)
+    state, _ = engine.rounds(state, data, one_round(drawn, slice(2)))
+    with fa.measure_compilation() as compiled:
+        state, _ = engine.rounds(state, data, one_round(drawn, slice(2, 4)))
+        assert compiled.programs == 0
+        for steps in ([3, 1], [2, 2], [1, 2]):
+            few = one_round(drawn, slice(4, 6))
+            few = few._replace(num_steps=np.array([steps] * 2, np.int32))
+            state, _ = engine.rounds(state, data, few)
+        assert compiled.programs == 1
