@@ -52,6 +52,6 @@ def with_arrays(dispatches: Dispatch) -> Dispatch:
     """Dispatches [...] whose `num_steps` is int32[...] in any case."""
     if not isinstance(dispatches.num_steps, EqualSteps):
         return dispatches
+    steps = np.full(jnp.shape(dispatches.client), dispatches.num_steps.number, np.int32)
     with jax.ensure_compile_time_eval():  # no tracer, so that a loop knows its length
-        steps = jnp.full(jnp.shape(dispatches.client), dispatches.num_steps.number, jnp.int32)
-    return dispatches._replace(num_steps=steps)
+        return dispatches._replace(num_steps=jnp.asarray(steps))

@@ -79,6 +79,13 @@ def _draw(seed, rounds, num_clients, cohort_size):
     return jax.vmap(cohort)(rounds)
 
 
+@functools.lru_cache(maxsize=16)
+def _draw_block(seed, number, num_clients, cohort_size):
+    """The cohorts of 16 rounds, which several calls may want; those of the last ones are kept."""
+    rounds = np.int32(number * len(_BLOCK)) + _BLOCK
+    return np.asarray(_draw(np.uint32(seed), rounds, num_clients, cohort_size))
+
+
 def idle_device() -> jax.Device | None:
     """The last CPU device; if there are several, a draw there does not wait for the others."""
     try:
@@ -98,12 +105,11 @@ def uniform_cohorts(
       seed, rounds, num_clients, cohort_size: as for a `Sampler`; the result is int32[rounds,
         cohort_size], client ids.
     """
+    start, size = int(rounds[0]), len(_BLOCK)
+    numbers = range(start // size, (start + len(rounds) - 1) // size + 1)
     with jax.default_device(idle_device()):
-        blocks = [
-            _draw(np.uint32(seed), np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
-            for first in range(0, len(rounds), len(_BLOCK))
-        ]
-    return np.concatenate(blocks)[: len(rounds)]
+        blocks = [_draw_block(seed, number, num_clients, cohort_size) for number in numbers]
+    return np.concatenate(blocks)[start % size :][: len(rounds)]
 
 
 def _by_round(tag: int, draw: Callable) -> Sampler:

@@ -1,6 +1,8 @@
 """Data sets that need no file: scikit-learn's digits and FedProx's synthetic data."""
 
-from typing import Annotated
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -69,6 +71,19 @@ def synthetic(
     return from_arrays(*arrays, num_classes=CLASSES, source="synthetic")
 
 
+def _stored_digits():
+    """The images and labels in scikit-learn's own file, because the package is slow to import."""
+    spec: Any = find_spec("sklearn")
+    try:
+        file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+        table = np.loadtxt(file, delimiter=",")
+    except (OSError, ValueError):  # another version keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        return load_digits(return_X_y=True)
+    return table[:, :-1], table[:, -1]
+
+
 @datasets.register
 def digits() -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, scaled to 0..1; no download.
@@ -76,9 +91,7 @@ def digits() -> Dataset:
     "x" is float32[n, 64]. Every fifth example of each class, in the order of the file, is in the
     test set (364 examples), so the split is the same for all seeds.
     """
-    from sklearn.datasets import load_digits  # slow to import
-
-    images, labels = load_digits(return_X_y=True)
+    images, labels = _stored_digits()
     test = np.zeros(len(labels), bool)
     for label in range(10):
         test[np.flatnonzero(labels == label)[::5]] = True

@@ -1,10 +1,29 @@
 """Data sets that need no file: scikit-learn's digits, and synthetic data."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.made import synthetic
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_digits_are_those_of_scikit_learn(monkeypatch, moved):
+    """Read from the package's own file or, where that is not found, by its function."""
+    if moved:
+        spec = SimpleNamespace(submodule_search_locations=["nowhere"])
+        monkeypatch.setattr("fedjax_algos.data.readers.made.find_spec", lambda name: spec)
+    images, labels = load_digits(return_X_y=True)
+    data = datasets["digits"]()
+    sizes = len(data.train["y"]), len(data.test["y"])
+    assert sizes == (len(labels) - 364, 364)
+    found = np.concatenate([data.train["x"], data.test["x"]]).sum(0)
+    np.testing.assert_array_equal(found * 16, images.sum(0))
+    zeros = np.flatnonzero(labels == 0)
+    np.testing.assert_array_equal(data.test["x"][data.test["y"] == 0] * 16, images[zeros[::5]])
 
 
 def test_digits():
