@@ -36,7 +36,7 @@ from fedjax_algos.models.layers import native  # noqa: E402
 from fedjax_algos.participation import Cohorts  # noqa: E402
 
 PEER = Path(__file__).parent / "peers" / "run_torch_step.py"
-STEPS, REPEATS, TURNS = 4, 5, 5
+REPEATS, TURNS = 5, 5
 # name: (shape of an example, classes, batch)
 NETWORKS = {
     "cnn_fedgbo": ((28, 28, 1), 62, 20),
@@ -54,10 +54,10 @@ NETWORKS = {
 }
 
 
-def prepare(name, shape, classes, batch):
-    """A function that runs STEPS local steps on each core, and the seconds of its compilation."""
+def prepare(name, steps, shape, classes, batch):
+    """A function that runs some local steps on each core, and the seconds of its compilation."""
     rng = np.random.default_rng(0)
-    rows = CORES * STEPS * batch
+    rows = CORES * steps * batch
     is_text = name in ("gru", "lstm")
     labels = (rows, *shape) if name == "unet_3d" else (rows,)
     x = rng.integers(0, classes, (rows, *shape)) if is_text else rng.normal(size=(rows, *shape))
@@ -81,23 +81,23 @@ def prepare(name, shape, classes, batch):
     return step, time.perf_counter() - start
 
 
-def milliseconds(function):
-    """Median milliseconds for one of the STEPS."""
+def milliseconds(function, steps):
+    """Median milliseconds of a local step."""
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         function()
-        times.append(1e3 * (time.perf_counter() - start) / STEPS)
+        times.append(1e3 * (time.perf_counter() - start) / steps)
     return float(np.median(times))
 
 
 class Peer:
     """A process of PyTorch on each core, which waits while we compute."""
 
-    def __init__(self, python, name):
+    def __init__(self, python, name, steps):
         shape, classes, batch = NETWORKS[name]
         facts = {"name": name, "shape": shape, "classes": classes, "batch": batch}
-        given = json.dumps(facts | {"steps": STEPS, "repeats": REPEATS})
+        given = json.dumps(facts | {"steps": steps, "repeats": REPEATS})
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         commands = [
             ["taskset", "-c", str(core), python, str(PEER), given]
@@ -125,16 +125,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--torch", metavar="PYTHON", help="of an environment with the networks")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--steps", type=int, default=4, help="local steps of a round of ours")
     given = parser.parse_args()
     layers = "oneDNN's layers" if native.INSTALLED else "no native layers"
     print(f"{CORES} clients at once, {layers}, jax {jax.__version__}")
     print("network              step ms  of torch's  (lowest to highest)  first call s")
     for name in given.networks:
-        step, compilation = prepare(name, *NETWORKS[name])
-        peer = Peer(given.torch, name) if given.torch else None
+        step, compilation = prepare(name, given.steps, *NETWORKS[name])
+        peer = Peer(given.torch, name, given.steps) if given.torch else None
         ours, ratios = [], []
         for _ in range(TURNS):
-            ours.append(milliseconds(step))
+            ours.append(milliseconds(step, given.steps))
             if peer is not None:
                 ratios.append(ours[-1] / peer.milliseconds())
         told = "none"
