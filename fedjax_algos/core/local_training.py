@@ -55,11 +55,16 @@ def repeat(
     if most is None or not _bounds_apply.get():
         return jax.lax.fori_loop(0, number, step, start)
 
+    known = not isinstance(number, jax.core.Tracer)
+
     def masked(carry, k):
+        if known:
+            return step(k, carry), None
         return jax.lax.cond(k < number, lambda: step(k, carry), lambda: carry), None
 
     masked = jax.checkpoint(masked, policy=policy, prevent_cse=False)
-    end, _ = jax.lax.scan(masked, start, np.arange(most, dtype=np.int32))
+    length = min(int(number), most) if known else most
+    end, _ = jax.lax.scan(masked, start, np.arange(length, dtype=np.int32))
 
     def checked(leaf):
         inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)

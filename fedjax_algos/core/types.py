@@ -4,6 +4,7 @@ Everything here is a NamedTuple of arrays or of pure functions.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -48,6 +49,20 @@ class Population(NamedTuple):
     seed: Array = np.uint32(0)  # type: ignore[assignment]
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class EqualSteps:
+    """The `num_steps` of dispatches that all do the same number of local steps.
+
+    It is no array but a part of what is compiled, so that loops over steps have a fixed length.
+
+    Attributes:
+      number: local steps of each dispatch.
+    """
+
+    number: int
+
+
 class Dispatch(NamedTuple):
     """The server hands a client the model and some work, once.
 
@@ -58,7 +73,7 @@ class Dispatch(NamedTuple):
       client: int32[]: the client's id.
       number: int32[]: number of this dispatch of the client, from 0.
       server_step: int32[]: the server step whose broadcast the client starts from.
-      num_steps: int32[]: local steps that the client does.
+      num_steps: int32[]: local steps that the client does. Before a round it may be `EqualSteps`.
       full_steps: int32[]: local steps of a complete local update of this client.
       num_examples: int32[]: n_i.
       share: float[]: n_i / sum of n over ALL clients.
@@ -71,13 +86,22 @@ class Dispatch(NamedTuple):
     client: Array
     number: Array
     server_step: Array
-    num_steps: Array
+    num_steps: Any  # Array, or EqualSteps
     full_steps: Array
     num_examples: Array
     share: Array
     learning_rate: Array
     first_step: Array
     arrives: Array | tuple[()] = ()
+
+
+def with_arrays(dispatches: Dispatch) -> Dispatch:
+    """Dispatches [...] whose `num_steps` is int32[...] in any case."""
+    if not isinstance(dispatches.num_steps, EqualSteps):
+        return dispatches
+    steps = np.full(jnp.shape(dispatches.client), dispatches.num_steps.number, np.int32)
+    with jax.ensure_compile_time_eval():  # no tracer, so that a loop knows its length
+        return dispatches._replace(num_steps=jnp.asarray(steps))
 
 
 class Model(NamedTuple):

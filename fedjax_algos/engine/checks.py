@@ -140,7 +140,7 @@ class StateCheck:
         reverse = self.algorithm.local.reverse
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
             return
-        most, bound = np.max(dispatches.num_steps), reverse.max_steps
+        most, bound = np.asarray(dispatches.num_steps).max(), reverse.max_steps
         found = f"dispatches have num_steps={most}, but local.reverse has max_steps={bound}"
         fix = "make the bounds with differentiable(local, data.counts())"
         require(most <= bound, f"{found}; {fix}")

@@ -33,7 +33,6 @@ from fedjax_algos.engine.checks import (
     check_population,
     check_state_memory,
 )
-from fedjax_algos.engine.equal_steps import common_steps, mark_equal_steps
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
 from fedjax_algos.engine.layouts import auto_layout
@@ -54,7 +53,7 @@ from fedjax_algos.engine.placed.sharded_data import (
     program_data,
     shard,
 )
-from fedjax_algos.engine.slots import Layout, Placement, fill_slots
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import (
     ClientStates,
     FederatedState,
@@ -65,6 +64,7 @@ from fedjax_algos.engine.state import (
     row_shapes,
     write_rows,
 )
+from fedjax_algos.participation.cohorts import common_steps
 
 
 @dataclasses.dataclass(eq=False, repr=False)

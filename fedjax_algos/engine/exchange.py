@@ -18,6 +18,7 @@ from fedjax_algos.core import (
     ClientData,
     ClientState,
     Dispatch,
+    EqualSteps,
     Key,
     Local,
     Mean,
@@ -33,7 +34,6 @@ from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Batches
 from fedjax_algos.data.federated_data import FederatedData, client_view
-from fedjax_algos.engine.equal_steps import EqualSteps
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
-from fedjax_algos.engine.equal_steps import with_arrays
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
     exchange,

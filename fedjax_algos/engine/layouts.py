@@ -16,13 +16,12 @@ import numpy as np
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.limits import accelerator_memory
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.equal_steps import mark_equal_steps
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import row_sharding
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
-from fedjax_algos.engine.slots import Placement, fill_slots
+from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
 
 SHARE = 0.75  # of the device's memory for a round; the rest is for evaluations and for gaps

@@ -7,17 +7,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population
+from fedjax_algos.core import (
+    Algorithm,
+    Dispatch,
+    EqualSteps,
+    Metrics,
+    Model,
+    Params,
+    Population,
+)
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
 from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.core.types import Array
+from fedjax_algos.core.types import Array, with_arrays
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population
-from fedjax_algos.engine.equal_steps import EqualSteps, mark_equal_steps, with_arrays
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite, select
-from fedjax_algos.engine.slots import Layout, Placement, fill_slots
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, initial_state
 
 

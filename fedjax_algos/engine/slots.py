@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_algos.core import Array, Dispatch
+from fedjax_algos.core import Array, Dispatch, EqualSteps
 from fedjax_algos.core.files import require
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
@@ -144,6 +144,21 @@ def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch
         client=numpy.where(filled, slots.client, num_clients).astype(np.int32),
         num_steps=numpy.where(filled, slots.num_steps, 0).astype(np.int32),
     )
+
+
+def mark_equal_steps(
+    slots: Dispatch, given: Dispatch, common: int | None, num_clients: int
+) -> Dispatch:
+    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps.
+
+    No other number counts that they may share, so there are two programs at most. Slots that fill
+    up chunks and devices are computed like the rest, and masked.
+    """
+    steps, clients = given.num_steps, given.client
+    known = isinstance(steps, np.ndarray) and isinstance(clients, np.ndarray)
+    if common is None or not known or (steps != common).any() or (clients >= num_clients).any():
+        return slots
+    return slots._replace(num_steps=EqualSteps(common))
 
 
 def answers(dispatches: Dispatch, num_clients: int) -> Array:

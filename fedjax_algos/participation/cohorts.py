@@ -274,6 +274,16 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
     return rates
 
 
+def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
+    """The steps of a complete local update if they are the same for all clients, else None.
+
+    With epochs they are if all hold the same number of examples; `counts` may be unknown.
+    """
+    if local.steps is not None or counts is None:
+        return local.steps
+    return int(full_steps(counts[:1], local)[0]) if (counts == counts[0]).all() else None
+
+
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
     """int32[num_clients]: the local steps of a complete local update of each client, checked."""
     checks.check_local(local)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Dispatch, Local
+from fedjax_algos.core import Dispatch, EqualSteps, Local
 from fedjax_algos.core.checks import check_callable, check_clients, check_local, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
@@ -16,7 +16,7 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, ReverseMode
 from fedjax_algos.participation import cohorts
-from fedjax_algos.participation.cohorts import checked_counts, full_steps
+from fedjax_algos.participation.cohorts import checked_counts, common_steps, full_steps
 from fedjax_algos.participation.sampling import Failures, check_groups, draw_failures, draw_members
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
@@ -126,7 +126,9 @@ def traced_dispatches(
       failures: which clients fail to answer, as in `Cohorts`; None for none.
 
     Returns:
-      Leaves [rounds, cohort_size], in the dtypes of `Cohorts.dispatches`.
+      Leaves [rounds, cohort_size], in the dtypes of `Cohorts.dispatches`. Without `work`, and if a
+      complete local update has the same number of steps for all clients, `num_steps` is
+      `core.EqualSteps`, so that the loops of a pure round have a fixed length.
 
     Raises:
       ValueError: for numbers out of range, counts that are no whole numbers of at least 1, and
@@ -173,6 +175,9 @@ def traced_dispatches(
     zeros = jnp.zeros(num_clients, jnp.int32)
     _, drawn = jax.lax.scan(draw, (zeros, zeros), numbers)
     given, client, number, num_steps, full, first_step, arrives = drawn
+    common = common_steps(local, counts)
+    if work is None and not may_be_empty and common is not None:
+        num_steps = EqualSteps(common)
     if not isinstance(given, jax.core.Tracer):
         check_clients(np.asarray(given), num_clients, may_be_empty=may_be_empty)
     known = given < num_clients + may_be_empty

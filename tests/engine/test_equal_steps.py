@@ -9,10 +9,13 @@ import pytest
 from helpers import CASES, LAYOUTS, dispatches_of, one_round, small_network, stored
 
 import fedjax_algos as fa
+from fedjax_algos.core import EqualSteps
 from fedjax_algos.core.randomness import permutation_words
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import client_view
-from fedjax_algos.engine.equal_steps import EqualSteps, common_steps, mark_equal_steps
+from fedjax_algos.engine.slots import mark_equal_steps
 from fedjax_algos.participation import Cohorts
+from fedjax_algos.participation.cohorts import common_steps
 
 LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2, batches="persistent")
 ONE_EACH = list({case.name: case for case in CASES}.values())
@@ -116,3 +119,41 @@ def test_an_engine_compiles_two_programs_at_most():
             few = few._replace(num_steps=np.array([steps] * 2, np.int32))
             state, _ = engine.rounds(state, data, few)
         assert compiled.programs == 1
+
+
+def test_a_scan_over_traced_cohorts_has_loops_of_a_fixed_length():
+    """Its results are those of dispatches with arrays, and with bounds there is no branch in it."""
+    data = small_network().data
+    counts = data.counts()
+    bounded = fa.differentiable(LOCAL, counts)
+
+    def end(local, mark):
+        step = fa.pure_round(fa.algorithms.fedavg(small_network().problem, local))
+        drawn = fa.traced_dispatches(0, counts, local, cohort_size=3, rounds=2)
+        assert drawn.num_steps == EqualSteps(2)
+        drawn = drawn if mark else with_arrays(drawn)
+
+        def run(dispatches):
+            state = step.init(0, POPULATION)
+            state, _ = jax.lax.scan(lambda s, each: step(s, data, each), state, dispatches)
+            return state.server.params
+
+        return jax.jit(run)(drawn), jax.make_jaxpr(run)(drawn).jaxpr
+
+    (fixed, program), (usual, longer) = end(LOCAL, True), end(LOCAL, False)
+    chex.assert_trees_all_close(fixed, usual, rtol=1e-6)
+    assert (len(loops(program)), len(loops(longer))) == (1, 2)
+    (fixed, program), (usual, longer) = end(bounded, True), end(bounded, False)
+    chex.assert_trees_all_close(fixed, usual, rtol=1e-6)
+    assert str(longer).count("cond[") == str(program).count("cond[") + 1
+
+
+def test_work_and_unequal_clients_leave_the_number_of_steps_an_array():
+    counts = small_network().data.counts()
+    options = {"cohort_size": 3, "rounds": 2}
+    half = fa.traced_dispatches(0, counts, LOCAL, work=lambda seed, t, full: full // 2, **options)
+    assert half.num_steps.tolist() == [[1, 1, 1]] * 2
+    by_epochs = fa.traced_dispatches(0, counts, fa.Local(4, 0.1, epochs=1), **options)
+    assert by_epochs.num_steps.shape == (2, 3)
+    equal = fa.traced_dispatches(0, [8] * 4, fa.Local(4, 0.1, epochs=1), **options)
+    assert equal.num_steps == EqualSteps(2)

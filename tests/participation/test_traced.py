@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import fedjax_algos as fa
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.participation import Cohorts, exponential, independent, traced_samplers
 
 COUNTS = np.asarray([5, 2, 8, 3, 9, 1, 4], np.int32)
@@ -28,7 +29,7 @@ def test_uniform_cohorts_are_those_on_the_host(local):
     def draw(seed):
         return fa.traced_dispatches(seed, COUNTS, local, **options, rounds=9)
 
-    drawn = jax.jit(jax.vmap(draw))(jnp.arange(2))
+    drawn = with_arrays(jax.jit(jax.vmap(draw))(jnp.arange(2)))
     for seed in range(2):
         expected = Cohorts(COUNTS, local, seed=seed, **options).dispatches(9)
         for name in expected._fields:

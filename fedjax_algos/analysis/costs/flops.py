@@ -25,6 +25,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_algos.core import Dispatch
 from fedjax_algos.core.reprs import describe
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.models.layers import native
 
 DispatchInteger = Callable[[Dispatch], Any]  # from dispatches of NumPy arrays [...] to int[...]
@@ -51,6 +52,7 @@ class Flops(NamedTuple):
         Args:
           dispatches: leaves are NumPy arrays [...].
         """
+        dispatches = with_arrays(dispatches)
         flops = np.full(np.shape(dispatches.num_steps), self.fixed, np.float64)
         for loop in self.loops:
             flops += np.maximum(loop.length(dispatches), 0) * loop.body.of(dispatches)

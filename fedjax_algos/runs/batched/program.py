@@ -13,17 +13,16 @@ from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.equal_steps import common_steps, mark_equal_steps
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
 from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
 from fedjax_algos.engine.pure_round import pure_round
-from fedjax_algos.engine.slots import Layout
+from fedjax_algos.engine.slots import Layout, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.participation.cohorts import Position
+from fedjax_algos.participation.cohorts import Position, common_steps
 from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity_of_rounds
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
