@@ -1,0 +1,1 @@
+"""Compression: what clients send takes fewer bytes, in any algorithm."""

@@ -1,0 +1,30 @@
+"""What a codec is: how one vector becomes a message, and a vector again."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_algos.core import Key
+
+Message = Any  # packed arrays: what is sent has exactly their bytes
+
+
+class Codec(NamedTuple):
+    """How one vector of d floats is sent.
+
+    A message has arrays that are packed into whole words of 32 bits, so that its bytes are those
+    that are sent. What both ends derive from the seed, the round and the client, such as a rotation
+    or the positions of a random subset, is in the message as a typed key of JAX
+    (`jax.random.key`), which is never counted.
+
+    Attributes:
+      encode: `(key, v) -> message` of float[d].
+      decode: `(message, d) -> v~`, float32[d]; d is a Python number.
+      variance: `d -> omega` of an unbiased codec, with E|v~ - v|^2 <= omega |v|^2; None for a
+        biased one.
+    """
+
+    encode: Callable[[Key, jax.Array], Message]
+    decode: Callable[[Message, int], jax.Array]
+    variance: Callable[[int], float] | None = None
