@@ -130,6 +130,11 @@ class Asynchrony(NamedTuple):
     reason: str = ""
 
 
+def like_params(params: Params) -> Params:
+    """The `Traits.like` of an algorithm whose updates are made of trees like the params."""
+    return params
+
+
 class Traits(NamedTuple):
     """What an algorithm declares about itself.
 
@@ -150,6 +155,9 @@ class Traits(NamedTuple):
       pools_examples: whether clients read the examples of others, as in `centralised`.
       requires_sgd: why its rule is right only for clients that step along the gradient itself, so
         that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
+      like: makes a tree of the params that is like each vector of an update, that is, each part
+        that is no count and no choice: in structure, shapes and dtypes. By default it is the params
+        themselves. Wrappers that keep vectors between rounds read it.
     """
 
     parts: PartKinds = "delta"
@@ -157,6 +165,7 @@ class Traits(NamedTuple):
     asynchrony: Asynchrony = Asynchrony()
     pools_examples: bool = False
     requires_sgd: str = ""
+    like: Callable[[Params], Any] = like_params
 
 
 class Prelude(NamedTuple):

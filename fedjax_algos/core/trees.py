@@ -34,6 +34,17 @@ def tree_bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
+def sent_bytes(tree: Any) -> int:
+    """Bytes of a message: random keys are not sent, because both ends derive them."""
+    leaves = jax.tree.leaves(tree)
+    return tree_bytes([leaf for leaf in leaves if not is_key(leaf)])
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf has random keys of jax (`jax.random.key`)."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 @jax.jit
 def add_trees(left: Any, right: Any) -> Any:
     """The sums of the leaves of two trees, compiled."""

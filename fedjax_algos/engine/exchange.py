@@ -31,7 +31,7 @@ from fedjax_algos.core import (
 from fedjax_algos.core.checks import check_like, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.core.types import Batches
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
@@ -249,6 +249,6 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     arguments = tree.unflatten(leaves)
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
-    statistics = tree_bytes(arguments[1].statistics)
-    down, up = tree_bytes(shapes.received), tree_bytes((first, update))
+    statistics = sent_bytes(arguments[1].statistics)
+    down, up = sent_bytes(shapes.received), sent_bytes((first, update))
     return Transfer(down + statistics, up + statistics)

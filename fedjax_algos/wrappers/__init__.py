@@ -4,9 +4,24 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 `decode` with which the server opens it), or puts an estimate in place of what has arrived.
 """
 
+from fedjax_algos.wrappers.compression.cast import cast
+from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.compress import compress
+from fedjax_algos.wrappers.compression.sparse import randk, topk
 from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
 
-__all__ = ["identity", "mean", "replay", "wrap", "wrappers"]
+__all__ = [
+    "Codec",
+    "cast",
+    "compress",
+    "identity",
+    "mean",
+    "randk",
+    "replay",
+    "topk",
+    "wrap",
+    "wrappers",
+]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Prelude
+from fedjax_algos.core import Algorithm, Dispatch, Prelude
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
 
 Estimate = Callable[[list[Any], list[jax.Array], jax.Array], list[Any]]
@@ -47,32 +47,44 @@ def replay(name: str, algorithm: Algorithm, estimate: Estimate) -> Algorithm:
     return _replayed(algorithm, estimate)
 
 
+def weights_of(phase: Algorithm | Prelude, trees: list[Any], dispatch: Dispatch) -> list[jax.Array]:
+    """float[] for each vector among the parts `trees`: its factor in `contribute`, which is linear.
+
+    It is 0 for a part that an algorithm does not send.
+    """
+
+    def weight(place):
+        size = sum(leaf.size for leaf in jax.tree.leaves(trees[place]))
+        if not size:
+            return jnp.zeros_like(dispatch.share)
+
+        def of_vector(tree):
+            return _contribution(phase, [*trees[:place], tree, *trees[place + 1 :]], dispatch)
+
+        # w of the linear map u -> w u: its derivative along ones has w in each entry
+        ones = jax.tree.map(jnp.ones_like, trees[place])
+        _, changes = jax.jvp(of_vector, (trees[place],), (ones,))
+        leaves = [leaf for leaf in jax.tree.leaves(changes) if leaf.dtype != jax.dtypes.float0]
+        return sum(leaf.sum() for leaf in leaves) / size
+
+    return [weight(place) for place in _places(phase)]
+
+
+def _contribution(phase, trees, dispatch):
+    return phase.contribute(join_update(phase.traits.parts, trees), dispatch, jnp.int32(0))
+
+
+def _places(phase):
+    """Which parts of an update are vectors."""
+    return [place for place, kind in enumerate(kinds(phase.traits.parts)) if kind in VECTORS]
+
+
 def _replayed(phase: Phase, estimate: Estimate) -> Phase:
     """A phase whose server update replaces the vectors of a stack before it sums them."""
-    parts = phase.traits.parts
-    places = [place for place, kind in enumerate(kinds(parts)) if kind in VECTORS]
-
-    def contribute(trees, dispatch):
-        return phase.contribute(join_update(parts, trees), dispatch, jnp.int32(0))
+    parts, places = phase.traits.parts, _places(phase)
 
     def weights(trees, dispatch, arrived):
-        """float[] for each vector: its factor in `contribute`, which is linear in the update."""
-
-        def weight(place):
-            size = sum(leaf.size for leaf in jax.tree.leaves(trees[place]))
-            if not size:  # a part that this variant does not send
-                return jnp.zeros_like(dispatch.share)
-
-            def of_vector(tree):
-                return contribute([*trees[:place], tree, *trees[place + 1 :]], dispatch)
-
-            # w of the linear map u -> w u: its derivative along ones has w in each entry
-            ones = jax.tree.map(jnp.ones_like, trees[place])
-            _, changes = jax.jvp(of_vector, (trees[place],), (ones,))
-            leaves = [leaf for leaf in jax.tree.leaves(changes) if leaf.dtype != jax.dtypes.float0]
-            return jnp.where(arrived, sum(leaf.sum() for leaf in leaves) / size, 0)
-
-        return [weight(place) for place in places]
+        return [jnp.where(arrived, weight, 0) for weight in weights_of(phase, trees, dispatch)]
 
     def server_update(server, stack, count, group):
         trees = split_update(parts, stack.updates)
@@ -82,7 +94,7 @@ def _replayed(phase: Phase, estimate: Estimate) -> Phase:
 
         def replaced(own, dispatch, arrived):
             own = [replacing.get(place, tree) for place, tree in enumerate(own)]
-            sums = contribute(own, dispatch)
+            sums = _contribution(phase, own, dispatch)
             return jax.tree.map(lambda leaf: jnp.where(arrived, leaf, 0), sums)
 
         contributions = jax.vmap(replaced)(trees, stack.dispatches, stack.mask)

@@ -138,6 +138,7 @@ def fedgbo(
         x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, delta)
         return ServerState(x, tracked)
 
+    parts = Upload("delta" if upload != "gradient" else (), "vector" if upload != "model" else ())
     reason = "the inverse needs the statistics that each client started from, and the server's "
     reason += "have changed since; give upload=gradient"
     only_in_rounds = Asynchrony(allowed=("barrier",), reason=reason)
@@ -150,5 +151,5 @@ def fedgbo(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(Upload("delta", "vector"), asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(parts, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

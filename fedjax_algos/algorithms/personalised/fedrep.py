@@ -10,7 +10,7 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting
+from fedjax_algos.core import Algorithm, Local, Model, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Proportion
 from fedjax_algos.core.trees import Parts, Pattern, add_scaled, check_match, split_params
@@ -28,7 +28,8 @@ def average_shared(problem, local, parts: Parts, server_learning_rate, weighting
         return server._replace(params=parts.join(shared, parts.own_leaves(server.params)))
 
     frame = fedavg(problem, local, weighting=weighting)
-    return frame._replace(broadcast=broadcast, server_update=server_update)
+    traits = Traits(like=parts.shared_leaves)
+    return frame._replace(broadcast=broadcast, server_update=server_update, traits=traits)
 
 
 def in_turns(

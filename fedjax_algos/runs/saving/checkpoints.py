@@ -24,6 +24,7 @@ import numpy as np
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import DamagedError, open_regular, require, writing, written
+from fedjax_algos.core.trees import is_key
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 from fedjax_algos.runs.identity import check_identity
@@ -128,7 +129,10 @@ class RunSaver:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             remove_unfinished(folder)
-        content = {name: np.asarray(leaf) for name, leaf in flat_arrays(arrays()).items()}
+        content = {
+            name: np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+            for name, leaf in flat_arrays(arrays()).items()
+        }
         facts = {"identity": self.identity(), "versions": _versions(), **facts}
         write_checkpoint(checkpoint_path(folder, position), content, facts)
         self.position, self.saved_at = position, time.perf_counter()
@@ -299,6 +303,9 @@ def fill(
     """A tree like another with the values of a file; ValueError if a shape or dtype differs."""
 
     def value(path, leaf):
+        if is_key(leaf):
+            data = value(path, jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
         name = "/".join(filter(None, [prefix, _name(path)]))  # the path of a bare array is empty
         saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:

@@ -4,113 +4,16 @@
 `server_update` see vectors as before, and bytes are counted of what is sent.
 """
 
-import dataclasses
-import itertools
 import zlib
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import get_args
 
-import jax
-import jax.numpy as jnp
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.coding import Coding, Scope
+from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
 
-from fedjax_algos.core import Algorithm, Key
-from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
-from fedjax_algos.wrappers.compression.codec import Codec, Message
-
-Feedback = Literal["none", "ef", "ef21", "diana"]
-Scope = Literal["part", "leaf"]
-
-
-class Shapes(NamedTuple):
-    """The structure of a part of an update, and the shapes and dtypes of its leaves."""
-
-    structure: Any
-    leaves: tuple[jax.ShapeDtypeStruct, ...]
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes"])
-@dataclasses.dataclass(frozen=True)
-class Sent:
-    """What a client sends.
-
-    Attributes:
-      parts: those of the update, in its order: of a vector a list with a message of the codec for
-        each vector that was encoded, and a count or a choice as it is.
-      shapes: `Shapes` of each part, which both ends know, so they are no array.
-    """
-
-    parts: list[Any]
-    shapes: tuple[Shapes, ...]
-
-
-class Coding(NamedTuple):
-    """A codec for the vectors of updates."""
-
-    codec: Codec
-    scope: Scope
-    parts: PartKinds
-    tag: int  # of its random numbers, so that they are none of the algorithm's
-
-    def encode(self, key: Key, update: Any) -> Sent:
-        """The message of an update."""
-        key, sent, shapes = jax.random.fold_in(key, self.tag), [], []
-        for index, (kind, tree) in enumerate(self._parts(update)):
-            leaves, structure = jax.tree.flatten(tree)
-            like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-            shapes.append(Shapes(structure, tuple(like)))
-            of_part = jax.random.fold_in(key, index)
-            sent.append(self._encode(of_part, leaves) if kind in VECTORS else tree)
-        return Sent(sent, tuple(shapes))
-
-    def decode(self, sent: Sent) -> Any:
-        """The update that a message stands for."""
-        trees = []
-        for kind, part, shapes in zip(kinds(self.parts), sent.parts, sent.shapes, strict=True):
-            tree = self._decode(part, shapes) if kind in VECTORS else part
-            if kind == "moments":
-                tree = jax.tree.map(partial(jnp.maximum, 0), tree)
-            trees.append(tree)
-        return join_update(self.parts, trees)
-
-    def _parts(self, update):
-        return zip(kinds(self.parts), split_update(self.parts, update), strict=True)
-
-    def _vectors(self, leaves):
-        """The leaves that each vector is made of."""
-        return [[leaf] for leaf in leaves] if self.scope == "leaf" else [leaves]
-
-    def _encode(self, key, leaves):
-        messages = []
-        for index, group in enumerate(self._vectors(leaves)):
-            flat = [leaf.astype(jnp.float32).reshape(-1) for leaf in group]
-            vector = jnp.concatenate([jnp.zeros(0, jnp.float32), *flat])
-            if vector.size:
-                message = self.codec.encode(jax.random.fold_in(key, index), vector)
-                messages.append(_as_finite(jnp.isfinite(vector).all(), message))
-        return messages
-
-    def _decode(self, messages, shapes):
-        messages, leaves = iter(messages), []
-        for group in self._vectors(list(shapes.leaves)):
-            ends = list(itertools.accumulate(leaf.size for leaf in group))
-            if not ends or not ends[-1]:  # a part that is not sent
-                leaves += [jnp.zeros(leaf.shape, leaf.dtype) for leaf in group]
-                continue
-            pieces = jnp.split(self.codec.decode(next(messages), ends[-1]), ends[:-1])
-            for piece, leaf in zip(pieces, group, strict=True):
-                leaves.append(piece.reshape(leaf.shape).astype(leaf.dtype))
-        return shapes.structure.unflatten(leaves)
-
-
-def _as_finite(finite: jax.Array, message: Message) -> Message:
-    """The message, whose floats are NaN if what it encodes is not finite, so that it is seen."""
-
-    def of_leaf(leaf):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return leaf
-        return jnp.where(finite, leaf, jnp.asarray(jnp.nan, leaf.dtype))
-
-    return jax.tree.map(of_leaf, message)
+__all__ = ["Feedback", "Scope", "compress"]
 
 
 def compress(
@@ -122,15 +25,27 @@ def compress(
 ) -> Algorithm:
     """An algorithm whose clients send the vectors of their updates encoded by a codec.
 
+    In an algorithm with a prelude both exchanges are encoded. Counts and choices are sent as they
+    are, and statistics of the model, which the engine averages, are not encoded either.
+
     Args:
       name: the wrapper's, for messages and random numbers.
       algorithm: what is wrapped.
-      codec: how one vector is sent.
-      feedback: "none".
+      codec: how one vector is sent. It works in float32.
+      feedback: what a client keeps of each vector: nothing ("none"), what was lost ("ef"), or what
+        the server knows of it ("ef21", "diana").
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf").
+        by itself ("leaf"). Parts are never joined, because their scales differ.
+
+    Raises:
+      ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
+        not for.
     """
+    check_choice("feedback", feedback, get_args(Feedback))
+    check_choice("scope", scope, get_args(Scope))
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
+    if feedback != "none":
+        return with_feedback(name, algorithm, coding, feedback)
 
     def client_update(broadcast, row, data, dispatch, key):
         row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)

@@ -1,0 +1,68 @@
+"""Fewer bits for each float."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.registry import wrappers
+
+DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn"]
+_SMALLEST = -126  # exponent of the smallest float32 that no processor takes for 0
+
+
+def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
+    """v, float32, at one of the two nearest numbers of a dtype, whose mean is v."""
+    info = jnp.finfo(dtype)
+    _, exponent = jnp.frexp(v)  # of 2^(exponent - 1) <= |v|
+    lowest = max(int(info.minexp), _SMALLEST + info.nmant)
+    gap = jnp.ldexp(jnp.float32(1), jnp.maximum(exponent - 1, lowest) - info.nmant)
+    below = jnp.floor(v / gap)
+    up = jax.random.uniform(key, v.shape, jnp.float32) < v / gap - below
+    return (below + up) * gap
+
+
+def cast_codec(dtype: DType, stochastic: bool) -> Codec:
+    """The codec, which clips what is larger than the largest number of the dtype."""
+    largest = float(jnp.finfo(dtype).max)
+
+    def encode(key, v):
+        if stochastic:
+            v = rounded_stochastically(key, v, dtype)
+        return jnp.clip(v, -largest, largest).astype(dtype)
+
+    return Codec(encode, lambda message, d: message.astype(jnp.float32))
+
+
+@wrappers.register
+def cast(
+    algorithm: Algorithm,
+    *,
+    dtype: DType = "bfloat16",
+    stochastic: bool = False,
+    feedback: Feedback = "none",
+    scope: Scope = "part",
+) -> Algorithm:
+    """Clients send each entry in a float type of fewer bits.
+
+    A message has 16 d bits, of "float8_e4m3fn" 8 d, and of "float32" 32 d, which is exact if the
+    params are float32. What is larger than the largest number of the type is clipped to it: 65504
+    in float16, 448 in float8_e4m3fn. What is smaller than the smallest becomes 0: 6e-8 in float16,
+    0.002 in float8_e4m3fn.
+
+    Args:
+      algorithm: what is wrapped.
+      dtype: of what is sent.
+      stochastic: whether an entry is rounded up or down at random, so that its mean is right unless
+        it is clipped. Else it becomes the nearest number.
+      feedback: what a client remembers of what it has sent: "none", or "ef" (error feedback), or
+        "ef21"; see `compress`.
+      scope: "part" or "leaf"; the values are the same.
+
+    Raises:
+      ValueError: for an algorithm that the feedback is not for.
+    """
+    return compress("cast", algorithm, cast_codec(dtype, stochastic), feedback, scope)

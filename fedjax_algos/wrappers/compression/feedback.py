@@ -1,0 +1,222 @@
+"""What a client remembers of the vectors that it has sent, and what the server makes of it.
+
+With "ef" (error feedback) a client adds to a vector what was lost of those before. With "ef21" and
+"diana" it sends the difference to what the server already knows, of which the server keeps the mean
+over all clients.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
+from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.core.checks import check_like
+from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.replay import replay, weights_of
+
+Feedback = Literal["none", "ef", "ef21", "diana"]
+_FIX = "declare Traits(like=...), a function of the params, as in fedrep"
+Vectors = list[Any]  # trees of floats, one for each vector of an update
+
+
+class Row(NamedTuple):
+    """A client's row: that of the algorithm, and what the client remembers of each vector."""
+
+    inner: ClientState
+    memory: Vectors
+
+
+class Server(NamedTuple):
+    """The server state of the algorithm, and the mean of the memories of all N clients."""
+
+    params: Params
+    inner: ServerState
+    memory: Vectors
+    num_clients: jax.Array  # float[]: N
+
+
+class Rule(NamedTuple):
+    """How a client uses its memory m of one vector v, and c, which the server decodes."""
+
+    encoded: Callable[[Any, Any], Any]  # (v, m) -> a, which the codec encodes
+    kept: Callable[[Any, Any, Any, Any], Any]  # (a, c, m, alpha) -> m
+
+
+RULES = {
+    "ef": Rule(lambda v, e: v + e, lambda a, c, e, alpha: a - c),
+    "ef21": Rule(lambda v, g: v - g, lambda a, c, g, alpha: g + c),
+    "diana": Rule(lambda v, h: v - h, lambda a, c, h, alpha: h + alpha * c),
+}
+
+
+def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback) -> Algorithm:
+    """The algorithm with a codec, and a memory of what has been sent; see `compress`."""
+    _refuse(name, algorithm, coding.codec, feedback)
+    parts, rule = algorithm.traits.parts, RULES[feedback]
+    if feedback != "ef":  # what is sent is the change of a vector, of any sign
+        parts = jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, parts)
+    coding = coding._replace(parts=parts)
+    if feedback != "diana":
+        coding = coding._replace(codec=_contractive(coding.codec))
+
+    def client_init(params, key):
+        return Row(algorithm.client_init(params, key), _first_memory(parts, algorithm, params))
+
+    def client_update(broadcast, row, data, dispatch, key):
+        inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
+        update = algorithm.decode(message)
+        vectors = _vectors(parts, update)
+        check_like("the vectors of the update: ", vectors, row.memory, _FIX)
+        wanted = jax.tree.map(rule.encoded, vectors, row.memory)
+        sent = coding.encode(key, _with_vectors(parts, update, wanted))
+        decoded = _vectors(parts, coding.decode(sent))
+        rates = _rates(coding, wanted)
+        memory = jax.tree.map(rule.kept, wanted, decoded, row.memory, rates)
+        return Row(inner, memory), sent, report
+
+    personal = algorithm.personal
+    wrapped = algorithm._replace(
+        client_init=client_init,
+        client_update=client_update,
+        decode=coding.decode,
+        personal=personal and (lambda server, row: personal(server, row.inner)),
+        traits=algorithm.traits._replace(parts=parts),
+    )
+    if feedback == "ef":
+        return wrapped
+
+    def estimate(server, total, count):
+        """The estimate U of each vector and the new mean of all memories."""
+        mean = jax.tree.map(lambda c: c / server.num_clients.astype(c.dtype), total)
+        if feedback == "ef21":
+            memory = jax.tree.map(jnp.add, server.memory, mean)
+            return memory, memory
+        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), server.memory, total)
+        rates = _rates(coding, total)
+        return arrived, jax.tree.map(rule.kept, total, mean, server.memory, rates)
+
+    return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
+
+
+def _with_server_memory(name, algorithm, kinds_of_u, estimate):
+    """The algorithm, whose server puts an estimate that it remembers in place of all updates.
+
+    `estimate` is `(server, total, count) -> (vectors, memory)`, with the sum of what has arrived.
+    """
+    parts, personal = algorithm.traits.parts, algorithm.personal
+    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
+
+    def init(params, population):
+        memory = _first_memory(parts, algorithm, params)
+        inner = algorithm.init(params, population)
+        return Server(params, inner, memory, jnp.asarray(population.num_clients, float))
+
+    def server_update(server, stack, count, group):
+        _check_uniform(name, algorithm, stack)
+        total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
+        vectors, memory = estimate(server, total, count)
+        vectors = _non_negative_moments(kinds_of_u, vectors)
+        of_round = replay(name, algorithm, lambda *_: vectors)
+        inner = of_round.server_update(server.inner, stack, count, group)
+        return Server(inner.params, inner, memory, server.num_clients)
+
+    return replayed._replace(
+        init=init,
+        broadcast=lambda server, group: algorithm.broadcast(server.inner, group),
+        server_update=server_update,
+        personal=personal and (lambda server, row: personal(server.inner, row)),
+    )
+
+
+def _refuse(name, algorithm, codec, feedback):
+    """Raises ValueError for an algorithm or a codec that the feedback is not for."""
+    found, reason, fix = kinds(algorithm.traits.parts), "", "give feedback=none"
+    if algorithm.prelude is not None:
+        reason = "its clients send twice in a round, and have no row in the first exchange"
+    elif "choice" in found:
+        reason = "its clients choose what they train, and what was lost belongs to another choice"
+    elif feedback == "ef" and "model" in found:
+        reason = "its clients send models, and what was lost of one is no part of the next"
+    elif feedback != "ef" and algorithm.traits.reduce == "stack":
+        reason = "its server compares the updates with each other, which would all be equal"
+        fix = "give feedback=ef or none"
+    elif feedback == "diana" and codec.variance is None:
+        reason = "this codec is biased"
+        fix = "give feedback=ef or ef21, or an unbiased codec"
+    if reason:
+        raise ValueError(f"{name}: feedback={feedback} is not for this algorithm: {reason}; {fix}")
+
+
+def _check_uniform(name, algorithm, stack):
+    """Raises ValueError if the algorithm's weights of clients are not all equal.
+
+    The server's memory is the mean over all clients, and not over the cohort, so it needs weights
+    whose sum over all clients it knows.
+    """
+    trees = split_update(algorithm.traits.parts, stack.updates)
+    one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], (trees, stack.dispatches)))
+    closed = jax.make_jaxpr(partial(weights_of, algorithm))(*one)
+    _, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    read = jax.tree.unflatten(jax.tree.structure(one), used)[1]
+    names = [field for field, is_read in zip(read._fields, read, strict=True) if is_read is True]
+    if names:
+        what = f"the weights of its clients depend on their {' and '.join(names)}"
+        reason = "the server's memory is a plain mean over all clients"
+        fix = "give feedback=ef or none"
+        if "num_examples" in names or "share" in names:
+            fix = f"give the algorithm weighting=uniform, or {fix}"
+        raise ValueError(f"{name}: feedback with a server's memory: {what}, but {reason}; {fix}")
+
+
+def _contractive(codec):
+    """An unbiased codec, divided by 1 + omega, so that it shrinks the distance to every vector."""
+    omega = codec.variance
+    if omega is None:
+        return codec
+    decode = codec.decode
+    return codec._replace(decode=lambda message, d: decode(message, d) / (1 + omega(d)))
+
+
+def _rates(coding, vectors):
+    """alpha = 1 / (1 + omega) of each leaf of vectors; 1 for a biased codec, which has no omega."""
+    omega = coding.codec.variance
+    if omega is None:
+        return jax.tree.map(lambda leaf: 1.0, vectors)
+    return [jax.tree.map(lambda d: 1 / (1 + omega(d)), coding.sizes(tree)) for tree in vectors]
+
+
+def _vectors(parts, update):
+    """The vectors of an update."""
+    trees = zip(kinds(parts), split_update(parts, update), strict=True)
+    return [tree for kind, tree in trees if kind in VECTORS]
+
+
+def _with_vectors(parts, update, vectors):
+    """An update with other vectors."""
+    new = iter(vectors)
+    trees = zip(kinds(parts), split_update(parts, update), strict=True)
+    return join_update(parts, [next(new) if kind in VECTORS else tree for kind, tree in trees])
+
+
+def _first_memory(parts, algorithm, params):
+    """Zeros of the shape of each vector."""
+    like = algorithm.traits.like(params)
+    return [jax.tree.map(jnp.zeros_like, like) for kind in kinds(parts) if kind in VECTORS]
+
+
+def _non_negative_moments(parts, vectors):
+    of_vectors = [kind for kind in kinds(parts) if kind in VECTORS]
+    return [
+        jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree
+        for kind, tree in zip(of_vectors, vectors, strict=True)
+    ]
+
+
+def _sum_of(mask, leaf):
+    arrived = mask.reshape(-1, *[1] * (leaf.ndim - 1))
+    return jnp.where(arrived, leaf, 0).sum(0, dtype=leaf.dtype)

@@ -1,0 +1,154 @@
+"""Top-k and rand-k: a few entries of a vector are sent."""
+
+import math
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm, Key
+from fedjax_algos.core.options import Range
+from fedjax_algos.core.randomness import permutation_words, permute
+from fedjax_algos.wrappers.compression.bits import pack, unpack
+from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.registry import wrappers
+
+Fraction = Annotated[float, Range(0, 1, low_open=True)]
+
+
+def entries_sent(fraction: float, d: int) -> int:
+    """k: `fraction * d`, rounded up."""
+    return math.ceil(fraction * d * (1 - 1e-12))  # .07 * 100 is above 7
+
+
+def pack_positions(positions: jax.Array, d: int) -> jax.Array:
+    """Positions in a vector of d entries, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
+    return pack(positions.astype(jnp.uint32), _width(d))
+
+
+def unpack_positions(words: jax.Array, k: int, d: int) -> jax.Array:
+    """The inverse of `pack_positions`: int32[k]."""
+    return unpack(words, k, _width(d)).astype(jnp.int32)
+
+
+def _width(d):
+    return max(1, (d - 1).bit_length())
+
+
+def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
+    """float32[d]: the values at their positions, and else 0."""
+    return jnp.zeros(d, jnp.float32).at[positions].set(values, unique_indices=True)
+
+
+class TopEntries(NamedTuple):
+    """Of d entries the k that are sent."""
+
+    values: jax.Array  # float32[k]
+    positions: jax.Array  # uint32[ceil(k ceil(log2 d) / 32)]
+
+
+def topk_codec(fraction: float) -> Codec:
+    """The codec, with `k = ceil(fraction d)`; of equal magnitudes the first ones are sent."""
+
+    def encode(key, v):
+        _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
+        return TopEntries(v[positions], pack_positions(positions, v.size))
+
+    def decode(message, d):
+        positions = unpack_positions(message.positions, message.values.size, d)
+        return at_positions(positions, message.values, d)
+
+    return Codec(encode, decode)
+
+
+@wrappers.register
+def topk(
+    algorithm: Algorithm,
+    *,
+    fraction: Fraction = 0.01,
+    feedback: Feedback = "none",
+    scope: Scope = "part",
+) -> Algorithm:
+    """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
+
+    `v~_j = v_j` for the k largest `|v_j|`, with `k = ceil(fraction d)`, and else 0. It is biased,
+    with `|v~ - v|^2 <= (1 - k/d) |v|^2`, so use it with `feedback="ef"`. A message has 32 k bits of
+    values and k ceil(log2 d) of positions. With `fraction=1` all is sent as it is.
+
+    Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
+    https://arxiv.org/abs/1704.05021; Stich et al., "Sparsified SGD with Memory", NeurIPS 2018,
+    https://arxiv.org/abs/1809.07599.
+
+    Args:
+      algorithm: what is wrapped.
+      fraction: the share of the entries that are sent, above 0 and at most 1.
+      feedback: what a client remembers of what it has sent: "none", or "ef" (error feedback), or
+        "ef21"; see `compress`.
+      scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
+        by itself ("leaf"), of which at least one entry is sent.
+
+    Raises:
+      ValueError: for an algorithm that the feedback is not for.
+    """
+    if fraction == 1 and feedback in ("none", "ef"):
+        return algorithm
+    return compress("topk", algorithm, topk_codec(fraction), feedback, scope)
+
+
+class RandomEntries(NamedTuple):
+    """Of d entries the k that are sent."""
+
+    values: jax.Array  # float32[k]
+    key: Key  # which makes their positions
+
+
+def randk_codec(fraction: float) -> Codec:
+    """The codec, with `k = ceil(fraction d)`."""
+
+    def positions(key, d):
+        return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
+
+    def encode(key, v):
+        return RandomEntries(v[positions(key, v.size)], key)
+
+    def decode(message, d):
+        values = message.values * (d / message.values.size)
+        return at_positions(positions(message.key, d), values, d)
+
+    return Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
+
+
+@wrappers.register
+def randk(
+    algorithm: Algorithm,
+    *,
+    fraction: Fraction = 0.01,
+    feedback: Feedback = "none",
+    scope: Scope = "part",
+) -> Algorithm:
+    """Clients send k random entries of each vector; the server multiplies them by d/k.
+
+    `v~_j = (d/k) v_j` for k positions, drawn without replacement, with `k = ceil(fraction d)`, and
+    else 0. It is unbiased, with `E|v~ - v|^2 = (d/k - 1) |v|^2`. A message has 32 k bits: both ends
+    draw the positions from the seed, the client and the number of the dispatch. With `fraction=1`
+    all is sent as it is.
+
+    Wangni et al., "Gradient Sparsification for Communication-Efficient Distributed Optimization",
+    NeurIPS 2018, https://arxiv.org/abs/1710.09854; "random mask" in Konecny et al., "Federated
+    Learning: Strategies for Improving Communication Efficiency", https://arxiv.org/abs/1610.05492.
+
+    Args:
+      algorithm: what is wrapped.
+      fraction: the share of the entries that are sent, above 0 and at most 1.
+      feedback: what a client remembers of what it has sent: "none", "ef", "ef21" or "diana"; see
+        `compress`.
+      scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
+        by itself ("leaf"), of which at least one entry is sent.
+
+    Raises:
+      ValueError: for an algorithm that the feedback is not for.
+    """
+    if fraction == 1 and feedback in ("none", "ef"):
+        return algorithm
+    return compress("randk", algorithm, randk_codec(fraction), feedback, scope)
