@@ -21,6 +21,12 @@ TOY = small_network()
 FIRST_OF_NAME = {case.name: case for case in reversed(CASES)}
 
 
+def build(spec, local):
+    """An algorithm by name, with wrappers after a plus."""
+    name, *wrappers = spec.split("+")
+    return fa.wrappers.wrap(FIRST_OF_NAME[name].build(TOY.problem, local), wrappers)
+
+
 class Ended(Exception):
     """Stands for the end of a process."""
 
@@ -86,6 +92,7 @@ KINDS = [
     ("scaffold", {"client_state": "host"}),
     ("ifca", {"client_state": "disk"}),
     ("feddyn", {"devices": 2, "examples": "sharded"}),
+    ("feddyn+topk:fraction=0.3,feedback=ef", {}),
 ]  # fmt: skip
 
 
@@ -94,7 +101,7 @@ KINDS = [
 def test_rounds_go_on(name, options, tmp_path):
     if options.get("client_state") == "disk":
         options = {"client_state": fa.RowsOnDisk(tmp_path / "rows")}
-    engine = fa.make_engine(FIRST_OF_NAME[name].build(TOY.problem, LOCAL), **options)
+    engine = fa.make_engine(build(name, LOCAL), **options)
     # calls of two rounds only are one program
     check_rounds(engine, tmp_path / "checkpoints", rounds=5 if "devices" in options else 6)
 
@@ -106,6 +113,7 @@ PLANNERS = {
     "fedbuff": "buffered:steps=2",
     "fedat": "tiers:steps=2",
     "fedcompass": "compass:min_steps=1,max_steps=4",
+    "fedbuff+randk:fraction=0.3,feedback=ef": "buffered:steps=2",  # random keys are in flight
 }
 
 
@@ -120,7 +128,7 @@ def run_async(executor, planner, seeds=(3,), **options):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", PLANNERS)
 def test_the_virtual_clock_goes_on(name, tmp_path):
-    algorithm = FIRST_OF_NAME[name].build(TOY.problem, ASYNC_LOCAL)
+    algorithm = build(name, ASYNC_LOCAL)
     executor = fa.make_executor(algorithm, slots=2, waves_per_call=2)
     planner = planners.make(PLANNERS[name])
     expected = run_async(executor, planner)

@@ -128,6 +128,39 @@ def test_an_unbiased_codec_that_expands_does_not_diverge(feedback):
         np.testing.assert_allclose(last, v, atol=1e-6)
 
 
+def test_fedavg_with_top_k_and_error_feedback_in_numpy():
+    """Two of three clients a round, two local steps of full gradients, weights by examples."""
+    rng = np.random.default_rng(6)
+    counts, sets, rate, k, d = (2, 5, 3), [(0, 1), (2, 1), (0, 2), (1, 0)], 0.1, 2, 7
+    a, b = [rng.normal(size=(n, d)) for n in counts], [rng.normal(size=n) for n in counts]
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"x": jnp.zeros(d)}),
+        apply=lambda model, batch, key, training: (batch["a"] @ model.params["x"], ()),
+        loss=lambda outputs, batch: 0.5 * (outputs - batch["b"]) ** 2,
+    )
+    local = fa.Local(batch_size=8, learning_rate=rate, steps=2, batches="full")
+    data = stored([{"a": a[i], "b": b[i]} for i in range(3)])
+    algorithm = topk(fa.algorithms.fedavg(problem, local), fraction=k / d, feedback="ef")
+    history = run(algorithm, data, sets)
+
+    x, e = np.zeros(d), np.zeros((3, d))
+    for cohort, found in zip(sets, history, strict=True):
+        total = np.zeros(d)
+        for i in cohort:
+            y = x.copy()
+            for _ in range(2):
+                y -= rate * a[i].T @ (a[i] @ y - b[i]) / counts[i]
+            wanted = x - y + e[i]
+            largest = np.argsort(-np.abs(wanted))[:k]
+            message = np.zeros(d)
+            message[largest] = wanted[largest].astype(np.float32)
+            e[i] = wanted - message
+            total += counts[i] * message
+        x = x - total / sum(counts[i] for i in cohort)
+        np.testing.assert_allclose(found["x"], x, atol=1e-7)
+    assert np.abs(e).min(0).max() > 1e-3  # entries that no client has sent
+
+
 def least_squares():
     """Four clients with f_i(x) = |x - b_i|^2 / 2 in ten dimensions, whose means differ much."""
     b = 3 * np.random.default_rng(5).normal(size=(4, 10))
