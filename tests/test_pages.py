@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from helpers import FENCED, PAGES, ROOT, programs
+from helpers import FENCED, PAGES, ROOT, dispatches_of, one_round, programs, run, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.cli import main
@@ -27,6 +27,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/coming_from/pfl_research.md",
         "docs/coming_from/tff.md",
         "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
+        "docs/compression.md",
         "docs/data_and_models.md",
         "docs/faq.md",  # test_coming_from_page.py
         "docs/index.md",
@@ -75,6 +76,26 @@ def test_a_model_in_a_file(here):
     problem = fa.models.models.make("my_model.py:two_layers:width=32", (64,), 10)
     model = jax.eval_shape(problem.init, jax.random.key(0))
     assert fa.core.trees.tree_bytes(model.params) == 4 * (64 * 32 + 32 + 32 * 10 + 10)
+
+
+@pytest.mark.parametrize("feedback", ["none", "ef"])
+def test_compression(feedback, here):
+    """docs/compression.md: 20 numbers of 8 bits and a scale are sent, and each is nearly right."""
+    first, own = programs("docs/compression.md")
+    exec(first, names := {})
+    assert names["algorithm"].local.steps == 10
+    (here / "eight_bits.py").write_text(own)
+    toy, sets = small_network(), [(0, 1), (3, 0)]
+    bare = fa.algorithms.fedavg(toy.problem, fa.Local(batch_size=4, learning_rate=0.1, steps=2))
+    coded = fa.wrappers.wrap(bare, f"eight_bits.py:eight_bits:feedback={feedback}")
+    engine = fa.make_engine(coded)
+    state, dispatches = (
+        engine.init(0, fa.Population(4, 2, 17)),
+        dispatches_of(toy.data, bare.local, sets),
+    )
+    assert engine.transfer(state, toy.data, one_round(dispatches, 0)).upload == 20 + 4
+    ends = [run(each, toy.data, sets)[-1]["out"] for each in (bare, coded)]
+    assert 0 < np.abs(ends[0] - ends[1]).max() < 1e-2
 
 
 def test_a_metric(capsys):

@@ -6,7 +6,7 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import compress
+from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
 from fedjax_algos.wrappers.compression.sparse import randk, topk
 from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
@@ -15,6 +15,8 @@ from fedjax_algos.wrappers.replay import replay
 
 __all__ = [
     "Codec",
+    "Feedback",
+    "Scope",
     "cast",
     "compress",
     "identity",
