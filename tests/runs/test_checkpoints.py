@@ -92,7 +92,7 @@ KINDS = [
     ("scaffold", {"client_state": "host"}),
     ("ifca", {"client_state": "disk"}),
     ("feddyn", {"devices": 2, "examples": "sharded"}),
-    ("feddyn+topk:fraction=0.3,feedback=ef", {}),
+    ("feddyn+topk:fraction=0.3,feedback=ef", {"client_state": "disk"}),
 ]  # fmt: skip
 
 
