@@ -92,6 +92,7 @@ KINDS = [
     ("scaffold", {"client_state": "host"}),
     ("ifca", {"client_state": "disk"}),
     ("feddyn", {"devices": 2, "examples": "sharded"}),
+    ("scaffold+randk:fraction=0.3,feedback=diana", {}),
     ("feddyn+topk:fraction=0.3,feedback=ef", {"client_state": "disk"}),
 ]  # fmt: skip
 

@@ -35,9 +35,18 @@ class Server(NamedTuple):
     """The server state of the algorithm, and the mean of the memories of all N clients."""
 
     params: Params
-    inner: ServerState
+    rest: ServerState  # of the algorithm, with params=()
     memory: Vectors
     num_clients: jax.Array  # float[]: N
+
+    @property
+    def inner(self) -> ServerState:
+        """The server state of the algorithm."""
+        return self.rest._replace(params=self.params)
+
+    def put(self, inner: ServerState, memory: Vectors) -> "Server":
+        """The state after a round."""
+        return self._replace(params=inner.params, rest=inner._replace(params=()), memory=memory)
 
 
 class Rule(NamedTuple):
@@ -112,9 +121,9 @@ def _with_server_memory(name, algorithm, kinds_of_u, estimate):
     replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
 
     def init(params, population):
+        server = Server((), (), [], jnp.asarray(population.num_clients, float))
         memory = _first_memory(parts, algorithm, params)
-        inner = algorithm.init(params, population)
-        return Server(params, inner, memory, jnp.asarray(population.num_clients, float))
+        return server.put(algorithm.init(params, population), memory)
 
     def server_update(server, stack, count, group):
         _check_uniform(name, algorithm, stack)
@@ -123,7 +132,7 @@ def _with_server_memory(name, algorithm, kinds_of_u, estimate):
         vectors = _non_negative_moments(kinds_of_u, vectors)
         of_round = replay(name, algorithm, lambda *_: vectors)
         inner = of_round.server_update(server.inner, stack, count, group)
-        return Server(inner.params, inner, memory, server.num_clients)
+        return server.put(inner, memory)
 
     return replayed._replace(
         init=init,
