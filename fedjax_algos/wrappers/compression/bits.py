@@ -1,13 +1,15 @@
 """Whole numbers of a few bits each, packed into words of 32 bits without gaps.
 
 Number i takes bits `width i` to `width (i + 1) - 1` of one long binary number, whose lowest 32 bits
-are the first word. 32 numbers fill `width` words, so the shifts of a word are static.
+are the first word. A group of at most 32 numbers fills whole words, so all shifts are static. If
+that is one word, a group is one sum, which XLA fuses with what makes the numbers.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 _WORD = 32
 
@@ -30,6 +32,8 @@ def pack(values: jax.Array, width: int) -> jax.Array:
     (n,) = values.shape
     numbers, words = _group(width)
     grouped = _padded(values.astype(jnp.uint32), numbers).reshape(-1, numbers)
+    if words == 1:
+        return (grouped << _shifts(width)).sum(1, dtype=jnp.uint32)
     columns = [jnp.zeros(len(grouped), jnp.uint32)] * words
     for i in range(numbers):
         word, shift = divmod(i * width, _WORD)
@@ -44,6 +48,8 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
     numbers, size = _group(width)
     grouped = _padded(words, size).reshape(-1, size)
     mask, columns = jnp.uint32(2**width - 1), []
+    if size == 1:
+        return ((grouped >> _shifts(width)) & mask).reshape(-1)[:n]
     for i in range(numbers):
         word, shift = divmod(i * width, _WORD)
         column = grouped[:, word] >> shift
@@ -59,6 +65,10 @@ def _group(width):
         raise ValueError(f"width={width!r} is out of range; give a whole number from 1 to {_WORD}")
     common = math.gcd(width, _WORD)
     return _WORD // common, width // common
+
+
+def _shifts(width):
+    return np.arange(0, _WORD, width, dtype=np.uint32)[None]
 
 
 def _padded(values, multiple):
