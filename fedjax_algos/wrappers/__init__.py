@@ -7,6 +7,9 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
+from fedjax_algos.wrappers.compression.rotated import drive, eden
+from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
 from fedjax_algos.wrappers.compression.sparse import randk, topk
 from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
@@ -19,10 +22,18 @@ __all__ = [
     "Scope",
     "cast",
     "compress",
+    "drive",
+    "eden",
     "identity",
+    "klevel",
     "mean",
+    "natural",
+    "qsgd",
     "randk",
     "replay",
+    "scaled_sign",
+    "sparse_ternary",
+    "terngrad",
     "topk",
     "wrap",
     "wrappers",

@@ -59,6 +59,39 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
     return jnp.stack(columns, 1).reshape(-1)[:n]
 
 
+def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
+    """Packs k positions that ascend, below d, by the code of Elias and Fano.
+
+    The low `l = floor(log2(d / k))` bits of each position stand as they are. Of the others, entry i
+    of position p sets bit `(p >> l) + i` of a long word. That takes at most `2 + log2(d / k)` bits
+    a position, and ceil(log2 d) without the code.
+
+    Returns:
+      The low bits, uint32[k], to be packed with `low_bits(k, d)` bits each, and the packed long
+      word, uint32[ceil((k + (d - 1 >> l)) / 32)].
+    """
+    (k,) = positions.shape
+    low = low_bits(k, d)
+    positions = positions.astype(jnp.uint32)
+    ones = (positions >> low) + jnp.arange(k, dtype=jnp.uint32)
+    long = jnp.zeros(k + ((d - 1) >> low), jnp.uint32).at[ones].set(1, unique_indices=True)
+    return positions & (2**low - 1), pack(long, 1)
+
+
+def unpack_ascending(low: jax.Array, words: jax.Array, d: int) -> jax.Array:
+    """The positions, uint32[k], of which `pack_ascending` has returned `low` and `words`."""
+    (k,) = low.shape
+    bits = low_bits(k, d)
+    long = unpack(words, k + ((d - 1) >> bits), 1)
+    (ones,) = jnp.nonzero(long, size=k)
+    return (ones.astype(jnp.uint32) - jnp.arange(k, dtype=jnp.uint32)) << bits | low
+
+
+def low_bits(k: int, d: int) -> int:
+    """The low bits of a position that `pack_ascending` leaves as they are."""
+    return (d // k).bit_length() - 1
+
+
 def _group(width):
     """How many numbers fill how many words."""
     if not 1 <= width <= _WORD:

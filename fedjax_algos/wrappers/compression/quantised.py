@@ -1,0 +1,269 @@
+"""Entries on few levels, rounded at random so that their mean is right.
+
+QSGD (https://arxiv.org/abs/1610.02132), stochastic k-level quantisation
+(https://arxiv.org/abs/1611.00429), TernGrad (https://arxiv.org/abs/1705.07878) and natural
+compression (https://arxiv.org/abs/1905.10988).
+"""
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.files import require
+from fedjax_algos.core.options import NonNegative, Range
+from fedjax_algos.wrappers.compression.bits import pack, unpack
+from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
+from fedjax_algos.wrappers.registry import wrappers
+
+Norm = Literal["l2", "max"]
+_MAX_LEVELS = 2**16
+_FINE = f"a level takes at most {_MAX_LEVELS.bit_length() - 1} bits"
+Levels = Annotated[int, Range(1, _MAX_LEVELS - 1, reason=_FINE)]
+LevelsWithEnds = Annotated[int, Range(2, _MAX_LEVELS, reason=_FINE)]
+Bucket = Annotated[int, Range(0)]
+
+
+class Scaled(NamedTuple):
+    """Levels in units of a scale."""
+
+    scales: jax.Array  # float32[...]
+    words: jax.Array  # uint32[]: packed levels with their signs
+
+
+class Between(NamedTuple):
+    """Levels between the least and the largest entry."""
+
+    low: jax.Array  # float32[]
+    high: jax.Array  # float32[]
+    words: jax.Array  # uint32[]: packed levels
+
+
+class Rotated(NamedTuple):
+    message: Between
+    key: jax.Array  # of the rotation
+
+
+def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
+    """One of the two nearest whole numbers of each value, whose mean is the value."""
+    low = jnp.floor(values)
+    return low + (jax.random.uniform(key, values.shape, jnp.float32) < values - low)
+
+
+def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
+    """`values / scale`, and 0 where the scale is 0."""
+    return values / jnp.where(scale == 0, jnp.inf, scale)
+
+
+def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
+    """QSGD: each entry is a multiple of its bucket's norm over `levels`."""
+    bits = 1 + levels.bit_length()  # of a sign and a level
+
+    def in_buckets(v):
+        size = min(bucket or len(v), len(v))
+        return jnp.pad(v, (0, -len(v) % size)).reshape(-1, size)
+
+    def encode(key, v):
+        rows = in_buckets(v)
+        of = jnp.max(jnp.abs(rows), 1) if norm == "max" else jnp.linalg.norm(rows, axis=1)
+        level = round_at_random(key, divide(levels * jnp.abs(rows), of[:, None]))
+        numbers = jnp.minimum(level, levels).astype(jnp.uint32)
+        numbers |= (rows < 0).astype(jnp.uint32) << (bits - 1)
+        return Scaled(of, pack(numbers.reshape(-1)[: len(v)], bits))
+
+    def decode(message, d):
+        numbers = unpack(message.words, d, bits)
+        level = (numbers & (2 ** (bits - 1) - 1)).astype(jnp.float32)
+        rows = in_buckets(jnp.where(numbers >> (bits - 1) == 1, -level, level))
+        return (message.scales[:, None] * rows / levels).reshape(-1)[:d]
+
+    def variance(d):
+        size = min(bucket or d, d)
+        return min(size / levels**2, math.sqrt(size) / levels)
+
+    return Codec(encode, decode, variance)
+
+
+def klevel_codec(levels: int, rotated: bool = False) -> Codec:
+    """Levels at equal distances from the least to the largest entry."""
+    bits = (levels - 1).bit_length()
+
+    def encode(key, v):
+        low, high = v.min(), v.max()
+        level = round_at_random(key, divide(v - low, high - low) * (levels - 1))
+        numbers = jnp.minimum(level, levels - 1).astype(jnp.uint32)
+        return Between(low, high, pack(numbers, bits))
+
+    def decode(message, d):
+        level = unpack(message.words, d, bits).astype(jnp.float32)
+        return message.low + level * ((message.high - message.low) / (levels - 1))
+
+    def variance(d):
+        return d / (2 * (levels - 1) ** 2)
+
+    def encode_rotated(key, v):
+        rounding, rotation = jax.random.split(key)
+        return Rotated(encode(rounding, rotate(rotation, v)), rotation)
+
+    def decode_rotated(message, d):
+        return rotate_back(message.key, decode(message.message, padded_size(d)), d)
+
+    def variance_rotated(d):
+        size = padded_size(d)
+        return min(variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
+
+    if rotated:
+        return Codec(encode_rotated, decode_rotated, variance_rotated)
+    return Codec(encode, decode, variance)
+
+
+def terngrad_codec(clip: float = 0.0) -> Codec:
+    """TernGrad: 0 or the largest magnitude, with the entry's sign."""
+
+    def encode(key, v):
+        limit = clip * jnp.std(v)
+        v = jnp.where(limit > 0, jnp.clip(v, -limit, limit), v)
+        scale = jnp.max(jnp.abs(v))
+        kept = round_at_random(key, divide(jnp.abs(v), scale)).astype(jnp.uint32)
+        return Scaled(scale, pack(kept << (v < 0).astype(jnp.uint32), 2))
+
+    def decode(message, d):
+        symbols = unpack(message.words, d, 2)  # 0, 1, and 2 for -1
+        return message.scales * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
+
+    return Codec(encode, decode, None if clip else lambda d: (math.sqrt(d) - 1) / 2)
+
+
+def natural_codec() -> Codec:
+    """Natural compression: a sign and an exponent."""
+
+    def encode(key, v):
+        bits = jax.lax.bitcast_convert_type(v, jnp.uint32)
+        carry = jax.random.bits(key, v.shape, jnp.uint32) >> 9  # into the exponent
+        return pack(jnp.where(jnp.isfinite(v), bits + carry, bits) >> 23, 9)
+
+    def decode(message, d):
+        return jax.lax.bitcast_convert_type(unpack(message, d, 9) << 23, jnp.float32)
+
+    return Codec(encode, decode, lambda d: 1 / 8)
+
+
+@wrappers.register
+def qsgd(
+    algorithm: Algorithm,
+    *,
+    levels: Levels = 127,
+    bucket: Bucket = 0,
+    norm: Norm = "l2",
+    feedback: Feedback = "none",
+    scope: Scope = "part",
+) -> Algorithm:
+    """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
+
+    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
+    With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
+    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket
+    32 for its norm.
+
+    Deviations: levels have a fixed number of bits, in place of Elias' code. The default of 127
+    levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
+
+    Args:
+      algorithm: what is wrapped.
+      levels: s, from 1 to 65535.
+      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
+        experiments have 128 to 8192.
+      norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
+        paper's experiments.
+      feedback: what a client remembers of what it has sent: "none", "ef" (error
+        feedback), "ef21" or "diana"; see `compress`.
+      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
+    """
+    return compress("qsgd", algorithm, qsgd_codec(levels, bucket, norm), feedback, scope)
+
+
+@wrappers.register
+def klevel(
+    algorithm: Algorithm,
+    *,
+    levels: LevelsWithEnds = 16,
+    rotate: bool = False,
+    feedback: Feedback = "none",
+    scope: Scope = "part",
+) -> Algorithm:
+    """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
+
+    Each entry is rounded at random to one of the two levels around it, so that the mean is the
+    entry (Suresh et al., https://arxiv.org/abs/1611.00429). An entry takes `ceil(log2 k)` bits, and
+    a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
+    other; its number of entries is the next power of two.
+
+    Deviations: levels have a fixed number of bits, in place of an arithmetic code. Each client has
+    a rotation of its own.
+
+    Args:
+      algorithm: what is wrapped.
+      levels: k, from 2 to 65536.
+      rotate: whether vectors are rotated by the randomised Hadamard transform.
+      feedback: what a client remembers of what it has sent: "none", "ef" (error
+        feedback), "ef21" or "diana"; see `compress`.
+      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
+    """
+    return compress("klevel", algorithm, klevel_codec(levels, rotate), feedback, scope)
+
+
+@wrappers.register
+def terngrad(
+    algorithm: Algorithm,
+    *,
+    clip: NonNegative = 2.5,
+    feedback: Feedback = "none",
+    scope: Scope = "leaf",
+) -> Algorithm:
+    """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
+
+    Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
+    clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
+    vector 32 for s.
+
+    Deviations: clients do not share s. If all entries are equal, so that their standard deviation
+    is 0, they are not clipped.
+
+    Args:
+      algorithm: what is wrapped.
+      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
+      feedback: what a client remembers of what it has sent: "none", "ef" (error
+        feedback), "ef21" or "diana"; see `compress`.
+      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
+
+    Raises:
+      ValueError: for `feedback` and `clip` together, because the error may then be many times
+        |v|^2, and it is not known how many times.
+    """
+    fix = "give clip=0, or feedback=none"
+    require(feedback == "none" or not clip, f"terngrad: feedback={feedback} and {clip=}; {fix}")
+    return compress("terngrad", algorithm, terngrad_codec(clip), feedback, scope)
+
+
+@wrappers.register
+def natural(
+    algorithm: Algorithm, *, feedback: Feedback = "none", scope: Scope = "part"
+) -> Algorithm:
+    """Natural compression: each entry is one of the two powers of two around it.
+
+    `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
+    (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
+    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
+    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
+
+    Args:
+      algorithm: what is wrapped.
+      feedback: what a client remembers of what it has sent: "none", "ef" (error
+        feedback), "ef21" or "diana"; see `compress`.
+      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
+    """
+    return compress("natural", algorithm, natural_codec(), feedback, scope)
