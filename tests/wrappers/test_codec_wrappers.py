@@ -65,3 +65,25 @@ def test_unbiased_codecs_with_error_feedback_reach_the_vector():
         *_, last = rounds_of(algorithm, [(0,)] * 60, 1)
         arrived = -last.server.params["x"] / 60
         assert np.linalg.norm(arrived - v) < 0.15 * np.linalg.norm(v)
+
+
+@pytest.mark.parametrize("spec", ["natural", "natural:feedback=ef21", "eden:bits=2,feedback=ef"])
+def test_what_is_not_finite_is_left_out(spec):
+    """Also without a scale, where an infinite exponent alone says so."""
+    vectors = np.ones((2, 1, 4), np.float32)
+    vectors[1, :, 2] = np.nan
+    (state,) = rounds_of(fa.wrappers.wrap(sends(vectors), spec), [(0, 1)], 2)
+    assert (state.excluded.number, state.excluded.client) == (1, 1)
+    assert np.isfinite(state.server.params["x"]).all()
+
+
+@pytest.mark.parametrize("spec", ["qsgd", "eden:bits=2.5", "sparse_ternary:fraction=0.2"])
+def test_layouts_give_the_same_results(spec):
+    vectors = np.random.default_rng(0).normal(size=(3, 2, 50))
+    algorithm = fa.wrappers.wrap(sends(vectors), spec)
+    found = [
+        rounds_of(algorithm, [(0, 1, 2), (2, 1, 0)], 3, layout=layout)[-1].server.params["x"]
+        for layout in ("vmapped", "sequential")
+    ]
+    np.testing.assert_allclose(*found, atol=1e-5)
+    assert np.linalg.norm(found[0]) > 1
