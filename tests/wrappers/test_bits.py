@@ -1,4 +1,4 @@
-"""Packed numbers: the words of a long binary number in plain Python, at every width."""
+"""Packed numbers: the words of long binary numbers in plain Python, at every width."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,17 @@ def there_and_back(values, width):
 
 
 def packed_in_python(values, width):
-    """The words of one long whole number."""
-    number = sum(value << (width * i) for i, value in enumerate(values))
+    """The words of one long whole number for each part of the bits, and of one for the rest."""
+    whole, low, words = len(values) // 32 * 32, 0, []
+    for size in (1, 2, 4, 8, 16, 32):
+        if width & size:
+            words += one_long_number([value >> low for value in values[:whole]], size)
+            low += size
+    return words + one_long_number(values[whole:], width)
+
+
+def one_long_number(values, width):
+    number = sum(value % 2**width << (width * i) for i, value in enumerate(values))
     count = -(-len(values) * width // 32)
     return [number >> (32 * word) & 0xFFFFFFFF for word in range(count)]
 
@@ -25,10 +34,11 @@ def numbers(width, n):
     return rng.integers(0, 2**width, n, dtype=np.uint64).astype(np.uint32)
 
 
-def test_packed_numbers_are_one_long_binary_number():
+def test_packed_numbers_are_long_binary_numbers():
     found = jax.jit(lambda: [there_and_back(numbers(width, 33), width) for width in range(1, 33)])()
     for width, (words, back) in enumerate(found, 1):
         assert words.dtype == jnp.uint32
+        assert len(words) == -(-33 * width // 32)
         assert words.tolist() == packed_in_python(numbers(width, 33).tolist(), width)
         np.testing.assert_array_equal(back, numbers(width, 33))
 

@@ -1,11 +1,9 @@
 """Whole numbers of a few bits each, packed into words of 32 bits without gaps.
 
-Number i takes bits `width i` to `width (i + 1) - 1` of one long binary number, whose lowest 32 bits
-are the first word. A group of at most 32 numbers fills whole words, so all shifts are static. If
-that is one word, a group is one sum, which XLA fuses with what makes the numbers.
+32 numbers of w bits fill w words. They are packed in parts of 1, 2, 4, 8, 16 or 32 bits, whose sum
+is w: as many numbers as fill a word are shifted and added, so XLA makes one loop of it. What is
+left, fewer than 32 numbers, is packed bit by bit.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
@@ -29,34 +27,22 @@ def pack(values: jax.Array, width: int) -> jax.Array:
     Returns:
       uint32[ceil(n width / 32)]; unused bits of the last word are 0.
     """
-    (n,) = values.shape
-    numbers, words = _group(width)
-    grouped = _padded(values.astype(jnp.uint32), numbers).reshape(-1, numbers)
-    if words == 1:
-        return (grouped << _shifts(width)).sum(1, dtype=jnp.uint32)
-    columns = [jnp.zeros(len(grouped), jnp.uint32)] * words
-    for i in range(numbers):
-        word, shift = divmod(i * width, _WORD)
-        columns[word] |= grouped[:, i] << shift
-        if shift + width > _WORD:
-            columns[word + 1] |= grouped[:, i] >> (_WORD - shift)
-    return jnp.stack(columns, 1).reshape(-1)[: words_of(n, width)]
+    values, whole = values.astype(jnp.uint32), len(values) // _WORD * _WORD
+    words = [_pack((values[:whole] >> low) & _mask(size), size) for low, size in _parts(width)]
+    bits = (values[whole:, None] >> np.arange(width, dtype=np.uint32)[None]) & 1
+    return _joined([*words, _pack(bits.reshape(-1), 1)])
 
 
 def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
     """The `n` numbers, uint32[n], that `pack` has packed into `words` with the same width."""
-    numbers, size = _group(width)
-    grouped = _padded(words, size).reshape(-1, size)
-    mask, columns = jnp.uint32(2**width - 1), []
-    if size == 1:
-        return ((grouped >> _shifts(width)) & mask).reshape(-1)[:n]
-    for i in range(numbers):
-        word, shift = divmod(i * width, _WORD)
-        column = grouped[:, word] >> shift
-        if shift + width > _WORD:
-            column |= grouped[:, word + 1] << (_WORD - shift)
-        columns.append(column & mask)
-    return jnp.stack(columns, 1).reshape(-1)[:n]
+    whole, start, values = n // _WORD * _WORD, 0, jnp.uint32(0)
+    for low, size in _parts(width):
+        end = start + whole * size // _WORD
+        values |= _unpack(words[start:end], size) << low
+        start = end
+    bits = _unpack(words[start:], 1)[: (n - whole) * width].reshape(-1, width)
+    last = (bits << np.arange(width, dtype=np.uint32)[None]).sum(1, dtype=jnp.uint32)
+    return _joined([values, last])
 
 
 def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
@@ -92,17 +78,33 @@ def low_bits(k: int, d: int) -> int:
     return (d // k).bit_length() - 1
 
 
-def _group(width):
-    """How many numbers fill how many words."""
+def _parts(width):
+    """The lowest bit and the size of each part: the powers of two whose sum is the width."""
     if not 1 <= width <= _WORD:
         raise ValueError(f"width={width!r} is out of range; give a whole number from 1 to {_WORD}")
-    common = math.gcd(width, _WORD)
-    return _WORD // common, width // common
+    sizes = [1 << bit for bit in range(6) if width >> bit & 1]
+    return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 
 
-def _shifts(width):
-    return np.arange(0, _WORD, width, dtype=np.uint32)[None]
+def _pack(values, size):
+    """Packs numbers of a size that divides 32, and zeros to fill the last word."""
+    padded = jnp.pad(values, (0, -len(values) % (_WORD // size)))
+    rows = padded.reshape(-1, _WORD // size)
+    return (rows << _shifts(size)).sum(1, dtype=jnp.uint32)
 
 
-def _padded(values, multiple):
-    return jnp.pad(values, (0, -len(values) % multiple))
+def _unpack(words, size):
+    return ((words[:, None] >> _shifts(size)) & _mask(size)).reshape(-1)
+
+
+def _shifts(size):
+    return np.arange(0, _WORD, size, dtype=np.uint32)[None]
+
+
+def _mask(size):
+    return np.uint32(2**size - 1)
+
+
+def _joined(arrays):
+    filled = [array for array in arrays if len(array)] or arrays[:1]
+    return jnp.concatenate(filled) if len(filled) > 1 else filled[0]

@@ -25,6 +25,7 @@ from fedjax_algos.wrappers.registry import wrappers
 Scale = Literal["unbiased", "least_squares"]
 Bits = Annotated[float, Range(0.5, 8)]
 _NEWTON_STEPS = 12  # the points of 2^8 have 14 digits after 9
+_CELLS = 64  # of an interval of 1; a cell is narrower than the least distance of two ends, .0169
 _SMALLEST = 32  # a block of fewer entries would take a word at one bit an entry, too
 
 
@@ -61,11 +62,13 @@ def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
 def nearest_point(z: jax.Array, bits: int) -> jax.Array:
     """The number of the nearest point, uint32: its place among the positive ones, and a sign."""
     points, _ = lloyd_max(bits)
-    ends = jnp.asarray((points[1:] + points[:-1]) / 2, jnp.float32)
-    size, place = jnp.abs(z), jnp.zeros(z.shape, jnp.uint32)
-    for half in (2**bit for bit in reversed(range(bits - 1))):  # a binary search
-        end = ends.at[place + (half - 1)].get(mode="promise_in_bounds")
-        place = jnp.where(size >= end, place + half, place)
+    ends = ((points[1:] + points[:-1]) / 2).astype(np.float32)
+    cells = np.arange(1 + math.ceil(_CELLS * ends[-1])) if len(ends) else np.arange(1)
+    before = np.searchsorted(ends, cells / _CELLS, side="right")  # and at most one end within
+    size = jnp.abs(z)
+    cell = jnp.minimum(_CELLS * size, cells[-1]).astype(jnp.int32)
+    place = jnp.asarray(before, jnp.uint32).at[cell].get(mode="clip")  # which NaN needs
+    place += size >= jnp.asarray(np.append(ends, np.inf)).at[place].get(mode="clip")
     return place | ((z < 0).astype(jnp.uint32) << (bits - 1))
 
 
@@ -94,26 +97,29 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
         ends = np.cumsum([entries for entries, _ in sections(len(y))])
         return jnp.split(y[: ends[-1]], ends[:-1])
 
+    def points_of(words, size):
+        each = zip(words, sections(size), strict=True)
+        return jnp.concatenate([point(unpack(word, n, b), b) for word, (n, b) in each])
+
     def encode(key, v):
         y = rotate(key, v)
         parts, widths = split(y), [width for _, width in sections(len(y))]
         sent = jnp.concatenate(parts)
         square = jnp.vdot(sent, sent)
         unit = jnp.sqrt(len(sent) / jnp.where(square == 0, jnp.inf, square))
-        numbers = [nearest_point(unit * part, b) for part, b in zip(parts, widths, strict=True)]
-        points = jnp.concatenate([point(n, b) for n, b in zip(numbers, widths, strict=True)])
+        words = [pack(nearest_point(unit * p, b), b) for p, b in zip(parts, widths, strict=True)]
+        points = points_of(words, len(y))
         product = jnp.vdot(points, sent)
         if scale == "unbiased":
             nonzero = jnp.where(product == 0, jnp.inf, product)
             factor = len(y) / len(sent) * square / nonzero
         else:
             factor = product / jnp.vdot(points, points)
-        return Points(factor, [pack(n, b) for n, b in zip(numbers, widths, strict=True)], key)
+        return Points(factor, words, key)
 
     def decode(message, d):
         size = padded_size(d)
-        each = zip(message.words, sections(size), strict=True)
-        points = jnp.concatenate([point(unpack(words, n, b), b) for words, (n, b) in each])
+        points = points_of(message.words, size)
         y = jnp.pad(message.scale * points, (0, size - len(points)))
         return rotate_back(message.key, y, d)
 
