@@ -68,7 +68,7 @@ def nearest_point(z: jax.Array, bits: int) -> jax.Array:
     size = jnp.abs(z)
     cell = jnp.minimum(_CELLS * size, cells[-1]).astype(jnp.int32)
     place = jnp.asarray(before, jnp.uint32).at[cell].get(mode="clip")  # which NaN needs
-    place += size >= jnp.asarray(np.append(ends, np.inf)).at[place].get(mode="clip")
+    place += size >= jnp.asarray(np.append(ends, np.float32(np.inf))).at[place].get(mode="clip")
     return place | ((z < 0).astype(jnp.uint32) << (bits - 1))
 
 
