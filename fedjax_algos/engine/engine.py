@@ -212,7 +212,7 @@ class Engine(PlacedAlgorithm):
         """
         if self.placement.layout == "auto":
             how = self.algorithm, self.placement, state, data, dispatches
-            layout = auto_layout(*how, self.sharded, self.non_finite)
+            layout = auto_layout(*how, self.sharded, self.non_finite, self._common_steps(data))
             if layout != "auto":
                 self.placement = self.placement._replace(layout=layout)
                 self._compile()
@@ -329,8 +329,11 @@ class Engine(PlacedAlgorithm):
             devices = np.where(clients < data.num_clients, devices, spread)
         order = self.placement.slot_order(dispatches.num_steps, devices)
         slots = fill_slots(dispatches, order, data.num_clients)
-        common = common_steps(self.algorithm.local, self._checked.counts_of(data))
-        return device_data, mark_equal_steps(slots, dispatches, common, data.num_clients), order
+        slots = mark_equal_steps(slots, dispatches, self._common_steps(data), data.num_clients)
+        return device_data, slots, order
+
+    def _common_steps(self, data):
+        return common_steps(self.algorithm.local, self._checked.counts_of(data))
 
     def _present(self, data, clients):
         """What the programs read in each round: of stored data, the examples of its cohort."""

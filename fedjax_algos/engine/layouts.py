@@ -58,10 +58,12 @@ def auto_layout(
     dispatches: Dispatch,
     sharded: bool,
     non_finite: NonFinite,
+    common_steps: int | None = None,
 ) -> str:
     """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU.
 
     `state` and `data` are those of a run, or their shapes; `dispatches` [cohort] are of one round.
+    `common_steps` is as for `mark_equal_steps`.
     """
     memory = accelerator_memory()
     if memory is None:
@@ -75,7 +77,7 @@ def auto_layout(
 
     def memory_of(chunk):
         slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
-        slots = mark_equal_steps(slots, own, algorithm.local.steps, data.num_clients)
+        slots = mark_equal_steps(slots, own, common_steps, data.num_clients)
         if on_device:
             rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
         else:

@@ -16,9 +16,10 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.layouts import SHARE, largest_chunk
-from fedjax_algos.engine.slots import Placement, fill_slots
+from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
 from fedjax_algos.models import models
 from fedjax_algos.participation import Cohorts
+from fedjax_algos.participation.cohorts import common_steps
 from fedjax_algos.runs.batched.sweeps import prepare_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
@@ -99,6 +100,7 @@ def bytes_of(chunk):
     state = fa.make_engine(algorithm).init(0, fa.Population(4, 4, 16))
     dispatches = one_round(Cohorts(data.counts(), LOCAL, cohort_size=4, seed=0).dispatches(1), 0)
     slots = fill_slots(dispatches, Placement(chunk).slot_order(dispatches.num_steps), 4)
+    slots = mark_equal_steps(slots, dispatches, common_steps(LOCAL, data.counts()), 4)
     traced = FederatedRound(algorithm, Placement(chunk)).run_round
     program = jax.jit(traced, donate_argnums=0).lower(state, data, slots).compile()
     sizes = program.memory_analysis()

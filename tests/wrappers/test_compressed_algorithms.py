@@ -24,7 +24,8 @@ SETS = [(0, 1), (3, 0)]
 POPULATION = fa.Population(4, 2, 17)
 ONE_EACH = list({case.name: case for case in CASES}.values())
 WRAPPERS = [
-    "randk:fraction=0.3",
+    "eden:bits=2",
+    "klevel:levels=4",
     "topk:fraction=0.3,feedback=ef",
     "topk:fraction=0.3,feedback=ef21",
     "randk:fraction=0.3,feedback=diana",
