@@ -51,8 +51,8 @@ def test_options_that_do_not_fit_are_refused_by_name():
         "eden:bits=9": "eden: bits=9 is out of range",
         "drive:scale=matched": "drive: scale='matched' is unknown",
         "sparse_ternary:fraction=0": "sparse_ternary: fraction=0 is out of range",
-        "scaled_sign:feedback=diana": "this codec is biased",
-        "eden:scale=least_squares,feedback=diana": "this codec is biased",
+        "scaled_sign:feedback=diana": "the codec is biased",
+        "eden:scale=least_squares,feedback=diana": "the codec is biased",
     }.items():
         with pytest.raises(ValueError, match=reason):
             fa.wrappers.wrap(algorithm, spec)

@@ -155,10 +155,10 @@ def _refuse(name, algorithm, codec, feedback):
         reason = "its server compares the updates with each other, which would all be equal"
         fix = "give feedback=ef or none"
     elif feedback == "diana" and codec.variance is None:
-        reason = "this codec is biased"
+        reason = "the codec is biased"
         fix = "give feedback=ef or ef21, or an unbiased codec"
     if reason:
-        raise ValueError(f"{name}: feedback={feedback} is not for this algorithm: {reason}; {fix}")
+        raise ValueError(f"{name}: feedback={feedback} does not fit: {reason}; {fix}")
 
 
 def _check_uniform(name, algorithm, stack):
