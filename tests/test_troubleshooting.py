@@ -170,6 +170,7 @@ class Told:
     def unbounded(self):
         run_round, population = fa.pure_round(engine_of().algorithm), fa.Population(4, 2, 17)
         start, dispatches = run_round.init(0, population), first_dispatches()
+        dispatches = dispatches._replace(num_steps=jnp.asarray(dispatches.num_steps))
 
         def norm(params):
             state = start._replace(server=start.server._replace(params=params))

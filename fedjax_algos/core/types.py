@@ -101,7 +101,7 @@ def with_arrays(dispatches: Dispatch) -> Dispatch:
         return dispatches
     steps = np.full(jnp.shape(dispatches.client), dispatches.num_steps.number, np.int32)
     with jax.ensure_compile_time_eval():  # no tracer, so that a loop knows its length
-        return dispatches._replace(num_steps=jnp.asarray(steps))
+        return dispatches._replace(num_steps=jax.device_put(steps))
 
 
 class Model(NamedTuple):

@@ -83,7 +83,7 @@ def _draw(seed, rounds, num_clients, cohort_size):
 def _draw_block(seed, number, num_clients, cohort_size):
     """The cohorts of 16 rounds, which several calls may want; those of the last ones are kept."""
     rounds = np.int32(number * len(_BLOCK)) + _BLOCK
-    return np.asarray(_draw(np.uint32(seed), rounds, num_clients, cohort_size))
+    return np.array(_draw(np.uint32(seed), rounds, num_clients, cohort_size))  # no device's memory
 
 
 def idle_device() -> jax.Device | None:

@@ -109,7 +109,7 @@ def test_unknown_layouts_are_refused(layout):
 
 @pytest.mark.slow
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
-    """With a prelude, after a first round; test_sharded_data.py has rows of client state."""
+    """With a prelude, once all is compiled; test_sharded_data.py has rows of client state."""
     toy = small_network()
     counts = np.array([5, 1, 8, 3])
     algorithm = Case("mime", {}).build(toy.problem, LOCAL)
@@ -117,6 +117,7 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
     state = engine.init(0, POPULATION)
     dispatches = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
     state, _ = engine.round(state, toy.data, one_round(dispatches, 3))
+    state, _ = engine.rounds(state, toy.data, dispatches)
     request.getfixturevalue("unreadable")
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
