@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Algorithm
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.quantised import round_at_random
 from fedjax_algos.wrappers.registry import wrappers
 
 DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn"]
@@ -20,9 +21,7 @@ def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
     _, exponent = jnp.frexp(v)  # of 2^(exponent - 1) <= |v|
     lowest = max(int(info.minexp), _SMALLEST + info.nmant)
     gap = jnp.ldexp(jnp.float32(1), jnp.maximum(exponent - 1, lowest) - info.nmant)
-    below = jnp.floor(v / gap)
-    up = jax.random.uniform(key, v.shape, jnp.float32) < v / gap - below
-    return (below + up) * gap
+    return round_at_random(key, v / gap) * gap
 
 
 def cast_codec(dtype: DType, stochastic: bool) -> Codec:

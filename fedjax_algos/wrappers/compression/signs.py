@@ -19,7 +19,7 @@ from fedjax_algos.wrappers.compression.bits import (
 )
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
-from fedjax_algos.wrappers.compression.sparse import Fraction, entries_sent
+from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
 from fedjax_algos.wrappers.registry import wrappers
 
 
@@ -63,7 +63,7 @@ def sparse_ternary_codec(fraction: float) -> Codec:
         entries = unpack(message.entries, k, 1 + low_bits(k, d))
         positions = unpack_ascending(entries >> 1, message.high, d)
         signed = jnp.where(entries & 1 == 1, -message.magnitude, message.magnitude)
-        return jnp.zeros(d, jnp.float32).at[positions].set(signed, unique_indices=True)
+        return at_positions(positions, signed, d)
 
     return Codec(encode, decode)
 
