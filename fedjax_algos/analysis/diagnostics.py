@@ -22,6 +22,7 @@ from fedjax_algos.core.local_training import Correction, full_gradient, local_tr
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.slots import Layout
@@ -142,7 +143,7 @@ def client_drift(
     """
     check_choice("shadow", shadow, ("all", "cohort"))
     filled = dispatches.client < data.num_clients
-    dispatches = jax.tree.map(lambda leaf: leaf[filled], dispatches)
+    dispatches = jax.tree.map(lambda leaf: leaf[filled], with_arrays(dispatches))
     clients = dispatches.client if shadow == "cohort" else np.arange(data.num_clients)
     steps, seed = max(int(np.max(dispatches.num_steps)), 1), jnp.asarray(seed, jnp.uint32)
     shadows = _shadows(problem, local, steps, model, data, clients, dispatches.learning_rate, seed)

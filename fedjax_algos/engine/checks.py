@@ -27,6 +27,7 @@ from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import row_sharding
@@ -113,18 +114,20 @@ class StateCheck:
 
     def check(
         self, state: FederatedState, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
-    ) -> None:
-        """Raises for what a round cannot be computed with; `axes` are those of the dispatches."""
+    ) -> Dispatch:
+        """The dispatches as arrays, with `axes`; raises for what no round can be computed with."""
         self.check_state(state, data)
-        self.check_dispatches(data, dispatches, axes)
+        dispatches = self.check_dispatches(data, dispatches, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
         if axes[-1] == "cohort" and not isinstance(state.dispatched, tuple) and not traced:
             check_no_repeats(dispatches, data.num_clients)
+        return dispatches
 
     def check_dispatches(
         self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
-    ) -> None:
-        """Raises ValueError for dispatches of other shapes, or, unless traced, out of range."""
+    ) -> Dispatch:
+        """The dispatches as arrays; ValueError for other shapes or, unless traced, out of range."""
+        dispatches = with_arrays(dispatches) if isinstance(dispatches, Dispatch) else dispatches
         check_dispatches(dispatches, data.num_clients, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
         known = self.counts_of(data) if isinstance(data, FederatedData) else None
@@ -139,11 +142,12 @@ class StateCheck:
                 raise ValueError(f"client {client[place]} {found} {counts[place]}; {fix}")
         reverse = self.algorithm.local.reverse
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
-            return
+            return dispatches
         most, bound = np.asarray(dispatches.num_steps).max(), reverse.max_steps
         found = f"dispatches have num_steps={most}, but local.reverse has max_steps={bound}"
         fix = "make the bounds with differentiable(local, data.counts())"
         require(most <= bound, f"{found}; {fix}")
+        return dispatches
 
     def counts_of(self, data: DeviceData) -> np.ndarray | None:
         """The clients' numbers of examples, read once; None if they are traced."""

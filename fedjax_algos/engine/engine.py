@@ -239,7 +239,7 @@ class Engine(PlacedAlgorithm):
           ValueError: if the data are not on the engine's devices, or a client with state is twice
             in the cohort.
         """
-        self._checked.check(state, data, dispatches, ("cohort",))
+        dispatches = self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
         placed, dispatches, _ = self._prepare(data, dispatches)
         present = next(self._present(placed, dispatches.client[None]))
@@ -265,7 +265,7 @@ class Engine(PlacedAlgorithm):
         Raises:
           ValueError: if `number` is out of range, or the data are not on the engine's devices.
         """
-        self._checked.check(state, data, dispatches, ("rounds", "cohort"))
+        dispatches = self._checked.check(state, data, dispatches, ("rounds", "cohort"))
         given = len(dispatches.client)
         number = given if number is None else number
         fits = is_number(number, int) and 1 <= number <= given
@@ -307,7 +307,7 @@ class Engine(PlacedAlgorithm):
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_not_consumed(state.server)  # diagnostics have server states of their own
         self._checked.check_examples(data)
-        self._checked.check_dispatches(data, dispatches, ("cohort",))
+        dispatches = self._checked.check_dispatches(data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
         slots, present = None, data
         if not isinstance(data, FederatedData) or self.sharded:

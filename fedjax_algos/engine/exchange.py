@@ -32,7 +32,7 @@ from fedjax_algos.core.checks import check_like, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import sent_bytes
-from fedjax_algos.core.types import Batches
+from fedjax_algos.core.types import Batches, with_arrays
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
@@ -237,7 +237,7 @@ def count_transfer(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
     """See `Engine.transfer`."""
-    dispatch = jax.tree.map(lambda leaf: leaf[0], dispatches)
+    dispatch = jax.tree.map(lambda leaf: leaf[0], with_arrays(dispatches))
     arguments = state.server, shared_of(state), data_shapes(data), dispatch
     leaves, tree = jax.tree.flatten(arguments)
     return _transfer_of_shapes(algorithm, tree, tuple(map(jax.typeof, leaves)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.limits import accelerator_memory
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite
@@ -70,7 +71,7 @@ def auto_layout(
         return "auto"
     devices, on_device = placement.num_devices, not isinstance(state.clients, RowTable)
     size = -(-len(dispatches.client) // devices)  # one device's part of the cohort
-    own = jax.tree.map(lambda leaf: leaf[:size], dispatches)
+    own = jax.tree.map(lambda leaf: leaf[:size], with_arrays(dispatches))
     held = _held(data, len(dispatches.client), devices if sharded else 1)
     table = row_sharding(placement.mesh, data.num_clients)
     parts = devices if table is not None and not table.is_fully_replicated else 1

@@ -19,7 +19,7 @@ from fedjax_algos.core import (
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
 from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.core.types import Array, with_arrays
+from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population
 from fedjax_algos.engine.federated_round import FederatedRound
@@ -85,14 +85,13 @@ class PureRound:
             cohort, and unknown labels, if these are not traced.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
-        given, dispatches = dispatches.num_steps, with_arrays(dispatches)
-        self._checked.check(state, data, dispatches, ("cohort",))
+        given, dispatches = dispatches, self._checked.check(state, data, dispatches, ("cohort",))
         data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed by tracers
         placement = Placement(self.layout)
         order = placement.slot_order(dispatches.num_steps)
         slots = fill_slots(dispatches, order, data.num_clients)
-        if isinstance(given, EqualSteps):
-            slots = slots._replace(num_steps=given)
+        if isinstance(given.num_steps, EqualSteps):
+            slots = slots._replace(num_steps=given.num_steps)
         else:
             steps = self.algorithm.local.steps
             slots = mark_equal_steps(slots, dispatches, steps, data.num_clients)

@@ -9,6 +9,7 @@ import pytest
 from helpers import CASES, LAYOUTS, dispatches_of, one_round, small_network, stored
 
 import fedjax_algos as fa
+from fedjax_algos.analysis.diagnostics import client_drift
 from fedjax_algos.core import EqualSteps
 from fedjax_algos.core.randomness import permutation_words
 from fedjax_algos.core.types import with_arrays
@@ -157,3 +158,23 @@ def test_work_and_unequal_clients_leave_the_number_of_steps_an_array():
     assert by_epochs.num_steps.shape == (2, 3)
     equal = fa.traced_dispatches(0, [8] * 4, fa.Local(4, 0.1, epochs=1), **options)
     assert equal.num_steps == EqualSteps(2)
+
+
+def test_engines_and_counts_take_traced_dispatches():
+    """As they did when these were arrays, with the results of dispatches from the host."""
+    toy, counts = small_network(), small_network().data.counts()
+    algorithm = fa.algorithms.fedavg(toy.problem, LOCAL)
+    drawn = fa.traced_dispatches(0, counts, LOCAL, cohort_size=3, rounds=2)
+    expected = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(2)
+    engine = fa.make_engine(algorithm)
+
+    def results(dispatches):
+        state, first = engine.init(0, POPULATION), one_round(dispatches, 0)
+        distance = client_drift(toy.problem, LOCAL, state.model, toy.data, first)
+        found = engine.updates(state, toy.data, first).updates, distance
+        counted = engine.transfer(state, toy.data, first)
+        flops = fa.count_flops(algorithm, state, toy.data).of(dispatches)
+        ends = engine.round(engine.init(0, POPULATION), toy.data, first)
+        return *found, counted, flops, ends, engine.rounds(state, toy.data, dispatches)
+
+    chex.assert_trees_all_close(results(drawn), results(expected), rtol=1e-6)
