@@ -46,7 +46,7 @@ def test_options_that_do_not_fit_are_refused_by_name():
         "qsgd:norm=l1": "qsgd: norm='l1' is unknown; choose l2 or max",
         "klevel:levels=1": "klevel: levels=1 is out of range",
         "terngrad:clip=-1": "terngrad: clip=-1 is out of range",
-        "terngrad:feedback=ef": "terngrad: feedback=ef and clip=2.5; give clip=0",
+        "terngrad:feedback=ef": "terngrad: feedback=ef does not fit: a vector with.*; give clip=0",
         "eden:bits=0.4": "eden: bits=0.4 is out of range",
         "eden:bits=9": "eden: bits=9 is out of range",
         "drive:scale=matched": "drive: scale='matched' is unknown",

@@ -76,7 +76,7 @@ def test_moments_stay_non_negative(feedback):
     for kind, expected in (("moments", 0), ("vector", 1)):
         traits = fa.Traits({"x": kind}, like=lambda params: params["x"])
         algorithm = bare._replace(traits=traits)
-        (state,) = rounds_of(compress("a", algorithm, NEGATIVE, feedback), [(0,)], 1)
+        (state,) = rounds_of(compress("a", algorithm, NEGATIVE, feedback=feedback), [(0,)], 1)
         np.testing.assert_array_equal(state.server.params["x"], expected)
 
 

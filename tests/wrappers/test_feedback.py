@@ -96,7 +96,7 @@ def test_diana():
     rng = np.random.default_rng(2)
     vectors = rng.normal(size=(3, 9, 6)).astype(np.float32).astype(float)
     sets = [(0, 1), (2, 1), (0, 2), (0, 1)]
-    states = rounds_of(compress("a", sends(vectors), alternating(1.0), "diana"), sets, 3)
+    states = rounds_of(compress("a", sends(vectors), alternating(1.0), feedback="diana"), sets, 3)
     mask = np.arange(6) % 2 == 0
     expected = diana_of(vectors, sets, mask, 1.0)
     np.testing.assert_allclose(sent(states), expected, atol=1e-6)
@@ -107,7 +107,9 @@ def test_diana_without_memory_is_the_codec_alone():
     vectors = np.random.default_rng(3).normal(size=(3, 9, 6))
     plain = alternating(0.0)._replace(variance=lambda d: np.inf)
     ends = [
-        sent(rounds_of(compress("a", sends(vectors), plain, feedback), [(0, 1), (2, 1)], 3))
+        sent(
+            rounds_of(compress("a", sends(vectors), plain, feedback=feedback), [(0, 1), (2, 1)], 3)
+        )
         for feedback in ("none", "diana")
     ]
     np.testing.assert_allclose(*ends, atol=1e-12)

@@ -5,11 +5,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.quantised import round_at_random
-from fedjax_algos.wrappers.registry import wrappers
 
 DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn"]
 _SMALLEST = -126  # exponent of the smallest float32 that no processor takes for 0
@@ -36,15 +34,8 @@ def cast_codec(dtype: DType, stochastic: bool) -> Codec:
     return Codec(encode, lambda message, d: message.astype(jnp.float32))
 
 
-@wrappers.register
-def cast(
-    algorithm: Algorithm,
-    *,
-    dtype: DType = "bfloat16",
-    stochastic: bool = False,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def cast(*, dtype: DType = "bfloat16", stochastic: bool = False) -> Codec:
     """Clients send each entry in a float type of fewer bits.
 
     A message has 16 d bits, of "float8_e4m3fn" 8 d, and of "float32" 32 d, which is exact if the
@@ -53,15 +44,8 @@ def cast(
     0.002 in float8_e4m3fn.
 
     Args:
-      algorithm: what is wrapped.
       dtype: of what is sent.
       stochastic: whether an entry is rounded up or down at random, so that its mean is right unless
         it is clipped. Else it becomes the nearest number.
-      feedback: what a client remembers of what it has sent: "none", or "ef" (error feedback), or
-        "ef21"; see `compress`.
-      scope: "part" or "leaf"; the values are the same.
-
-    Raises:
-      ValueError: for an algorithm that the feedback is not for.
     """
-    return compress("cast", algorithm, cast_codec(dtype, stochastic), feedback, scope)
+    return cast_codec(dtype, stochastic)

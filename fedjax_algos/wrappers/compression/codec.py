@@ -23,8 +23,14 @@ class Codec(NamedTuple):
       decode: `(message, d) -> v~`, float32[d]; d is a Python number.
       variance: `d -> omega` of an unbiased codec, with E|v~ - v|^2 <= omega |v|^2; None for a
         biased one.
+      unbounded: why a biased codec may make a vector longer, and what to do, so that no client may
+        remember what it has lost; "" if it never does.
     """
 
     encode: Callable[[Key, jax.Array], Message]
     decode: Callable[[Message, int], jax.Array]
     variance: Callable[[int], float] | None = None
+    unbounded: str = ""
+
+
+unchanged = Codec(lambda key, v: v, lambda message, d: message, lambda d: 0.0)

@@ -4,22 +4,30 @@
 `server_update` see vectors as before, and bytes are counted of what is sent.
 """
 
+import inspect
+import typing
 import zlib
-from typing import get_args
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
 from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
+from fedjax_algos.wrappers.registry import wrappers
 
-__all__ = ["Feedback", "Scope", "compress"]
+__all__ = ["Feedback", "Scope", "codec", "codecs", "compress"]
+codecs = Registry[Codec]("codec", Codec)
 
 
 def compress(
     name: str,
     algorithm: Algorithm,
     codec: Codec,
+    *,
     feedback: Feedback = "none",
     scope: Scope = "part",
 ) -> Algorithm:
@@ -32,8 +40,8 @@ def compress(
       name: the wrapper's, for messages and random numbers.
       algorithm: what is wrapped.
       codec: how one vector is sent. It works in float32.
-      feedback: what a client keeps of each vector: nothing ("none"), what was lost ("ef"), or what
-        the server knows of it ("ef21", "diana").
+      feedback: what a client remembers of each vector: nothing ("none"), what was lost ("ef"), or
+        what the server knows of it ("ef21" and, with an unbiased codec, "diana").
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
         by itself ("leaf"). Parts are never joined, because their scales differ.
 
@@ -43,6 +51,8 @@ def compress(
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
+    if codec is unchanged and feedback in ("none", "ef"):
+        return algorithm
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
     if feedback != "none":
         return with_feedback(name, algorithm, coding, feedback)
@@ -65,3 +75,54 @@ def compress(
     return wrapped._replace(
         prelude=prelude._replace(client_update=first_update, decode=first.decode)
     )
+
+
+def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[..., Algorithm]:
+    """Decorates a function that makes a codec: makes a wrapper of its name of it.
+
+    The wrapper has the function's options and, with their descriptions, those of `compress`.
+
+    Args:
+      factory: `(*, options) -> Codec`, with its options described under `Args:`.
+      scope: the default of the option `scope`.
+    """
+    name, hints = factory.__name__, typing.get_type_hints(factory, include_extras=True)
+
+    def wrapper(algorithm: Algorithm, **options: Any) -> Algorithm:
+        given = {each.name: options.pop(each.name) for each in shared if each.name in options}
+        return compress(name, algorithm, factory(**options), **{"scope": scope, **given})
+
+    own = [
+        each.replace(annotation=hints.get(each.name, each.annotation))
+        for each in inspect.signature(factory).parameters.values()
+    ]
+    shared = [
+        each.replace(default=scope) if each.name == "scope" else each
+        for each in inspect.signature(compress).parameters.values()
+        if each.kind is each.KEYWORD_ONLY
+    ]
+    algorithm = next(iter(inspect.signature(wrapper).parameters.values()))
+    parameters = [algorithm, *own, *shared]
+    wrapper.__name__ = wrapper.__qualname__ = name
+    wrapper.__module__ = factory.__module__
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    wrapper.__annotations__["return"] = Algorithm
+    wrapper.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=Algorithm)
+    wrapper.__doc__ = _described(factory)
+    return wrapper
+
+
+def register(factory: Callable[..., Codec] | None = None, *, scope: Scope = "part") -> Any:
+    """Decorates a function that makes a codec: adds it to `codecs`, and its wrapper to theirs."""
+    if factory is None:
+        return partial(register, scope=scope)
+    return wrappers.register(codec(codecs.register(factory), scope=scope))
+
+
+def _described(factory):
+    """The docstring of a wrapper: the codec's, and what `compress` says of its options."""
+    rule, _, own = inspect.cleandoc(factory.__doc__ or "").partition("\n\nArgs:\n")
+    text = inspect.cleandoc(compress.__doc__ or "")
+    shared = text[text.index("  feedback: ") :]
+    lines = [rule, "", "Args:", "  algorithm: what is wrapped.", *[own] * bool(own), shared]
+    return "\n".join(lines)

@@ -154,6 +154,8 @@ def _refuse(name, algorithm, codec, feedback):
     elif feedback != "ef" and algorithm.traits.reduce == "stack":
         reason = "its server compares the updates with each other, which would all be equal"
         fix = "give feedback=ef or none"
+    elif codec.unbounded:
+        reason, _, fix = codec.unbounded.partition("; ")
     elif feedback == "diana" and codec.variance is None:
         reason = "the codec is biased"
         fix = "give feedback=ef or ef21, or an unbiased codec"

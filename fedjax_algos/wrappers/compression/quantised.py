@@ -11,14 +11,11 @@ from typing import Annotated, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import NonNegative, Range
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
-from fedjax_algos.wrappers.registry import wrappers
 
 Norm = Literal["l2", "max"]
 _MAX_LEVELS = 2**16
@@ -135,7 +132,10 @@ def terngrad_codec(clip: float = 0.0) -> Codec:
         symbols = unpack(message.words, d, 2)  # 0, 1, and 2 for -1
         return message.scales * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
 
-    return Codec(encode, decode, None if clip else lambda d: (math.sqrt(d) - 1) / 2)
+    if clip:
+        reason = "a vector with its largest entries clipped may be made many times longer"
+        return Codec(encode, decode, unbounded=f"{reason}; give clip=0, or feedback=none")
+    return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2)
 
 
 def natural_codec() -> Codec:
@@ -152,16 +152,8 @@ def natural_codec() -> Codec:
     return Codec(encode, decode, lambda d: 1 / 8)
 
 
-@wrappers.register
-def qsgd(
-    algorithm: Algorithm,
-    *,
-    levels: Levels = 127,
-    bucket: Bucket = 0,
-    norm: Norm = "l2",
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
     """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
 
     Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
@@ -173,28 +165,17 @@ def qsgd(
     levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
 
     Args:
-      algorithm: what is wrapped.
       levels: s, from 1 to 65535.
       bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
         experiments have 128 to 8192.
       norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
         paper's experiments.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("qsgd", algorithm, qsgd_codec(levels, bucket, norm), feedback, scope)
+    return qsgd_codec(levels, bucket, norm)
 
 
-@wrappers.register
-def klevel(
-    algorithm: Algorithm,
-    *,
-    levels: LevelsWithEnds = 16,
-    rotate: bool = False,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
     """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
 
     Each entry is rounded at random to one of the two levels around it, so that the mean is the
@@ -206,24 +187,14 @@ def klevel(
     a rotation of its own.
 
     Args:
-      algorithm: what is wrapped.
       levels: k, from 2 to 65536.
       rotate: whether vectors are rotated by the randomised Hadamard transform.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("klevel", algorithm, klevel_codec(levels, rotate), feedback, scope)
+    return klevel_codec(levels, rotate)
 
 
-@wrappers.register
-def terngrad(
-    algorithm: Algorithm,
-    *,
-    clip: NonNegative = 2.5,
-    feedback: Feedback = "none",
-    scope: Scope = "leaf",
-) -> Algorithm:
+@register(scope="leaf")
+def terngrad(*, clip: NonNegative = 2.5) -> Codec:
     """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
 
     Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
@@ -234,36 +205,18 @@ def terngrad(
     is 0, they are not clipped.
 
     Args:
-      algorithm: what is wrapped.
       clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
-
-    Raises:
-      ValueError: for `feedback` and `clip` together, because the error may then be many times
-        |v|^2, and it is not known how many times.
     """
-    fix = "give clip=0, or feedback=none"
-    require(feedback == "none" or not clip, f"terngrad: feedback={feedback} and {clip=}; {fix}")
-    return compress("terngrad", algorithm, terngrad_codec(clip), feedback, scope)
+    return terngrad_codec(clip)
 
 
-@wrappers.register
-def natural(
-    algorithm: Algorithm, *, feedback: Feedback = "none", scope: Scope = "part"
-) -> Algorithm:
+@register
+def natural() -> Codec:
     """Natural compression: each entry is one of the two powers of two around it.
 
     `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
     (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
     exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
     changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
-
-    Args:
-      algorithm: what is wrapped.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("natural", algorithm, natural_codec(), feedback, scope)
+    return natural_codec()

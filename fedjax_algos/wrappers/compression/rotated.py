@@ -14,13 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Range
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
-from fedjax_algos.wrappers.registry import wrappers
 
 Scale = Literal["unbiased", "least_squares"]
 Bits = Annotated[float, Range(0.5, 8)]
@@ -158,15 +156,8 @@ def in_blocks(codec: Codec) -> Codec:
     return codec._replace(encode=encode, decode=decode)
 
 
-@wrappers.register
-def drive(
-    algorithm: Algorithm,
-    *,
-    scale: Scale = "unbiased",
-    blocks: bool = False,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """DRIVE: the signs of the rotated vector, one bit an entry: `v~ = S R^-1 sign(R v)`.
 
     R is the randomised Hadamard transform, whose key both ends know (Vargaftik et al.,
@@ -176,26 +167,14 @@ def drive(
     Deviations: those of `eden`.
 
     Args:
-      algorithm: what is wrapped.
       scale: see `eden`.
       blocks: see `eden`.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or, with the unbiased scale, "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("drive", algorithm, _codec(1, scale, blocks), feedback, scope)
+    return _codec(1, scale, blocks)
 
 
-@wrappers.register
-def eden(
-    algorithm: Algorithm,
-    *,
-    bits: Bits = 1,
-    scale: Scale = "unbiased",
-    blocks: bool = False,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """EDEN: each entry of the rotated vector becomes one of `2^b` points: `v~ = S R^-1 c`.
 
     R is the randomised Hadamard transform, whose key both ends know, `y = R v`, and c_j is the
@@ -212,18 +191,14 @@ def eden(
     uniformly random rotations both are the same.
 
     Args:
-      algorithm: what is wrapped.
       bits: b, from .5 to 8. With a fraction, some entries get one bit more; below 1, this share of
         the entries is sent, and the estimate divided by it.
       scale: S. "unbiased" is `|y|^2 / <c, y>`; "least_squares" is `<c, y> / |c|^2`, which has the
         least error for one client, but is biased, so use it with error feedback.
       blocks: whether the vector is split into blocks whose sizes are powers of two, each with a
         scale, so that at most 15 entries of padding are sent.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback), "ef21" or, with the unbiased scale, "diana"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("eden", algorithm, _codec(bits, scale, blocks), feedback, scope)
+    return _codec(bits, scale, blocks)
 
 
 def _codec(bits, scale, blocks):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm
 from fedjax_algos.wrappers.compression.bits import (
     low_bits,
     pack,
@@ -18,9 +17,8 @@ from fedjax_algos.wrappers.compression.bits import (
     unpack_ascending,
 )
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
+from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.registry import wrappers
 
 
 class Signs(NamedTuple):
@@ -68,33 +66,19 @@ def sparse_ternary_codec(fraction: float) -> Codec:
     return Codec(encode, decode)
 
 
-@wrappers.register
-def scaled_sign(
-    algorithm: Algorithm, *, feedback: Feedback = "none", scope: Scope = "part"
-) -> Algorithm:
+@register
+def scaled_sign() -> Codec:
     """Scaled sign: `v~ = |v|_1 / d sign(v)`, where the sign of 0 is 1.
 
     It is the compressor with which Karimireddy et al. show that signs need error feedback
     (https://arxiv.org/abs/1901.09847). An entry takes 1 bit, and a vector 32 for its scale. It is
     biased; its error is `|v|^2 - |v|_1^2 / d`.
-
-    Args:
-      algorithm: what is wrapped.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback) or "ef21"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    return compress("scaled_sign", algorithm, scaled_sign_codec(), feedback, scope)
+    return scaled_sign_codec()
 
 
-@wrappers.register
-def sparse_ternary(
-    algorithm: Algorithm,
-    *,
-    fraction: Fraction = 0.01,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
     """Sparse ternary compression: the k entries of largest magnitude become `mu sign(v_j)`.
 
     mu is the mean of their magnitudes (STC, Sattler et al., https://arxiv.org/abs/1903.02891). It
@@ -106,11 +90,6 @@ def sparse_ternary(
     not the broadcast.
 
     Args:
-      algorithm: what is wrapped.
       fraction: k/d, above 0 and at most 1; the paper uses 1/25 to 1/400. k is rounded up.
-      feedback: what a client remembers of what it has sent: "none", "ef" (error
-        feedback) or "ef21"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update ("part"), or each leaf.
     """
-    codec = sparse_ternary_codec(fraction)
-    return compress("sparse_ternary", algorithm, codec, feedback, scope)
+    return sparse_ternary_codec(fraction)

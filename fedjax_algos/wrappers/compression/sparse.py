@@ -6,13 +6,12 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Key
+from fedjax_algos.core import Key
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
-from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, compress
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.compression.codec import Codec, unchanged
+from fedjax_algos.wrappers.compression.compress import register
 
 Fraction = Annotated[float, Range(0, 1, low_open=True)]
 
@@ -62,14 +61,8 @@ def topk_codec(fraction: float) -> Codec:
     return Codec(encode, decode)
 
 
-@wrappers.register
-def topk(
-    algorithm: Algorithm,
-    *,
-    fraction: Fraction = 0.01,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def topk(*, fraction: Fraction = 0.01) -> Codec:
     """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
 
     `v~_j = v_j` for the k largest `|v_j|`, with `k = ceil(fraction d)`, and else 0. It is biased,
@@ -81,19 +74,9 @@ def topk(
     https://arxiv.org/abs/1809.07599.
 
     Args:
-      algorithm: what is wrapped.
       fraction: the share of the entries that are sent, above 0 and at most 1.
-      feedback: what a client remembers of what it has sent: "none", or "ef" (error feedback), or
-        "ef21"; see `compress`.
-      scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf"), of which at least one entry is sent.
-
-    Raises:
-      ValueError: for an algorithm that the feedback is not for.
     """
-    if fraction == 1 and feedback in ("none", "ef"):
-        return algorithm
-    return compress("topk", algorithm, topk_codec(fraction), feedback, scope)
+    return topk_codec(fraction) if fraction < 1 else unchanged
 
 
 class RandomEntries(NamedTuple):
@@ -119,14 +102,8 @@ def randk_codec(fraction: float) -> Codec:
     return Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
 
 
-@wrappers.register
-def randk(
-    algorithm: Algorithm,
-    *,
-    fraction: Fraction = 0.01,
-    feedback: Feedback = "none",
-    scope: Scope = "part",
-) -> Algorithm:
+@register
+def randk(*, fraction: Fraction = 0.01) -> Codec:
     """Clients send k random entries of each vector; the server multiplies them by d/k.
 
     `v~_j = (d/k) v_j` for k positions, drawn without replacement, with `k = ceil(fraction d)`, and
@@ -139,16 +116,6 @@ def randk(
     Learning: Strategies for Improving Communication Efficiency", https://arxiv.org/abs/1610.05492.
 
     Args:
-      algorithm: what is wrapped.
       fraction: the share of the entries that are sent, above 0 and at most 1.
-      feedback: what a client remembers of what it has sent: "none", "ef", "ef21" or "diana"; see
-        `compress`.
-      scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf"), of which at least one entry is sent.
-
-    Raises:
-      ValueError: for an algorithm that the feedback is not for.
     """
-    if fraction == 1 and feedback in ("none", "ef"):
-        return algorithm
-    return compress("randk", algorithm, randk_codec(fraction), feedback, scope)
+    return randk_codec(fraction) if fraction < 1 else unchanged
