@@ -3,6 +3,7 @@
 An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
 
+import math
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -193,6 +194,46 @@ class Prelude(NamedTuple):
     traits: Traits = Traits("vector")
 
 
+class Selection(NamedTuple):
+    """How the cohort of a round is chosen among more candidates, by numbers that these report.
+
+    The sampler draws `num_candidates(M)` clients for a cohort of M. A dispatch counts for each of
+    them: its number, its local steps and its learning rate are those it has if it is chosen. A
+    candidate that fails (`Dispatch.arrives`) reports nothing, and whoever is chosen arrives.
+
+    Attributes:
+      factor: candidates for each client of the cohort, float of at least 1.
+      value: `(model, client_state, data, dispatch, key) -> values`, numbers: what one candidate
+        reports. `model` is the server's.
+      choose: `(values, dispatches, answered, cohort_size, key) -> int32[cohort_size]`: positions
+        of the chosen ones in leaves [candidates], each at most once. `answered`, bool[candidates],
+        is False for empty slots and candidates that fail; to choose one leaves a slot empty.
+      asks: whether candidates download what the algorithm broadcasts, and send their values. If
+        not, the server knows these, and only the chosen clients download.
+    """
+
+    factor: float
+    value: Callable[[Model, ClientState, ClientData, Dispatch, Key], Any]
+    choose: Callable[[Any, Dispatch, jax.Array, int, Key], jax.Array]
+    asks: bool = True
+
+    def num_candidates(self, cohort_size: int) -> int:
+        """`factor * cohort_size`, rounded up.
+
+        Args:
+          cohort_size: M, the number of clients that are chosen.
+        """
+        return math.ceil(self.factor * cohort_size * (1 - 1e-12))
+
+    def cohort_size(self, num_candidates: int) -> int:
+        """M, the inverse of `num_candidates`.
+
+        Args:
+          num_candidates: what `num_candidates(M)` has returned.
+        """
+        return max(1, math.floor(num_candidates / self.factor * (1 + 1e-12)))
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm: pure functions, in the order in which a round calls them.
 
@@ -219,6 +260,7 @@ class Algorithm(NamedTuple):
       problem: the model and the loss.
       local: how clients train.
       prelude: a first exchange of the round, or None.
+      selection: how the cohort is chosen by what candidates report, or None.
       traits: what it declares about itself.
     """
 
@@ -234,6 +276,7 @@ class Algorithm(NamedTuple):
     decode: Callable[[Any], Update] = as_sent
     client_init: Callable[[Params, Key], ClientState] = stateless
     prelude: Prelude | None = None
+    selection: Selection | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None
     traits: Traits = Traits()
 

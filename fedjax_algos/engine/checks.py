@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
-from fedjax_algos.core.algorithm import PartKind, kinds
+from fedjax_algos.core.algorithm import PartKind, Selection, kinds
 from fedjax_algos.core.checks import (
     check_dispatches,
     check_functions,
@@ -45,6 +45,10 @@ _OF_ALGORITHM = _OF_BOTH | {
     "init": "params population", "client_init": "params key",
     "client_update": "broadcast client_state data dispatch key",
 }  # fmt: skip
+_OF_SELECTION = {
+    "value": "model client_state data dispatch key",
+    "choose": "values dispatches answered cohort_size key",
+}
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
 
@@ -57,6 +61,10 @@ def check_algorithm(algorithm: Algorithm) -> None:
     check_functions(algorithm, _OF_ALGORITHM)
     if algorithm.personal is not None:
         check_functions(algorithm, {"personal": "server client_state"})
+    if algorithm.selection is not None:
+        fix = "give Selection(factor, value, choose), or None"
+        check_kind("selection", algorithm.selection, Selection, fix)
+        check_functions(algorithm.selection, _OF_SELECTION)
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")

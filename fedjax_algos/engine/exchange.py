@@ -227,10 +227,26 @@ class Transfer(NamedTuple):
     Attributes:
       download: bytes that a client receives.
       upload: bytes that it sends.
+      report: bytes of what a candidate reports if it is asked, before the cohort is chosen; None if
+        nobody is asked.
     """
 
     download: int
     upload: int
+    report: int | None = None
+
+    def of_dispatches(self, number: int, lost: int, chosen: int | None) -> tuple[int, int]:
+        """(downloaded, uploaded) bytes of so many dispatches, of whom `chosen` have trained.
+
+        Args:
+          number: of dispatches, or of candidates.
+          lost: how many of them have failed.
+          chosen: how many of the others were chosen; None for all.
+        """
+        trained = number - lost if chosen is None else chosen
+        if self.report is None:
+            return (number if chosen is None else chosen) * self.download, trained * self.upload
+        return number * self.download, (number - lost) * self.report + trained * self.upload
 
 
 def count_transfer(
@@ -251,4 +267,14 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     first, update, _ = shapes.updates(algorithm)
     statistics = sent_bytes(arguments[1].statistics)
     down, up = sent_bytes(shapes.received), sent_bytes((first, update))
-    return Transfer(down + statistics, up + statistics)
+    report, selection = None, algorithm.selection
+    if selection is not None and selection.asks:
+        reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
+        report = sent_bytes(reported)
+    return Transfer(down + statistics, up + statistics, report)
+
+
+def _value(selection, params, shapes):
+    """What one candidate reports."""
+    model = shapes.view.model(params)
+    return selection.value(model, shapes.row, shapes.view, shapes.dispatch, shapes.key)

@@ -31,6 +31,7 @@ class Position(NamedTuple):
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
     lost: Any = ()  # int64[]: dispatches that failed; () if none can
+    chosen: Any = ()  # int64[]: who was chosen among candidates; () if all are
 
 
 class Cohorts:
@@ -47,6 +48,7 @@ class Cohorts:
       sampler: draws the cohorts; see `samplers`.
       work: how much of its local update each client finishes; see `local_works`. None for all.
       failures: which clients fail to answer after their training; see `failures`. None for none.
+      chosen: how many clients of a cohort are then chosen, if these are candidates; None for all.
 
     Raises:
       ValueError: for counts that are not whole and at least 1, a cohort larger than the population,
@@ -63,6 +65,7 @@ class Cohorts:
         sampler: Sampler = uniform_cohorts,
         work: LocalWork | None = None,
         failures: Failures | None = None,
+        chosen: int | None = None,
     ):
         if work is not None:
             fix = "give one of participation.local_works, such as partial()"
@@ -77,6 +80,8 @@ class Cohorts:
         self.dispatched, self.steps_done = np.zeros((2, len(counts)), np.int32)
         self.next_round = 0
         self.lost: Any = () if failures is None else np.int64(0)
+        self.most_chosen = chosen
+        self.chosen: Any = () if chosen is None else np.int64(0)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -112,6 +117,8 @@ class Cohorts:
         np.add.at(self.steps_done, clients, num_steps)
         if self.failures is not None:
             self.lost = self.lost + filled.sum() - np.sum(arrives)
+        if self.most_chosen is not None:
+            self.chosen = self.chosen + chosen_in(filled, arrives, self.most_chosen).sum()
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = number if self.local.rate_by == "dispatch" else step
@@ -162,7 +169,7 @@ class Cohorts:
 
     def position(self) -> Position:
         """How far the dispatches have been drawn, to go on from there with `go_to`."""
-        counted = self.dispatched.copy(), self.steps_done.copy(), self.lost
+        counted = self.dispatched.copy(), self.steps_done.copy(), self.lost, self.chosen
         return Position(np.int32(self.next_round), *counted)
 
     def go_to(self, position: Position) -> None:
@@ -174,12 +181,18 @@ class Cohorts:
         self.next_round = int(position.next_round)
         self.dispatched = np.array(position.dispatched, np.int32)
         self.steps_done = np.array(position.steps_done, np.int32)
-        self.lost = position.lost
+        self.lost, self.chosen = position.lost, position.chosen
 
     def __repr__(self) -> str:
         own = {name: getattr(self, name) for name in ("seed", "next_round")}
         sizes = {"clients": len(self.counts), "cohort_size": self.cohort_size}
         return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
+
+
+def chosen_in(filled: np.ndarray, arrives: Any, most: int) -> np.ndarray:
+    """int64[rounds]: how many of the candidates of each round are chosen, at most `most`."""
+    answered = filled if isinstance(arrives, tuple) else filled & arrives
+    return np.minimum(answered.sum(-1, dtype=np.int64), most)
 
 
 def may_leave_empty(sampler: Any) -> bool:

@@ -15,6 +15,8 @@ from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
+from fedjax_algos.wrappers.selection.oort import oort
+from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
 
 __all__ = [
     "Codec",
@@ -30,6 +32,8 @@ __all__ = [
     "klevel",
     "mean",
     "natural",
+    "oort",
+    "power_of_choice",
     "qsgd",
     "randk",
     "replay",

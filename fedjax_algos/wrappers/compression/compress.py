@@ -17,7 +17,7 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
 from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.registry import check_order, wrappers
 
 __all__ = ["Feedback", "Scope", "codec", "codecs", "compress"]
 codecs = Registry[Codec]("codec", Codec)
@@ -49,6 +49,7 @@ def compress(
       ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
         not for.
     """
+    check_order(name, algorithm)
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
     if codec is unchanged and feedback in ("none", "ef"):
