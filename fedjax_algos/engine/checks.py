@@ -63,13 +63,17 @@ def check_algorithm(algorithm: Algorithm) -> None:
         check_functions(algorithm.prelude, _OF_PRELUDE)
         phases.append(algorithm.prelude)
     for phase in phases:
+        if phase.download is not None:
+            check_functions(phase, {"download": "server group"})
         check_kind("traits", phase.traits, Traits, "give fedjax_algos.Traits(...)")
         check_kind(
             "Traits: asynchrony", phase.traits.asynchrony, Asynchrony, "give Asynchrony(...)"
         )
         check_choice("Traits: reduce", phase.traits.reduce, ("sum", "stack"))
-        for kind in kinds(phase.traits.parts):
-            check_choice("Traits: parts", kind, get_args(PartKind))
+        check_choice("Traits: catch_up", phase.traits.catch_up, ("", "sum", "full"))
+        for field in ("parts", "broadcast"):
+            for kind in kinds(getattr(phase.traits, field)):
+                check_choice(f"Traits: {field}", kind, get_args(PartKind))
 
 
 def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:

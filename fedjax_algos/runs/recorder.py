@@ -160,7 +160,7 @@ def costs_of_rounds(
     lost = None if isinstance(position.lost, tuple) else int(position.lost)
     return {
         "round_number": rounds,
-        "download_bytes": dispatched * transfer.download,
+        "download_bytes": transfer.downloads(position.gaps),
         "upload_bytes": (dispatched - (lost or 0)) * transfer.upload,
         "flops": flops,
         "lost": lost,
