@@ -1,12 +1,21 @@
 """Wrappers: what happens to the updates of any algorithm on their way to its server rule.
 
 A wrapper is a function from an algorithm to an algorithm. It changes what clients send (and the
-`decode` with which the server opens it), or puts an estimate in place of what has arrived.
+`decode` with which the server opens it) or what they receive, or puts an estimate in place of what
+has arrived.
 """
 
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import Feedback, Scope, codec, codecs, compress
+from fedjax_algos.wrappers.compression.compress import (
+    CatchUp,
+    Direction,
+    Feedback,
+    Scope,
+    codec,
+    codecs,
+    compress,
+)
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
 from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
@@ -17,7 +26,9 @@ from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
 
 __all__ = [
+    "CatchUp",
     "Codec",
+    "Direction",
     "Feedback",
     "Scope",
     "cast",
