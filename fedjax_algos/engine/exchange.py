@@ -244,7 +244,12 @@ class Transfer(NamedTuple):
     missed: int
 
     def downloads(self, gaps: np.ndarray) -> int:
-        """Bytes of all downloads of dispatches, whose `gaps` are those of a `Position`."""
+        """Bytes of the downloads of many dispatches.
+
+        Args:
+          gaps: int64[...]: dispatches by the rounds since the client's previous one; [0]: the first
+            ones of clients.
+        """
         missed = np.arange(-1, len(gaps) - 1)
         each = np.minimum(self.message + missed * self.missed, self.download)
         each[0] = self.download
