@@ -15,7 +15,7 @@ from helpers import (
     stored,
     with_statistics,
 )
-from wrapper_helpers import rounds_of, sends
+from wrapper_helpers import least_squares, rounds_of, sends
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -81,6 +81,19 @@ def test_both_rules_in_numpy(feedback):
         held = held + largest(x - held)
         np.testing.assert_allclose(found["x"], x, atol=1e-7)
     assert np.abs(x - held).max() > 1e-3  # not all has been sent
+
+
+def test_differences_converge_where_a_lossy_model_stalls():
+    """The best model has ten entries that are not 0, of which top-1 of the model sends one."""
+    problem, data, best = least_squares()
+    local = fa.Local(batch_size=1, learning_rate=0.02, steps=1)
+    bare, distances = fa.algorithms.fedavg(problem, local, weighting="uniform"), {}
+    for feedback in ("none", "ef21"):
+        algorithm = wrap(bare, f"topk:fraction=0.1,direction=down,feedback={feedback}")
+        end = run(algorithm, data, [(0, 1, 2, 3)] * 3000)[-1]
+        distances[feedback] = np.linalg.norm(end["x"] - best)
+    assert distances["none"] > 0.5
+    assert distances["ef21"] < 1e-6
 
 
 def test_an_unbiased_codec_is_divided_by_its_expansion():

@@ -38,8 +38,9 @@ def compress(
 ) -> Algorithm:
     """An algorithm whose clients send the vectors of their updates encoded by a codec.
 
-    In an algorithm with a prelude both exchanges are encoded. Counts and choices are sent as they
-    are, and statistics of the model, which the engine averages, are not encoded either.
+    With direction="down" its server does so with those of its broadcasts. In an algorithm with a
+    prelude both exchanges are encoded. Counts and choices are sent as they are, and statistics of
+    the model, which the engine averages, are not encoded either.
 
     Args:
       name: the wrapper's, for messages and random numbers.
