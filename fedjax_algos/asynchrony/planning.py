@@ -289,5 +289,8 @@ def _reason_for_rounds(algorithm: Algorithm) -> str:
         ),
         'the server compares all updates of a round with each other (reduce="stack"), but here '
         "they arrive one by one; use synchronous rounds": algorithm.traits.reduce == "stack",
+        "its broadcasts build upon each other (catch_up), so that a download, and its time, would "
+        "depend on the versions that the client has missed; give feedback=none, or use synchronous "
+        "rounds": bool(algorithm.traits.catch_up),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

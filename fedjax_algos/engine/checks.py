@@ -65,19 +65,26 @@ def check_algorithm(algorithm: Algorithm) -> None:
         fix = "give Selection(factor, value, choose), or None"
         check_kind("selection", algorithm.selection, Selection, fix)
         check_functions(algorithm.selection, _OF_SELECTION)
+        builds = algorithm.traits.catch_up and not algorithm.selection.asks
+        what = "its broadcasts build upon each other, but only clients that are chosen receive them"
+        require(not builds, f"selection: {what}; give feedback=none downwards")
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
         check_functions(algorithm.prelude, _OF_PRELUDE)
         phases.append(algorithm.prelude)
     for phase in phases:
+        if phase.download is not None:
+            check_functions(phase, {"download": "server group"})
         check_kind("traits", phase.traits, Traits, "give fedjax_algos.Traits(...)")
         check_kind(
             "Traits: asynchrony", phase.traits.asynchrony, Asynchrony, "give Asynchrony(...)"
         )
         check_choice("Traits: reduce", phase.traits.reduce, ("sum", "stack"))
-        for kind in kinds(phase.traits.parts):
-            check_choice("Traits: parts", kind, get_args(PartKind))
+        check_choice("Traits: catch_up", phase.traits.catch_up, ("", "sum", "full"))
+        for field in ("parts", "broadcast"):
+            for kind in kinds(getattr(phase.traits, field)):
+                check_choice(f"Traits: {field}", kind, get_args(PartKind))
 
 
 def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:

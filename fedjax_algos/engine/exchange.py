@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.core import (
     Algorithm,
@@ -108,6 +109,12 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
     if algorithm.prelude is None:
         return broadcast
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
+
+
+def download(algorithm: Algorithm, server: ServerState) -> list[Any]:
+    """The messages from which a client decodes what `send` returns; read for their shapes."""
+    phases: Any = filter(None, (algorithm.prelude, algorithm))
+    return [(phase.download or phase.broadcast)(server, jnp.int32(0)) for phase in phases]
 
 
 def initialised_row(
@@ -225,28 +232,44 @@ class Transfer(NamedTuple):
     """Bytes of one client in one round, the model's statistics included.
 
     Attributes:
-      download: bytes that a client receives.
+      download: bytes that a client receives; if broadcasts build upon each other, the first time.
       upload: bytes that it sends.
+      message: bytes that it receives if it has received all earlier broadcasts.
+      missed: bytes for each that it has missed, until all are as many as `download`.
       report: bytes of what a candidate reports if it is asked, before the cohort is chosen; None if
         nobody is asked.
     """
 
     download: int
     upload: int
+    message: int
+    missed: int
     report: int | None = None
 
-    def of_dispatches(self, number: int, lost: int, chosen: int | None) -> tuple[int, int]:
-        """(downloaded, uploaded) bytes of so many dispatches, of whom `chosen` have trained.
+    def downloads(self, gaps: np.ndarray, chosen: int | None = None) -> int:
+        """Bytes of the downloads of many dispatches.
 
         Args:
-          number: of dispatches, or of candidates.
-          lost: how many of them have failed.
-          chosen: how many of the others were chosen; None for all.
+          gaps: int64[...]: dispatches by the rounds since the client's previous one; [0]: the first
+            ones of clients.
+          chosen: how many of them were chosen; None for all.
         """
-        trained = number - lost if chosen is None else chosen
-        if self.report is None:
-            return (number if chosen is None else chosen) * self.download, trained * self.upload
-        return number * self.download, (number - lost) * self.report + trained * self.upload
+        if chosen is not None and self.report is None:
+            return chosen * self.download
+        missed = np.arange(-1, len(gaps) - 1)
+        each = np.minimum(self.message + missed * self.missed, self.download)
+        each[0] = self.download
+        return int((gaps * each).sum())
+
+    def uploads(self, answered: int, chosen: int | None = None) -> int:
+        """Bytes of the uploads of many dispatches.
+
+        Args:
+          answered: how many of them have not failed.
+          chosen: how many of these were chosen; None for all.
+        """
+        trained = answered if chosen is None else chosen
+        return answered * (self.report or 0) + trained * self.upload
 
 
 def count_transfer(
@@ -266,12 +289,15 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
     statistics = sent_bytes(arguments[1].statistics)
-    down, up = sent_bytes(shapes.received), sent_bytes((first, update))
+    message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
+    catch_up, up = algorithm.traits.catch_up, sent_bytes((first, update))
+    whole = sent_bytes(shapes.received) if catch_up else message
+    missed = message if catch_up == "sum" else whole
     report, selection = None, algorithm.selection
     if selection is not None and selection.asks:
         reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
         report = sent_bytes(reported)
-    return Transfer(down + statistics, up + statistics, report)
+    return Transfer(whole + statistics, up + statistics, message + statistics, missed, report)
 
 
 def _value(selection, params, shapes):

@@ -82,7 +82,8 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
     number = jax.ShapeDtypeStruct((), jnp.int32)
     row = row_shapes(algorithm, state)
     lowered = jax.jit(round_of_one).lower(row, state, data, dispatch, number, number)
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+    program = lowered.as_text() + algorithm.traits.catch_up
+    return hashlib.sha256(program.encode()).hexdigest()[:16]
 
 
 def data_fingerprint(data: RunData) -> str:

@@ -161,11 +161,10 @@ def costs_of_rounds(
         None if isinstance(number, tuple) else int(number)
         for number in (position.lost, position.chosen)
     )
-    downloaded, uploaded = transfer.of_dispatches(dispatched, lost or 0, chosen)
     return {
         "round_number": rounds,
-        "download_bytes": downloaded,
-        "upload_bytes": uploaded,
+        "download_bytes": transfer.downloads(position.gaps, chosen),
+        "upload_bytes": transfer.uploads(dispatched - (lost or 0), chosen),
         "flops": flops,
         "lost": lost,
     }

@@ -261,7 +261,8 @@ class _SynchronousRun:
         if saved is None:
             return False
         self.state = fill_state(self.state, saved.arrays, self.folder)
-        self.cohorts.go_to(fill(self.cohorts.position(), saved.arrays, "cohorts"))
+        like = self.cohorts.position().after(saved.position)
+        self.cohorts.go_to(fill(like, saved.arrays, "cohorts"))
         self.done, self.flops = saved.position, float(saved.arrays["flops"])
         recorder.restore(saved, self.state)
         return True

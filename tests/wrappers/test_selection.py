@@ -268,4 +268,4 @@ def test_bytes_of_one_client():
     state = fa.make_engine(algorithm).init(0, POPULATION)
     dispatch = one_round(dispatches_of(TOY.data, LOCAL, EVERYONE), 0)
     transfer = count_transfer(algorithm, state, TOY.data, dispatch)
-    assert transfer == (2 * 8 * 20, 2 * 8 * 20, 4)
+    assert transfer == (2 * 8 * 20, 2 * 8 * 20, 2 * 8 * 20, 2 * 8 * 20, 4)

@@ -14,7 +14,7 @@ from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.local_training import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.exchange import exchange_shapes, shared_of
+from fedjax_algos.engine.exchange import exchange_shapes, send, shared_of
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 
@@ -22,7 +22,7 @@ class ClientMemory(NamedTuple):
     """Bytes that an algorithm needs on a client, besides its examples and one step's gradient.
 
     Attributes:
-      between_rounds: of the client's state.
+      between_rounds: of the client's state, and of what later broadcasts build upon.
       in_round: of the state, of the broadcast, and of the arrays that local training changes.
       in_training: of the arrays that local training changes, and of those that one of its loops
         reads, as if nothing else were kept.
@@ -93,6 +93,8 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
         in_round = max(in_round, exchange.inputs + changed)
         in_training = max(in_training, changed + read)
     own = tree_bytes(row_shapes(algorithm, state))
+    if algorithm.traits.catch_up:
+        own += tree_bytes(jax.eval_shape(functools.partial(send, algorithm), state.server))
     return ClientMemory(own, in_round, in_training)
 
 

@@ -276,7 +276,7 @@ class Call:
         flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
         if saved is None:
             return 0, flops
-        position = stack([drawn.position() for drawn in self.cohorts])
+        position = stack([drawn.position().after(saved.position) for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
         for i, drawn in enumerate(self.cohorts):
