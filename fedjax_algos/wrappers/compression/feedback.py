@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
+from fedjax_algos.core import Algorithm, ClientState, Params, ServerState, Stack
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.wrappers.compression.coding import Coding
-from fedjax_algos.wrappers.replay import replay, weights_of
+from fedjax_algos.wrappers.replay import replaced, replay, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
 _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
@@ -32,11 +32,14 @@ class Row(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server state of the algorithm, and the mean of the memories of all N clients."""
+    """The server state of the algorithm, and what a rule remembers.
+
+    With "ef21" and "diana" that is the mean of the memories of all N clients.
+    """
 
     params: Params
     rest: ServerState  # of the algorithm, with params=()
-    memory: Vectors
+    memory: Any
     num_clients: jax.Array  # float[]: N
 
     @property
@@ -44,7 +47,7 @@ class Server(NamedTuple):
         """The server state of the algorithm."""
         return self.rest._replace(params=self.params)
 
-    def put(self, inner: ServerState, memory: Vectors) -> "Server":
+    def put(self, inner: ServerState, memory: Any) -> "Server":
         """The state after a round."""
         return self._replace(params=inner.params, rest=inner._replace(params=()), memory=memory)
 
@@ -99,41 +102,45 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     if feedback == "ef":
         return wrapped
 
-    def estimate(server, total, count):
-        """The estimate U of each vector and the new mean of all memories."""
+    def estimate(server, stack, count):
+        """The estimate U of each vector, and the new mean of all memories."""
+        _check_uniform(name, wrapped, stack)
+        total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
         mean = jax.tree.map(lambda c: c / server.num_clients.astype(c.dtype), total)
         if feedback == "ef21":
-            memory = jax.tree.map(jnp.add, server.memory, mean)
-            return memory, memory
-        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), server.memory, total)
-        rates = _rates(coding, total)
-        return arrived, jax.tree.map(rule.kept, total, mean, server.memory, rates)
+            found = memory = jax.tree.map(jnp.add, server.memory, mean)
+        else:
+            found = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), server.memory, total)
+            rates = _rates(coding, total)
+            memory = jax.tree.map(rule.kept, total, mean, server.memory, rates)
+        return _non_negative_moments(algorithm.traits.parts, found), memory
 
-    return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
+    first = partial(_first_memory, parts, algorithm)
+    return with_server_memory(name, wrapped, first, estimate)
 
 
-def _with_server_memory(name, algorithm, kinds_of_u, estimate):
+def with_server_memory(
+    name: str,
+    algorithm: Algorithm,
+    first: Callable[[Params], Any],
+    estimate: Callable[[Any, Stack, jax.Array], tuple[list[Any], Any]],
+) -> Algorithm:
     """The algorithm, whose server puts an estimate that it remembers in place of all updates.
 
-    `estimate` is `(server, total, count) -> (vectors, memory)`, with the sum of what has arrived.
+    `first` is `params -> memory`, and `estimate` is `(server, stack, count) -> (vectors, memory)`.
     """
-    parts, personal = algorithm.traits.parts, algorithm.personal
-    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
+    personal = algorithm.personal
 
     def init(params, population):
-        server = Server((), (), [], jnp.asarray(population.num_clients, float))
-        memory = _first_memory(parts, algorithm, params)
-        return server.put(algorithm.init(params, population), memory)
+        server = Server((), (), first(params), jnp.asarray(population.num_clients, float))
+        return server.put(algorithm.init(params, population), server.memory)
 
     def server_update(server, stack, count, group):
-        _check_uniform(name, algorithm, stack)
-        total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
-        vectors, memory = estimate(server, total, count)
-        vectors = _non_negative_moments(kinds_of_u, vectors)
-        of_round = replay(name, algorithm, lambda *_: vectors)
-        inner = of_round.server_update(server.inner, stack, count, group)
-        return server.put(inner, memory)
+        vectors, memory = estimate(server, stack, count)
+        sums = replaced(algorithm, stack, vectors)
+        return server.put(algorithm.server_update(server.inner, sums, count, group), memory)
 
+    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
     return replayed._replace(
         init=init,
         broadcast=lambda server, group: algorithm.broadcast(server.inner, group),
