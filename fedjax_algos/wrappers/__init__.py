@@ -7,6 +7,7 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, codec, codecs, compress
+from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
 from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
@@ -30,6 +31,7 @@ __all__ = [
     "klevel",
     "mean",
     "natural",
+    "powersgd",
     "qsgd",
     "randk",
     "replay",

@@ -51,6 +51,8 @@ def compress(
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
+    if codec.of_leaves and scope != "leaf":
+        raise ValueError(f"{name}: scope={scope} has no matrices; give scope=leaf")
     if codec is unchanged and feedback in ("none", "ef"):
         return algorithm
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
