@@ -7,6 +7,8 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, codec, codecs, compress
+from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
+from fedjax_algos.wrappers.compression.majority import majority
 from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
@@ -27,8 +29,10 @@ __all__ = [
     "compress",
     "drive",
     "eden",
+    "fetchsgd",
     "identity",
     "klevel",
+    "majority",
     "mean",
     "natural",
     "powersgd",

@@ -1,6 +1,7 @@
 """Every algorithm with compression: what runs, what is refused and why, what is sent, and where."""
 
 import math
+import re
 
 import chex
 import jax
@@ -29,10 +30,13 @@ WRAPPERS = [
     "topk:fraction=0.3,feedback=ef",
     "topk:fraction=0.3,feedback=ef21",
     "randk:fraction=0.3,feedback=diana",
+    "powersgd:rank=1,min_rate=1,feedback=ef",
+    "majority",
+    "fetchsgd:size=0.5",
 ]
 TWICE, CHOICE = "its clients send twice in a round", "its clients choose what they train"
+SEVERAL = "its clients send several vectors, whose scales differ; leave .* out"
 REFUSED = {
-    "none": {},
     "ef": {"mime": TWICE, "mimemom": TWICE, "ifca": CHOICE, "fedat": "its clients send models"},
     "ef21": {
         "mime": TWICE,
@@ -44,6 +48,11 @@ REFUSED = {
     },
 }
 REFUSED["diana"] = REFUSED["ef21"]
+REFUSED["fetchsgd"] = REFUSED["majority"] = {
+    **REFUSED["ef"],
+    "fedlga": "its server compares the updates with each other",
+    **dict.fromkeys(("scaffold", "fedgbo", "mfl", "mimelite", "mimexlite", "mimelitemom"), SEVERAL),
+}
 
 
 def uniform(case):
@@ -69,8 +78,8 @@ def test_every_algorithm_runs_or_is_refused_with_its_reason(case):
     with jax.enable_x64(False):
         bare, runs = uniform(case), []
         for spec in WRAPPERS:
-            _, _, feedback = spec.partition("feedback=")
-            reason = REFUSED[feedback or "none"].get(case.name)
+            rule = re.split("feedback=|:", spec)[-1] if "feedback" in spec else spec.split(":")[0]
+            reason = REFUSED.get(rule, {}).get(case.name)
             if reason is None:
                 runs.append(traced(spec))
                 continue
@@ -80,6 +89,17 @@ def test_every_algorithm_runs_or_is_refused_with_its_reason(case):
         end, plain = (run(algorithm, TOY.data, SETS)[-1] for algorithm in (chosen, bare))
     chex.assert_tree_all_finite(end)
     assert any(map(np.any, jax.tree.leaves(jax.tree.map(np.not_equal, end, plain))))
+
+
+@pytest.mark.parametrize("upload", ["model", "gradient"])
+def test_a_part_that_is_not_sent_is_no_vector(upload):
+    algorithm = fa.algorithms.fedgbo(TOY.problem, LOCAL, upload=upload)
+    for spec in ("majority", "fetchsgd:size=0.5"):
+        round_fn = fa.pure_round(wrap(algorithm, spec))
+        state = jax.eval_shape(lambda init=round_fn.init: init(0, POPULATION))
+        jax.eval_shape(
+            round_fn, state, TOY.data, one_round(dispatches_of(TOY.data, LOCAL, SETS), 0)
+        )
 
 
 def test_example_weights_are_refused_where_the_server_remembers():
