@@ -114,6 +114,14 @@ def test_what_is_lost_is_sent_later():
     assert lost[-1] < 0.25 * lost[0]
 
 
+def test_a_matrix_that_is_not_finite_is_left_out():
+    vectors = np.ones((3, 1, 6, 6))
+    vectors[1, 0, 2, 3], vectors[2, 0, 2, 3] = np.nan, np.inf
+    (state,) = rounds_of(fa.wrappers.powersgd(sends(vectors), rank=1), [(0, 1, 2)], 3)
+    assert (state.excluded.number, state.excluded.client) == (2, 1)
+    np.testing.assert_allclose(state.server.params["x"], -np.ones((6, 6)), rtol=1e-6)
+
+
 def test_a_part_is_no_matrix():
     with pytest.raises(ValueError, match="powersgd: scope=part has no matrices; give scope=leaf"):
         fa.wrappers.wrap(sends(np.zeros((1, 1, 4))), "powersgd:scope=part")

@@ -46,8 +46,8 @@ def compress(
         by itself ("leaf"). Parts are never joined, because their scales differ.
 
     Raises:
-      ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
-        not for.
+      ValueError: for an unknown feedback or scope, an algorithm or a codec that the feedback is not
+        for, or a codec of leaves with another scope.
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))

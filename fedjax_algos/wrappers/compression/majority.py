@@ -28,7 +28,7 @@ def sign_codec() -> Codec:
 
 
 @wrappers.register
-def majority(algorithm: Algorithm, *, magnitude: Positive = 0.001) -> Algorithm:
+def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
     """Majority vote: `U = magnitude * sign(sum_i w_i sign(v_i))` replaces each update v_i.
 
     The sign of 0 is 0 in a tie of the votes. A client has one bit for an entry, so where an entry
