@@ -16,6 +16,9 @@ from fedjax_algos.wrappers.compression.compress import (
     codecs,
     compress,
 )
+from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
+from fedjax_algos.wrappers.compression.majority import majority
+from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
 from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
@@ -39,12 +42,15 @@ __all__ = [
     "compress",
     "drive",
     "eden",
+    "fetchsgd",
     "identity",
     "klevel",
+    "majority",
     "mean",
     "natural",
     "oort",
     "power_of_choice",
+    "powersgd",
     "qsgd",
     "randk",
     "replay",
