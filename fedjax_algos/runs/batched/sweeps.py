@@ -143,7 +143,11 @@ class Sweep(NamedTuple):
         return describe(self, experiment=self.experiment, runs=len(self.runs))
 
     def of_share(self, folder: ResultsFolder) -> "Sweep":
-        """The runs that the share of a `folder` leaves to this process; none if all have ended."""
+        """The runs of a share; none of them if all have ended.
+
+        Args:
+          folder: of `open_folder` with a share, after its `begin`; without one, all runs stay.
+        """
         if folder.share is None:
             return self
         own = [(run.label, run.seed) for run in self.runs if folder.takes(run.label, run.seed)]
