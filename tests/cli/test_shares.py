@@ -221,6 +221,7 @@ def test_what_is_missing_is_told():
     assert describe_missing(missing) == "a on seed 1 and b on seeds 0, 1"
     told = "a on seed 1 (--share 1/3); b on seed 0 (--share 2/3); b on seed 1 (--share 3/3)"
     assert describe_missing(missing, shares) == told
+    assert describe_missing([("c", 0)], shares) == "c on seed 0"  # a method, and not its trials
     told = "a on seed 1 (--share 1/3); 2 more runs (--share 2/3, 3/3)"
     assert describe_missing(missing, shares, listed=1) == told
     assert describe_missing(missing, shares, listed=0) == "3 runs (--share 1/3, 2/3, 3/3)"

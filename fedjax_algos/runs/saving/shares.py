@@ -67,4 +67,6 @@ def describe_missing(
 
 
 def _options(numbers, shares):
-    return f" (--share {', '.join(f'{n}/{len(shares)}' for n in numbers)})" if shares else ""
+    """The options of shares; 0 is none, as of a search, whose runs are its trials."""
+    texts = [f"{number}/{len(shares)}" for number in numbers if number]
+    return f" (--share {', '.join(texts)})" if texts else ""
