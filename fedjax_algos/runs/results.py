@@ -27,7 +27,6 @@ from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
     ResultsFolder,
-    describe_incomplete,
     facts,
     folders_of_methods,
     missing_runs,
@@ -35,6 +34,7 @@ from fedjax_algos.runs.saving.results_folder import (
     read_rows,
     write_table,
 )  # fmt: skip
+from fedjax_algos.runs.saving.shares import describe_incomplete
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")

@@ -35,7 +35,7 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.model_file import save_model
-from fedjax_algos.runs.saving.shares import RunName, Share, describe_missing, run_name
+from fedjax_algos.runs.saving.shares import RunName, Share, run_name
 
 # besides the settings
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
@@ -366,19 +366,6 @@ def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
     ended = {(each.parts[-3], each.parts[-2]) for each in path.glob(f"runs/*/seed-*/{SUMS}")}
     runs = itertools.product(names, seeds)
     return [(label, seed) for label, seed in runs if (names[label], f"seed-{seed}") not in ended]
-
-
-def describe_incomplete(
-    path: Path, content: dict[str, Any], missing: Sequence[RunName], number: int
-) -> str:
-    """How many of a number of runs have ended, which are missing, and how to go on."""
-    shares = content.get("shares", ())
-    text = f"{str(path)!r} is not complete: {number - len(missing)} of {number} runs have ended"
-    again = "the same command, --out and --resume"
-    if shares:
-        again = f"the same command and {'their' if missing else 'any'} --share"
-    text += f"; go on with {again}, or wait for the end"
-    return f"{text}; missing: {describe_missing(missing, shares)}" if missing else text
 
 
 def _check_same(

@@ -2,8 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedjax_algos.core.files import require
 
@@ -64,6 +65,19 @@ def describe_missing(
         left = dict.fromkeys(number for (number, _), _ in others)
         texts.append(f"{more}{' more' * bool(texts)} runs{_options(left, shares)}")
     return "; ".join(texts)
+
+
+def describe_incomplete(
+    path: Path, content: Mapping[str, Any], missing: Sequence[RunName], number: int
+) -> str:
+    """How many of a number of runs have ended, which are missing, and how to go on."""
+    shares = content.get("shares", ())
+    text = f"{str(path)!r} is not complete: {number - len(missing)} of {number} runs have ended"
+    again = "the same command, --out and --resume"
+    if shares:
+        again = f"the same command and {'their' if missing else 'any'} --share"
+    text += f"; go on with {again}, or wait for the end"
+    return f"{text}; missing: {describe_missing(missing, shares)}" if missing else text
 
 
 def _options(numbers, shares):
