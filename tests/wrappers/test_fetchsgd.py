@@ -100,7 +100,7 @@ def test_sparse_updates_arrive_exactly_with_the_weights_of_the_algorithm():
     for name, leaf in vectors.items():
         expected = -(leaf[0, 0] + 3 * leaf[1, 0]) / 4
         np.testing.assert_allclose(state.server.params["x"][name], expected, rtol=1e-6)
-    np.testing.assert_array_equal(state.server.memory.error, np.zeros((5, 81)))
+    np.testing.assert_array_equal(state.server.own.error, np.zeros((5, 81)))
 
 
 @pytest.mark.parametrize("d", [1, 2, 33, 1000, 65537])
