@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-from fedjax_algos.core import Algorithm
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm, Mean
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
 from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
@@ -30,6 +33,7 @@ def compress(
     *,
     feedback: Feedback = "none",
     scope: Scope = "part",
+    measure_size: bool = False,
 ) -> Algorithm:
     """An algorithm whose clients send the vectors of their updates encoded by a codec.
 
@@ -44,16 +48,24 @@ def compress(
         what the server knows of it ("ef21" and, with an unbiased codec, "diana").
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
         by itself ("leaf"). Parts are never joined, because their scales differ.
+      measure_size: whether the training metrics have `coded_bytes_per_upload`, the mean size of an
+        upload if it had an entropy code. It costs a histogram. Of several codecs, give it to the
+        last one, whose message is sent.
 
     Raises:
-      ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
-        not for.
+      ValueError: for an unknown feedback or scope, an algorithm or a codec that the feedback is not
+        for, or a measured size of an algorithm with a prelude.
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
-    if codec is unchanged and feedback in ("none", "ef"):
-        return algorithm
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
+    if codec is unchanged and feedback in ("none", "ef"):
+        return _measured(name, algorithm, sent_bytes) if measure_size else algorithm
+    wrapped = _compressed(name, algorithm, coding, feedback)
+    return _measured(name, wrapped, coding.coded_bytes) if measure_size else wrapped
+
+
+def _compressed(name, algorithm, coding, feedback):
     if feedback != "none":
         return with_feedback(name, algorithm, coding, feedback)
 
@@ -75,6 +87,21 @@ def compress(
     return wrapped._replace(
         prelude=prelude._replace(client_update=first_update, decode=first.decode)
     )
+
+
+def _measured(name, algorithm, size):
+    """The algorithm with a metric, the mean `size` of a message in bytes."""
+    if algorithm.prelude is not None:
+        reason = "its clients send twice in a round, and only the last exchange has metrics"
+        raise ValueError(f"{name}: measure_size=True does not fit: {reason}; leave it out")
+
+    def client_update(broadcast, row, data, dispatch, key):
+        row, sent, report = algorithm.client_update(broadcast, row, data, dispatch, key)
+        mean = Mean(jnp.float32(size(sent)), jnp.float32(1))
+        metrics = {**report.metrics, "coded_bytes_per_upload": mean}
+        return row, sent, report._replace(metrics=metrics)
+
+    return algorithm._replace(client_update=client_update)
 
 
 def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[..., Algorithm]:
