@@ -48,8 +48,13 @@ class Rotated(NamedTuple):
 
 def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
     """One of the two nearest whole numbers of each value, whose mean is the value."""
+    return round_by(jax.random.uniform(key, values.shape, jnp.float32), values)
+
+
+def round_by(uniform: jax.Array, values: jax.Array) -> jax.Array:
+    """The whole number above each value if a number from 0 to 1 is below its fraction."""
     low = jnp.floor(values)
-    return low + (jax.random.uniform(key, values.shape, jnp.float32) < values - low)
+    return low + (uniform < values - low)
 
 
 def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
