@@ -206,3 +206,8 @@ def test_sizes_are_not_measured_of_two_exchanges():
     problem = fa.models.mlp((4,), 2)
     with pytest.raises(ValueError, match=r"measure_size=True does not fit.*; leave it out"):
         fa.wrappers.topk(fa.algorithms.mime(problem, LOCAL), measure_size=True)
+
+
+def test_sizes_are_not_measured_of_broadcasts():
+    with pytest.raises(ValueError, match=r"no effect on what clients download; leave it out"):
+        fa.wrappers.wrap(sends(VECTORS), "qsgd:direction=down,measure_size=true")
