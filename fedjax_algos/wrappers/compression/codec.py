@@ -27,6 +27,8 @@ class Codec(NamedTuple):
         remember what it has lost; "" if it never does.
       of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
         a codec has the scope "leaf".
+      coded_bits: `(message, d) -> float32[]`, the bits that the message would take with an entropy
+        code; None if it has none.
     """
 
     encode: Callable[[Key, jax.Array], Message]
@@ -34,6 +36,7 @@ class Codec(NamedTuple):
     variance: Callable[[int], float] | None = None
     unbounded: str = ""
     of_leaves: bool = False
+    coded_bits: Callable[[Message, int], jax.Array] | None = None
 
 
 unchanged = Codec(lambda key, v: v, lambda message, d: message, lambda d: 0.0)

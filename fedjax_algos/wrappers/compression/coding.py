@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Key
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
+from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compression.codec import Codec, Message
 
 Scope = Literal["part", "leaf"]
@@ -65,6 +66,20 @@ class Coding(NamedTuple):
                 tree = jax.tree.map(partial(jnp.maximum, 0), tree)
             trees.append(tree)
         return join_update(self.parts, trees)
+
+    def coded_bytes(self, sent: Sent) -> jax.Array:
+        """The bytes of a message with an entropy code of each vector that this makes smaller."""
+        bits = jnp.float32(0)
+        for kind, part, shapes in zip(kinds(self.parts), sent.parts, sent.shapes, strict=True):
+            if kind not in VECTORS:
+                bits += 8 * sent_bytes(part)
+                continue
+            sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes.leaves)]
+            for message, d in zip(part, [d for d in sizes if d], strict=True):
+                size = 8 * sent_bytes(message)
+                coded = self.codec.coded_bits
+                bits += size if coded is None else jnp.minimum(size, coded(message, d))
+        return bits / 8
 
     def sizes(self, tree: Any) -> Any:
         """A tree of whole numbers: the entries of the vector that each leaf is a part of."""
