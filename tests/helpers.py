@@ -50,6 +50,12 @@ def programs(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
+def written_files(page):
+    """The files that cells of a notebook write, by name."""
+    text, cell = (ROOT / page).read_text(), r"^%%writefile (\S+)\n(.*?)^```"
+    return dict(re.findall(cell, text, re.DOTALL | re.MULTILINE))
+
+
 class Case(NamedTuple):
     """A registered algorithm with settings."""
 

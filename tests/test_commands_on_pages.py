@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import FENCED, PAGES, ROOT, programs
+from helpers import FENCED, PAGES, ROOT, programs, written_files
 
 from fedjax_algos.cli import cli, main
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
@@ -168,6 +168,8 @@ def write_files():
     Path("sensors.py").write_text(sensors)
     Path("my_package/my_module.py").write_text(fedspeed)
     Path("my_file.py").write_text(f"{fedspeed}\n\n{fedexp}")
+    for name, text in written_files("docs/tutorials/own_codec.md").items():
+        Path(name).write_text(text)
     Path("experiments").symlink_to(ROOT / "experiments")
 
 

@@ -1,16 +1,12 @@
 """docs/recipes.md: each program runs as it stands, and what it computes is what it says."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import ROOT, programs
+from helpers import programs
 from safetensors.numpy import save_file
 from scipy.special import erf
 
@@ -19,7 +15,6 @@ from fedjax_algos.core.randomness import model_key
 
 PAGE = "docs/recipes.md"
 (MULTI_LABEL, REGRESSION, QFEDAVG, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)
-(JOBS,) = re.findall(r"```text\n(#!/bin/bash.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
 
@@ -185,24 +180,6 @@ def test_a_script_with_cells():
     names = result(SCRIPT)
     assert len(names["rows"]) == 2 * 3 * 5
     assert Path("accuracy.png").stat().st_size > 10_000
-
-
-def test_a_job_array():
-    """Its first two tasks, in small, and the first one again, as after a time limit."""
-    little = "--model linear --rounds 4 --eval-every 2 --clients 10 --cohort 2 --devices 1"
-    Path("study.sh").write_text(JOBS.replace("--seeds 10", f"--seeds 2 {little}"))
-    assert Path("study.sh").read_text() != JOBS
-    folder = Path(sys.executable).parent
-    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    for task in ("0", "11", "11"):
-        environment = os.environ | {"SLURM_ARRAY_TASK_ID": task, "PATH": path}
-        subprocess.run(["bash", "study.sh"], env=environment, check=True, capture_output=True)
-    command = [folder / "fedjax-algos", "table", "results/0", "results/11"]
-    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "FedAvg" in table
-    assert "FedProx" in table
-    config = Path("results/11/config.json").read_text()
-    assert '"client_learning_rate": 0.02' in config
 
 
 def test_examples_in_a_database():

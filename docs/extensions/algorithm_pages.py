@@ -1,9 +1,11 @@
-"""Directives for the pages of docs/algorithms: what they show is read from the code.
+"""Directives for the pages of algorithms and codecs: what they show is read from the code.
 
 - `{algorithm-options} NAME`: each option with its values, its default and its meaning.
 - `{algorithm-costs} NAME`: what a client sends, keeps and computes, beside FedAvg's.
 - `{algorithm-source} NAME`: the functions, without the docstrings.
 - `{algorithm-figure} NAME`: its accuracy on a small task, beside FedAvg's, and what the curves say.
+- `{codec-source} NAME` and `{codec-options} NAME`: the same of a codec.
+- `{codec-error} SPEC`: its bits and its error for two vectors, with the options of the spec.
 """
 
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import algorithm_figures
 from algorithm_tables import costs_table, options_table, source_of
+from codec_tables import codec_options, error_table
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -72,4 +75,7 @@ def setup(app):
     app.add_directive("algorithm-costs", directive(costs_table))
     app.add_directive("algorithm-source", directive(source))
     app.add_directive("algorithm-figure", Figure)
+    app.add_directive("codec-source", directive(source))
+    app.add_directive("codec-options", directive(codec_options))
+    app.add_directive("codec-error", directive(error_table))
     return {"parallel_read_safe": True}

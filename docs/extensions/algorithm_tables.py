@@ -1,4 +1,4 @@
-"""What the pages of docs/algorithms show of the code: options, costs and source."""
+"""What the pages of algorithms and codecs show of the code: options, costs and source."""
 
 import ast
 import functools
@@ -17,7 +17,9 @@ from fedjax_algos.core.options import Option, options
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data import FederatedData
 from fedjax_algos.participation import Cohorts
+from fedjax_algos.wrappers import codecs
 
+FACTORIES = {**algorithms, **codecs}
 EXAMPLES, STEPS, BATCH_SIZE = 100, 10, 10  # of a client
 REQUIRED: dict[str, dict[str, Any]] = {
     "ghbm": {"tau": 10},
@@ -58,16 +60,17 @@ def costs(name: str) -> Costs:
     rounds = Cohorts(data.counts(), local, cohort_size=1, seed=0).dispatches(1)
     dispatches = jax.tree.map(lambda leaf: leaf[0], rounds)
     sent = engine.transfer(state, data, dispatches)
+    both = sent.download, sent.upload
     memory = fa.count_memory(algorithm, state, data)
     model = tree_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
     server = tree_bytes(state.server) - model
     flops = fa.count_flops(algorithm, state, data).of(dispatches)[0]
-    return Costs(*sent, memory.between_rounds, server, memory.in_training, flops)
+    return Costs(*both, memory.between_rounds, server, memory.in_training, flops)
 
 
 def meanings(name: str) -> dict[str, str]:
-    """The text of each argument in an algorithm's docstring."""
-    docstring = inspect.getdoc(algorithms[name]) or ""
+    """The text of each argument in a factory's docstring."""
+    docstring = inspect.getdoc(FACTORIES[name]) or ""
     arguments = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", docstring, re.DOTALL | re.MULTILINE)
     entries = re.split(r"^  (?=\w+: )", arguments[1] if arguments else "", flags=re.MULTILINE)
     pairs = (entry.partition(": ") for entry in entries if entry)
@@ -88,7 +91,7 @@ def options_table(name: str) -> str:
     """The options as a table in Markdown."""
     texts = meanings(name)
     lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
-    for option in options(algorithms[name]).values():
+    for option in options(FACTORIES[name]).values():
         default = getattr(option.default, "__name__", repr(option.default))  # of a function
         default = "must be given" if option.required else f"`{default}`"
         text = texts.get(option.name, "").replace("|", "\\|")
@@ -127,8 +130,11 @@ def costs_table(name: str) -> str:
 
 
 def source_of(name: str) -> str:
-    """The file of an algorithm from its first definition on, without docstrings."""
-    path = Path(inspect.getsourcefile(inspect.unwrap(algorithms[name])))
+    """An algorithm's file from its first definition on, without docstrings.
+
+    Codecs share files, so of a codec's these are the definitions that it uses.
+    """
+    path = Path(inspect.getsourcefile(inspect.unwrap(FACTORIES[name])))
     lines = path.read_text().splitlines()
     tree = ast.parse("\n".join(lines))
     removed = set()
@@ -137,8 +143,25 @@ def source_of(name: str) -> str:
             first = node.body[0]
             removed |= set(range(first.lineno, first.end_lineno + 1))
     definitions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    start = min(
-        min([n.lineno, *(decorator.lineno for decorator in n.decorator_list)]) for n in definitions
-    )
-    kept = [line for i, line in enumerate(lines, 1) if i >= start and i not in removed]
-    return "\n".join(kept)
+    starts = [min([n.lineno, *(each.lineno for each in n.decorator_list)]) for n in definitions]
+    if name in algorithms:
+        return "\n".join(
+            line for i, line in enumerate(lines, 1) if i >= min(starts) and i not in removed
+        )
+    used = names_used(name, {node.name: node for node in definitions})
+    blocks = [
+        "\n".join(lines[i - 1] for i in range(start, node.end_lineno + 1) if i not in removed)
+        for start, node in zip(starts, definitions, strict=True)
+        if node.name in used
+    ]
+    return "\n\n\n".join(blocks)
+
+
+def names_used(name: str, definitions: dict[str, ast.AST]) -> set[str]:
+    """The definitions that one of them uses, itself included."""
+    used, found = set(), {name}
+    while found:
+        used |= found
+        nodes = [node for each in found for node in ast.walk(definitions[each])]
+        found = {n.id for n in nodes if isinstance(n, ast.Name) and n.id in definitions} - used
+    return used

@@ -1,6 +1,7 @@
 """What surrounds the training of a command: jax's devices, the folder, trackers, and signals."""
 
 import contextlib
+import itertools
 import os
 import shlex
 import time
@@ -27,7 +28,13 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import finish_calls
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_configuration
+from fedjax_algos.runs.saving.results_folder import (
+    ResultsFolder,
+    missing_runs,
+    open_folder,
+    read_configuration,
+)
+from fedjax_algos.runs.saving.shares import RunName, describe_missing
 from fedjax_algos.runs.saving.trackers import Tracker, trackers
 
 _folders: list[Path] = []  # that of the command, once it is open
@@ -44,15 +51,37 @@ class Training:
         self.record: dict[str, Any] = {}
         self._started = time.perf_counter()
 
-    def begin(self, record: dict[str, Any], *, extends: bool = False) -> bool:
-        """Begins the folder with its configuration; False, and a line, if nothing is left to do."""
-        self.record = record
-        longer = self.folder.begin(record, extends=extends)
+    def begin(
+        self, record: dict[str, Any], runs: Sequence[RunName], *, extends: bool = False
+    ) -> bool:
+        """Begins the folder with its configuration; False, and a line, if nothing is left to do.
+
+        The `runs` are those of all shares, in the order in which they are computed.
+        """
+        self.record = record | self.folder.divide(runs)
+        longer = self.folder.begin(self.record, extends=extends)
         if longer is not None:
             self.progress.note(longer)
         if self.folder.is_complete:
             click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")
         return not self.folder.is_complete
+
+    def join(self, rows: list[Row]) -> list[Row]:
+        """The rows of all shares; none, and a line, if some of their runs have not ended."""
+        if self.folder.share is None:
+            return rows
+        if missing := missing_runs(self.folder.path, self.record):
+            self.say_left(missing)
+            return []
+        runs = itertools.product(self.folder.names, self.record["settings"]["seeds"])
+        return [row for run in runs for row in self.folder.rows_of_ended(*run) or ()]
+
+    def say_left(self, missing: Sequence[RunName]) -> None:
+        """Says that the share has ended, and how many runs of others have not."""
+        left = describe_missing(missing, self.record["shares"], listed=0)
+        path, share = printable(self.folder.path), self.folder.share
+        click.echo(f"share {share} of {path} has ended; the last share to end writes the results")
+        click.echo(f"not ended yet: {left}")
 
     def write(
         self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
@@ -86,6 +115,7 @@ def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator
     check_path("out", values["out"])
     check_path("compilation_cache", cache)
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
+    texts["share"] = values["share"]
     given = values_of(options(open_folder), texts)
     with (
         measure_compilation() as compiled,

@@ -44,6 +44,13 @@ def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
     return Goal(settings.target, settings.reference, PREFIX + settings.target_metric)
 
 
+def best_first(rows: list[Row], metric: str = METRIC) -> list[Row]:
+    """Rows in the order of their methods' final quality; those that have diverged come last."""
+    finals = {line.label: line.final.mean for line in summarise(rows, metric=metric)}
+    order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
+    return sorted(rows, key=lambda row: order.index(row["method"]))
+
+
 def quality_name(metric: str) -> str:
     """What texts call the column of a metric, such as "test accuracy"."""
     return printable(metric.replace("_", " "), _MAX_CHARACTERS)

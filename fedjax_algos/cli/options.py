@@ -69,12 +69,16 @@ HELP = {
     "your own (FILE.py:NAME), see `list trackers`; may be repeated",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
+    "share": "part I of N of the runs, such as 1/4: N such commands, also at once, compute all of "
+    "them into one --out; a part that is given again goes on where it stopped [all]",
     "resume": "go on where the run in --out stopped; begin it if there is none",
     "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
     "keep (then runs whose model is not finite go on)",
 }
 # options of commands that train, which are no settings
-_OF_FOLDER = ("compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints")
+_OF_FOLDER = (
+    "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
+)  # fmt: skip
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
@@ -143,6 +147,7 @@ def shared_options(
     names = [name for name in options(Settings) if name not in leave_out]
     of_folder = {name: HELP[name] for name in _OF_FOLDER if name not in leave_out}
     metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
+    metavars["share"] = "I/N"
 
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -59,31 +59,38 @@ class RunProgress:
         self._total = self._done = self._computed = self._length = 0.0
         self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
 
-    def begin(self, parts: Sequence[str], total: float, settings: Settings) -> None:
-        """Begins the runs; `total` is the rounds or simulated seconds of each part."""
+    def begin(self, totals: Mapping[str, float], settings: Settings) -> None:
+        """Begins the runs; `totals` has the rounds or simulated seconds of each part."""
         clock = settings.seconds is not None
         self._unit, self._axis = ("second", "simulated_seconds") if clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = PREFIX + settings.target_metric, list(settings.seeds)
-        self._part_total, self._total = total, total * len(parts)
+        self._before, self._total = dict[str, float](), 0.0  # what is before each part, and all
         self._length = settings.seconds or settings.rounds
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
         unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
         self.bars = make_bars(self._console, unit, self._status, disable=hidden)
         self._tasks = {}
-        for part in parts:
+        for part, total in totals.items():
+            self._before[part], self._total = self._total, self._total + total
             text = printable(part, _MAX_CHARACTERS)
             self._tasks[part] = self.bars.add_task(text, total=total, status="", start=False)
         self.bars.start()
 
-    def start(self, part: str, label: str | None = None, length: float | None = None) -> None:
+    def start(
+        self,
+        part: str,
+        seed: int | None = None,
+        label: str | None = None,
+        length: float | None = None,
+    ) -> None:
         """Begins a part, with the runs of a method, or one of its stages; earlier ones ended."""
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
-        self._part, before = part, list(self._tasks).index(part) * self._part_total
-        self._done, self._length = max(self._done, before), length or self._length
-        self._where = f"{_run(label or part, self._seeds[0])}: "
+        self._part, self._length = part, length or self._length
+        self._done = max(self._done, self._before[part])
+        self._where = f"{_run(label or part, self._seeds[0] if seed is None else seed)}: "
 
     def row(self, row: Row) -> None:
         """Notes an evaluation, and says so if its run has ended."""

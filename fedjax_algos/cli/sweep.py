@@ -1,6 +1,5 @@
 """The command that runs a grid of settings in as few compiled programs as possible: `sweep`."""
 
-import math
 from typing import Any
 
 import click
@@ -8,7 +7,7 @@ import click
 from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli.environment import Training, computing, make_trackers, training
-from fedjax_algos.cli.method_tables import goal_of, method_tables, non_finite_lines
+from fedjax_algos.cli.method_tables import best_first, goal_of, method_tables, non_finite_lines
 from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import require
@@ -52,14 +51,13 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         experiment = prepared.experiment
         goal = goal_of(settings, [method.label for method in experiment.methods])
         record = results.configuration(experiment, extra={"grid": columns})
-        if not command.begin(record, extends=True):
+        if not command.begin(record, [run[:2] for run in prepared.runs], extends=True):
             return
         with computing():
-            rows, notes = _run(prepared, command, trackers)
-        finals = {line.label: line.final.mean for line in summarise(rows, metric=goal.metric)}
-        # best first; diverged settings come last
-        order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
-        rows = sorted(rows, key=lambda row: order.index(row["method"]))
+            rows, notes = _run(prepared.of_share(command.folder), command, trackers)
+        if not (rows := command.join(rows)):
+            return
+        rows = best_first(rows, goal.metric)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         command.write(experiment, rows, summary, methods=best)
@@ -88,9 +86,11 @@ def _run(
 ) -> tuple[list[Row], list[str]]:
     """The rows and the notes, while a bar or plain lines show the progress of all runs."""
     experiment, progress, runs = prepared.experiment, command.progress, prepared.runs
+    if not runs:
+        return [], []
     part = f"{len(runs)} runs"
-    progress.begin([part], len(runs) * experiment.settings.rounds, experiment.settings)
-    progress.start(part, runs[0].label)
+    progress.begin({part: len(runs) * experiment.settings.rounds}, experiment.settings)
+    progress.start(part, runs[0].seed, runs[0].label)
     points = {run.label: run.swept for run in runs}
     with track_experiment(trackers, command.folder, experiment, progress.row, points) as add_row:
         rows, notes = run_sweep(prepared, add_row, command.folder)

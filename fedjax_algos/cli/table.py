@@ -10,7 +10,7 @@ from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, record
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
 from fedjax_algos.cli.config_file import stored_settings
-from fedjax_algos.cli.method_tables import Goal, method_tables
+from fedjax_algos.cli.method_tables import Goal, best_first, method_tables
 from fedjax_algos.cli.options import Command, add_options, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import write_text
@@ -45,15 +45,21 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
     and seconds; their columns are those of --columns there.
     """
+
+    def say(text: str) -> None:
+        click.echo(f"warning: {printable(text)}", err=True)
+
     form, columns = "text" if values["format"] is None else values["format"], values["columns"]
     check_choice("format", form, _FORMATS)
     path = None if values["out"] is None else new_file(values["out"])
-    rows = results.read_folders(folders)
+    rows = results.read_folders(folders, on_missing=say)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
     given = target, values["target_metric"], values["reference"]
     goal = goal_of_folders(folders, configurations, *given)
     is_sweep = any("grid" in configuration for configuration in configurations)
+    if is_sweep and len(set(results.comparison_names(folders))) == 1:
+        rows = best_first(rows, goal.metric)
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)
     if form in RECORD_FORMATS:
@@ -101,8 +107,9 @@ def goal_of_folders(
         target = shared("target")
     if reference is None:
         reference = shared("reference")
-        if reference is not None and len(folders) > 1:
-            reference = f"{results.folder_names(folders)[0]}{SEPARATOR}{reference}"
+        comparisons = results.comparison_names(folders)
+        if reference is not None and len(set(comparisons)) > 1:
+            reference = f"{comparisons[0]}{SEPARATOR}{reference}"
     return Goal(target, reference, PREFIX + metric)
 
 

@@ -1,6 +1,8 @@
 """The commands that train methods one after another: `compare` and `run`."""
 
 import inspect
+import itertools
+from collections import Counter
 from typing import Any
 
 import click
@@ -111,13 +113,14 @@ def train(
     """Trains all methods on all seeds, shows the progress, and writes a results folder."""
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
     trackers, goal = make_trackers(values["track"]), method_tables.goal_of(settings, labels)
+    runs = [*itertools.product(labels, settings.seeds)]
     with training(values, name, settings.devices) as command:
         folder, progress = command.folder, command.progress
         experiment = prepare(settings, methods, files=True, client_state_folder=folder.client_state)
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended
-        if not command.begin(record, extends=in_rounds and not on_disk):
+        if not command.begin(record, runs, extends=in_rounds and not on_disk):
             return
 
         def show_memory(label: str, memory: InFlightMemory) -> None:
@@ -127,10 +130,14 @@ def train(
             for line in _introduction(experiment):
                 progress.note(line)
             span = settings.seconds or settings.rounds
-            progress.begin(labels, span * len(settings.seeds), settings)
+            own = Counter(label for label, seed in runs if folder.takes(label, seed))
+            progress.begin({label: span * number for label, number in own.items()}, settings)
             with track_experiment(trackers, folder, experiment, progress.row) as add_row:
                 rows = comparison.run(experiment, add_row, show_memory, folder, progress.start)
             progress.finish()
+        if not (rows := command.join(rows)):
+            return
+        comparison.add_plans(experiment)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)
         command.write(experiment, rows, summary, x="round" if in_rounds else "simulated_seconds")

@@ -1,5 +1,6 @@
 """The command that tunes methods with equal budgets, on examples that clients hold out: `tune`."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from fedjax_algos.analysis.tables import plain_table
 from fedjax_algos.cli.environment import computing, training
 from fedjax_algos.cli.method_tables import quality_name
 from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
-from fedjax_algos.core.files import write_text
+from fedjax_algos.core.files import require, write_text
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
@@ -20,6 +21,7 @@ from fedjax_algos.runs.tuning.tuning import (
     Stage,
     Trial,
     Tuning,
+    missing_trials,
     prepare_tuning,
     run_tuning,
     tuned_text,
@@ -59,14 +61,19 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     """
     settings = settings_of(values, _SEEDS)
     with training(values, "tune", settings.devices) as command:
-        given = values_of(options(prepare_tuning), values)
+        given, share = values_of(options(prepare_tuning), values), command.folder.share
+        for name in ("halving", "search") if share is not None else ():
+            what = f"{name}={given.get(name)} chooses trials by the scores of all earlier ones"
+            fix = f"leave --share {share} or --{name} out"
+            require(given.get(name) in (None, "grid"), f"{what}, which no share has; {fix}")
         tuning = prepare_tuning(settings, methods, grid, **given)
         experiment, progress = tuning.experiment, command.progress
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
         record = results.configuration(experiment, extra={"grid": spaces, "tuning": given})
         for label, known in record["methods"].items():
             record["methods"][label] = {n: v for n, v in known.items() if n not in spaces[label]}
-        if not command.begin(record):
+        runs = [*itertools.chain(*tuning.runs.values())]
+        if not command.begin(record, runs):
             return
 
         def start(label: str, stage: Stage) -> None:
@@ -78,9 +85,16 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
         with computing():
             for note in [f"each method: {budget}", *experiment.notes]:
                 progress.note(note)
-            progress.begin(list(spaces), tuning.budget, experiment.settings)
+            totals = {
+                label: tuning.budget * sum(itertools.starmap(command.folder.takes, own)) / len(own)
+                for label, own in tuning.runs.items()
+            }
+            progress.begin(totals, experiment.settings)
             trials = run_tuning(tuning, command.folder, progress.row, start)
             progress.finish()
+        if not trials:
+            command.say_left(missing_trials(tuning, command.folder))
+            return
         path = command.folder.path / "tuned.toml"
         write_text(path, tuned_text(tuning, trials))
         command.complete(experiment)

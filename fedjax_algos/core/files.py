@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -159,7 +160,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
     """A path to write to, which is renamed to `path` at the end; a ValueError changes nothing."""
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    # another machine, which shares the folder, may have a process of the same number
+    beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     with writing(path):
         try:
             yield beside

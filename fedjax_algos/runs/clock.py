@@ -242,6 +242,19 @@ class _PlannedRun(NamedTuple):
         }
 
 
+def plan_run(
+    executor: Executor,
+    data: FederatedData | StoredData,
+    planner: Planner,
+    system: SystemModelFactory,
+    *,
+    seconds: float,
+    seed: int,
+) -> Plan:
+    """The plan of `simulate_async`; trains nothing."""
+    return _plan_run(executor, data, Clock(planner, system, seconds), seed).plan
+
+
 def _plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> _PlannedRun:
     """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
     start = time.perf_counter()

@@ -10,7 +10,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.clock import simulate_async_seeds
+from fedjax_algos.runs.clock import plan_run, simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
@@ -34,7 +34,7 @@ def run(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_memory: Callable[[str, InFlightMemory], None] = lambda label, memory: None,
     folder: ResultsFolder | None = None,
-    on_start: Callable[[str], None] = lambda label: None,
+    on_start: Callable[[str, int], None] = lambda label, seed: None,
 ) -> list[Row]:
     """Runs every method on every seed.
 
@@ -45,8 +45,9 @@ def run(
       on_evaluation: called with each row as it is measured.
       on_memory: called on the virtual clock with the label and the largest memory in flight.
       folder: where rows, last models and checkpoints are written as they come, and which says what
-        has ended before; of `open_folder`, after its `begin`.
-      on_start: called with the label of each method before it is run.
+        has ended before, and which runs are left to other processes; of `open_folder`, after its
+        `begin`.
+      on_start: called with the label of each method and its first seed, before it is run.
 
     Returns:
       Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
@@ -90,15 +91,18 @@ def run(
     saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
-        histories: dict[int, list[Row]] = {seed: [] for seed in seeds}
+        own = {n: data for n, data in seeds.items() if folder is None or folder.takes(label, n)}
+        if not own:
+            continue
+        histories: dict[int, list[Row]] = {seed: [] for seed in own}
         show = partial(report, label, histories)
         check_interruption()
-        on_start(label)
+        on_start(label, next(iter(own)))
         if settings.seconds is not None:
             with named_errors(f"{label}: "):
                 results = simulate_async_seeds(
                     engine,
-                    seeds,
+                    own,
                     planners.make(method.planner),
                     system_of(settings.system, settings.batch_size),
                     seconds=settings.seconds,
@@ -110,9 +114,10 @@ def run(
                 )
             for seed, result in results.items():
                 end(label, seed, result.state, histories[seed][-1])
-            experiment.plans[label] = next(iter(results.values())).plan
+            if (first := next(iter(seeds))) in results:
+                experiment.plans[label] = results[first].plan
         else:
-            for seed, data in seeds.items():
+            for seed, data in own.items():
                 check_interruption()
                 if ended := folder and folder.rows_of_ended(label, seed):
                     histories[seed] = ended
@@ -127,3 +132,18 @@ def run(
                 end(label, seed, state, histories[seed][-1])
         rows += [row for history in histories.values() for row in history]
     return rows
+
+
+def add_plans(experiment: Experiment) -> None:
+    """Plans the first seed of methods on the virtual clock that other processes have run."""
+    settings, seed = experiment.settings, next(iter(experiment.data))
+    for label, spec in [(m.label, m.planner) for m in experiment.methods if settings.seconds]:
+        known = experiment.plans.pop(label) if label in experiment.plans else None
+        experiment.plans[label] = known or plan_run(
+            experiment.engines[label],
+            experiment.data[seed],
+            planners.make(spec),
+            system_of(settings.system, settings.batch_size),
+            seconds=settings.seconds or 0,
+            seed=seed,
+        )

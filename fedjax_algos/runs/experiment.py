@@ -209,7 +209,9 @@ def _choose_layout(settings: Settings, engines: dict[str, Engine], data: RunData
         return LayoutChoice(default_layout(), devices, "rule")
     population, layouts = Population(len(counts), settings.cohort_size, int(counts.sum())), []
     for engine in engines.values():
-        cohorts = Rounds(**settings.loop()).cohorts(data, engine.algorithm.local, 0)
+        cohorts = Rounds(**settings.loop()).cohorts(
+            data, engine.algorithm, engine.algorithm.local, 0
+        )
         first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
     if "auto" in layouts:
@@ -274,7 +276,8 @@ def _check_runs(
             checks.check_server_steps(plan, seconds)
         return
     for seed, data in data_by_seed.items():
-        dispatches = Rounds(**settings.loop()).cohorts(data, local, seed).dispatches(rounds)
+        cohorts = Rounds(**settings.loop()).cohorts(data, engine.algorithm, local, seed)
+        dispatches = cohorts.dispatches(rounds)
         if keeping:
             check_no_repeats(dispatches, data.num_clients)
 

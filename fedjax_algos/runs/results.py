@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,14 @@ from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
     ResultsFolder,
-    check_complete,
+    facts,
+    folders_of_methods,
+    missing_runs,
+    read_configuration,
     read_rows,
     write_table,
 )  # fmt: skip
+from fedjax_algos.runs.saving.shares import describe_incomplete
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -163,13 +167,33 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
         write_table(folder / "idle.csv", idle)
 
 
-def read_metrics(folder: str | Path) -> list[Row]:
-    """Reads the rows of a results folder whose runs have all ended; empty cells become NaN."""
-    check_complete(Path(folder))
-    rows = read_rows(Path(folder) / "metrics.csv")
-    _check_lengths(Path(folder) / "metrics.csv", rows)
+def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = None) -> list[Row]:
+    """Reads the rows of a results folder; empty cells become NaN.
+
+    If some of its runs have not ended, `on_missing` is called with a text that says which, and the
+    rows are those of the methods that have ended on all seeds; None raises ValueError.
+    """
+    path = Path(folder)
+    content = read_configuration(path)
+    if content is None or content["complete"]:
+        rows = read_rows(path / "metrics.csv")
+    else:
+        rows = _read_ended(path, content, on_missing)
+    _check_lengths(path / "metrics.csv", rows)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
+
+
+def _read_ended(path, content, on_missing):
+    """The rows of methods without missing runs, of a folder that is not complete."""
+    opened, missing = ResultsFolder(path, 0, 1), missing_runs(path, content)
+    opened.names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
+    text = describe_incomplete(path, content, missing, len(opened.names) * len(seeds))
+    ended = [label for label in opened.names if label not in dict(missing)]
+    require(on_missing is not None and ended, text)
+    which = "have ended on all seeds and are shown"
+    on_missing(f"{text}. {len(ended)} of {len(opened.names)} methods or settings {which}")
+    return [row for run in itertools.product(ended, seeds) for row in opened.rows_of_ended(*run)]
 
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
@@ -183,17 +207,45 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 
 
-def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[Row]:
+def comparison_names(folders: Sequence[str | Path]) -> list[str]:
+    """The name of each folder's comparison: folders that differ only in their seeds share one."""
+    comparisons: list[tuple[Any, list[Any], list[int]]] = []  # facts, seeds, positions of folders
+    for position, folder in enumerate(folders):
+        content = read_configuration(Path(folder))
+        own, seeds = content and facts(content), content["settings"]["seeds"] if content else []
+        for known, others, positions in comparisons:
+            if own == known is not None and not any(seed in others for seed in seeds):
+                others.extend(seeds)
+                positions.append(position)
+                break
+        else:
+            comparisons.append((own, [*seeds], [position]))
+    names = folder_names(folders)
+    for _, _, positions in comparisons:
+        shared = "+".join(names[position] for position in positions)
+        names = [shared if i in positions else name for i, name in enumerate(names)]
+    return names
+
+
+def read_folders(
+    folders: Sequence[str | Path],
+    *,
+    apart: bool = False,
+    on_missing: Callable[[str], None] | None = None,
+) -> list[Row]:
     """Reads the rows of one or more results folders that compare, run or sweep wrote.
 
-    Labels of several folders begin with the folder's name, or `apart` it is the column `results`.
+    Folders that differ only in their seeds are one comparison. Labels of several comparisons begin
+    with the folder's name, or `apart` each folder's name is the column `results`. `on_missing` is
+    that of `read_metrics`.
     """
-    measured = [read_metrics(folder) for folder in folders]
-    for name, rows in zip(folder_names(folders), measured, strict=True):
+    names = folder_names(folders) if apart else comparison_names(folders)
+    measured = [read_metrics(folder, on_missing) for folder in folders]
+    for name, rows in zip(names, measured, strict=True):
         for row in rows:
             if apart:
                 row["results"] = name
-            elif len(folders) > 1:
+            elif len(set(names)) > 1:
                 row["method"] = f"{name}{SEPARATOR}{row['method']}"
     return [row for rows in measured for row in rows]
 

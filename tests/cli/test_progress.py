@@ -64,7 +64,7 @@ def begun(monkeypatch, terminal=False, **changes):
     monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
     compiled, console = Compilation(), Console(file=io.StringIO(), force_terminal=terminal)
     own = RunProgress(compiled, console)
-    own.begin(["fedavg", "fedprox"], 200, Settings(rounds=100, seeds=(0, 1), **changes))
+    own.begin({"fedavg": 200, "fedprox": 200}, Settings(rounds=100, seeds=(0, 1), **changes))
     return own, clock, compiled
 
 
@@ -87,7 +87,7 @@ def test_bars_on_a_terminal(monkeypatch, capsys):
     own.row(row(50, 1.0))
     own.row(row(20, 1.0, seed=1))
     assert shown() == [(70, "seed 1: accuracy 0.500"), (0, "")]
-    own.start("fedprox", "fedprox mu=1")  # the two runs have diverged
+    own.start("fedprox", label="fedprox mu=1")  # the two runs have diverged
     own.row(row(100, 1.0, "fedprox mu=1"))
     compiled.is_compiling = True
     assert shown() == [(200, "seed 1: accuracy 0.500"), (100, "compiling")]

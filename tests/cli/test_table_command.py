@@ -302,3 +302,43 @@ def test_a_target_has_its_metric(command, refused, here):
     assert "'loss' is lower for better models" in refused("table", "a", "--target-metric", "loss")
     write_folder(here / "bad", both, settings=own | {"target_metric": 5})
     assert "target_metric='5' is not measured; choose accuracy or dice" in refused("table", "bad")
+
+
+def write_seeds(folder, seeds, curves, grid=None, **settings):
+    """A folder with the accuracies of methods on these seeds."""
+    measured = [
+        row | {"seed": seeds[row["seed"]], "wall_seconds": 1.0}
+        for method, by_seed in curves.items()
+        for row in rows(method, by_seed)
+    ]
+    content = {"settings": {"seeds": seeds, **settings}, "methods": {n: {} for n in curves}}
+    write_folder(folder, measured, **content, **({"grid": grid} if grid else {}))
+
+
+def test_seeds_that_are_divided_over_folders_are_one_comparison(command, refused, here):
+    first = {name: [[0.1, 0.5 + n / 50, 0.6], [0.1, 0.7, 0.6]] for n, name in enumerate("abc")}
+    second = {name: [[0.1, 0.4 + n / 20, 0.7], [0.1, 0.6, 0.8]] for n, name in enumerate("abc")}
+    both = {name: first[name] + second[name] for name in first}
+    write_seeds(here / "r0", [0, 1], first, reference="b")
+    write_seeds(here / "r1", [2, 3], second, reference="b")
+    write_seeds(here / "whole", [0, 1, 2, 3], both, reference="b")
+    assert command("table", "r0", "r1") == command("table", "whole")
+    assert "compared with b" in command("table", "r0", "r1")
+    write_seeds(here / "other", [0, 1, 2, 3], both, reference="b", rounds=7)
+    out = command("table", "r0", "other", "r1")
+    labels = [line.split("  ")[0] for line in out.splitlines()[1:7]]
+    assert labels == [f"{name}: {label}" for name in ("r0+r1", "other") for label in "abc"]
+    assert "compared with r0+r1: b" in out
+    write_seeds(here / "longer", [4, 5], second, rounds=7)
+    assert "'r0: a' has no rows on seed 4; give" in refused("table", "r0", "longer")
+    write_seeds(here / "again", [1, 2], second, reference="b")
+    assert "'r0: a' has no rows on seed 2; give" in refused("table", "r0", "again")
+
+
+def test_a_sweep_with_divided_seeds_is_in_the_order_of_all_of_them(command, here):
+    for seed, ends in enumerate([(0.2, 0.3), (0.9, 0.3)]):  # the mean of b is larger
+        curves = {name: [[0.1, end]] for name, end in zip("ba", ends, strict=True)}
+        curves = dict(sorted(curves.items(), key=lambda each: -each[1][0][1]))
+        write_seeds(here / f"r{seed}", [seed], curves, grid={"x": ["1"]})
+    lines = command("table", "r0", "r1").splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["b", "a"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.core.trees import sent_bytes
-from fedjax_algos.wrappers.compression.cast import cast_codec
+from fedjax_algos.wrappers.compression.cast import cast_codec, rounded_stochastically
 from fedjax_algos.wrappers.compression.sparse import (
     entries_sent,
     pack_positions,
@@ -58,9 +58,10 @@ def test_bits_of_a_large_model():
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 65, 1000])
 def test_positions_are_packed_and_unpacked(d):
     positions = np.random.default_rng(d).permutation(d)
-    words = pack_positions(jnp.asarray(positions), d)
+    words = jax.jit(lambda: pack_positions(jnp.asarray(positions), d))()
     assert words.size == -(-d * max(1, (d - 1).bit_length()) // 32)
-    np.testing.assert_array_equal(unpack_positions(words, d, d), positions)
+    found = jax.jit(lambda words: unpack_positions(words, d, d))(words)
+    np.testing.assert_array_equal(found, positions)
 
 
 def test_rand_k_takes_every_subset_equally_often():
@@ -93,13 +94,31 @@ def test_casts_are_those_of_numpy(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_random_rounding_is_to_the_two_nearest_and_right_in_the_mean(dtype):
     found = decoded(cast_codec(dtype, True), NUMBERS)
-    np.testing.assert_array_equal(found, found.astype(FLOATS[dtype]).astype(np.float32))
-    for numbers, v in zip(found.T, NUMBERS, strict=True):
-        two = np.unique(numbers)
-        assert len(two) <= 2
-        assert two.min() <= v <= two.max()
-        gap = np.ptp(two)
+    nearest = NUMBERS.astype(FLOATS[dtype])
+    beyond = np.where(nearest.astype(np.float32) < NUMBERS, 448.0, -448.0)
+    others = np.nextafter(nearest, beyond.astype(FLOATS[dtype])).astype(np.float32)
+    nearest = nearest.astype(np.float32)
+    for numbers, v, near, far in zip(found.T, NUMBERS, nearest, others, strict=True):
+        gap, drawn = abs(far - near), set(numbers.tolist())
+        share = abs(v - near) / gap
+        assert drawn <= ({near.item(), far.item()} if share else {near.item()})
+        assert share < 10 / len(KEYS) or len(drawn) == 2
         assert abs(numbers.mean() - v) <= 4 * gap / 2 / len(KEYS) ** 0.5 + 1e-6 * abs(v)
+
+
+def test_random_rounding_to_bfloat16_is_exact_in_the_mean(monkeypatch):
+    """Over all 2^16 halves of a word; the entries are each a half of one."""
+    v = np.array([1 / 3, -5.1, 1e-30, -2.0], np.float32)
+
+    @jax.vmap
+    def run(half):
+        with monkeypatch.context() as patch:
+            patch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.full(shape, half))
+            return rounded_stochastically(None, jnp.asarray(v), "bfloat16")
+
+    halves = jnp.arange(2**16, dtype=jnp.uint32)
+    found = np.asarray(jax.jit(run)(halves << 16 | halves), np.float64)
+    np.testing.assert_array_equal(found.mean(0), v)
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504), ("float8_e4m3fn", 448)])

@@ -82,7 +82,7 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         client_update=client_update,
         server_update=server_update,
         prelude=prelude,
-        traits=Traits(requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(broadcast=(optimizer.parts, "vector"), requires_sgd=OWN_OPTIMIZER),
     )
 
 

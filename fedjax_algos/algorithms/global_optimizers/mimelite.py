@@ -60,7 +60,11 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(Upload("delta", "vector"), requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(
+            Upload("delta", "vector"),
+            broadcast=ServerState("model", optimizer.parts),
+            requires_sgd=OWN_OPTIMIZER,
+        ),
     )
 
 

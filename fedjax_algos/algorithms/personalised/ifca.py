@@ -122,5 +122,5 @@ def ifca(
         contribute=contribute,
         client_init=client_init,
         personal=personal,
-        traits=Traits(Upload("delta", "choice")),
+        traits=Traits(Upload("delta", "choice"), broadcast="vector"),
     )

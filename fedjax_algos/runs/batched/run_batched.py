@@ -1,5 +1,6 @@
 """Batched runs: those that can share a program are a group, computed in calls that fit memory."""
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -158,6 +159,19 @@ class BatchedRuns:
     def __repr__(self) -> str:
         return describe(self, runs=len(self.runs), programs=len(self.groups))
 
+    @property
+    def in_order(self) -> list[Run]:
+        """The runs in the order in which they are computed: those of a program are neighbours."""
+        return [run for group in self.groups for run in group.runs.values()]
+
+    def only(self, takes: Callable[[str, int], bool]) -> "BatchedRuns":
+        """The runs of which `takes(label, seed)` is true."""
+        chosen = copy.copy(self)
+        runs = enumerate(self.runs)
+        own = {index: run for index, run in runs if takes(run.label, run.seed)}
+        chosen.groups = chosen._grouped(own, frozenset())
+        return chosen
+
     def run(
         self,
         on_evaluation: Callable[[Row], None],
@@ -171,7 +185,7 @@ class BatchedRuns:
         self.diverged: set[int] = set()
         notes = [note for group in self.groups for note in self._run_group(group)]
         warn_of_divergence({_name(self.runs[i]): self.rows[i] for i in sorted(self.diverged)})
-        return BatchedResult([row for i in range(len(self.runs)) for row in self.rows[i]], notes)
+        return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
 
     def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:
         """Groups of runs that share a program if the values named in `static` are constants."""
@@ -193,7 +207,7 @@ class BatchedRuns:
         population = Population(clients, loop.cohort_size, len(first.data.indices))
         begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = programs.cohorts_of(first, loop).dispatches(1)
+        dispatches = programs.cohorts_of(first, loop, algorithm).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
         mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)

@@ -136,11 +136,23 @@ class Sweep(NamedTuple):
 
     @property
     def runs(self) -> Sequence[Run]:
-        """One for each setting and seed."""
-        return self.batched.runs
+        """One for each setting and seed, in the order in which they are computed."""
+        return self.batched.in_order
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
+
+    def of_share(self, folder: ResultsFolder) -> "Sweep":
+        """The runs of a share; none of them if all have ended.
+
+        Args:
+          folder: of `open_folder` with a share, after its `begin`; without one, all runs stay.
+        """
+        if folder.share is None:
+            return self
+        own = [(run.label, run.seed) for run in self.runs if folder.takes(run.label, run.seed)]
+        left = frozenset(() if all(itertools.starmap(folder.has_ended, own)) else own)
+        return self._replace(batched=self.batched.only(lambda *run: run in left))
 
 
 def prepare_sweep(

@@ -29,7 +29,8 @@ from fedjax_algos.runs.report.html import Html, details, element, joined, pictur
 from fedjax_algos.runs.settings import Settings
 
 _MAX_METHODS = 12  # whose options or timelines are shown at once
-_PLACES = {"--out", "--track", "--compilation-cache"}  # options that say where something is written
+# options that say where something is written, and by whom
+_PLACES = {"--out", "--track", "--compilation-cache", "--share"}
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
 _MAX_CHARACTERS = 80  # of a label

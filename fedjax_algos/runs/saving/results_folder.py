@@ -5,10 +5,11 @@ import csv
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.model_file import save_model
+from fedjax_algos.runs.saving.shares import RunName, Share, run_name
 
 # besides the settings
-_COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions")
+_COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
+_OF_SEEDS = ("partition_sha256", "shares")
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
@@ -47,8 +50,9 @@ _MAX_DIGITS = 300  # of a number that fits into a float
 class ResultsFolder:
     """The results folder of a comparison or a sweep, while it is written; see `open_folder`."""
 
-    def __init__(self, path: Path, every: float, keep: int):
-        self.path, self.every, self.keep = path, every, keep
+    def __init__(self, path: Path, every: float, keep: int, share: Share | None = None):
+        self.path, self.every, self.keep, self.share = path, every, keep, share
+        self.own: frozenset[RunName] | None = None  # the runs of the share; None is all
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
         self.extends = False
@@ -77,32 +81,65 @@ class ResultsFolder:
         """Whether all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
 
+    def divide(self, runs: Sequence[RunName]) -> dict[str, Any]:
+        """Chooses the runs of the share; what `config.json` has of all shares, if there are some.
+
+        The order of the runs is that in which they are computed, so that a share has few programs.
+        """
+        if self.share is None:
+            return {}
+        shares = self.share.divide(runs)
+        self.own = frozenset(shares[self.share.number - 1])
+        return {"shares": [[run_name(*run) for run in each] for each in shares]}
+
+    def takes(self, label: str, seed: int) -> bool:
+        """Whether this process computes a run."""
+        return self.own is None or (label, seed) in self.own
+
     def begin(self, configuration: dict[str, Any], *, extends: bool = False) -> str | None:
         """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
 
-        If it `extends`, runs keep their last checkpoints and may go on to more rounds; where they
-        do, a line that says so is returned.
+        If it `extends`, runs keep their last checkpoints and may go on to more rounds, except in
+        shares; where they do, a line that says so is returned.
         """
-        self.extends = extends
-        self.names = {
-            label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
-            for number, label in enumerate(configuration["methods"], 1)
-        }
+        self.extends = extends and self.share is None
+        self.names = folders_of_methods(configuration["methods"])
         earlier = self.configuration
-        if earlier is None:
-            self._write(configuration)
-            for name in self.names.values():
-                with writing(self.path):
-                    (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
-            return None
+        if earlier is None and not self._write_first(configuration):
+            earlier = self.configuration
+        if earlier is not None:
+            return self._go_on(earlier, configuration)
+        self._make_folders()
+        return None
+
+    def _make_folders(self):
+        for name in self.names.values():
+            with writing(self.path):
+                (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
+
+    def _go_on(self, earlier, configuration):
+        """Checks the configuration of an earlier process; a line where runs become longer."""
+        self._check_parts(len(earlier.get("shares", ())))
         here = json.loads(json.dumps(configuration))
-        longer = _check_same(self.path, earlier, here, extends=extends)
+        longer = _check_same(self.path, earlier, here, extends=self.extends)
         runs = itertools.product(self.names.values(), here["settings"]["seeds"])
         is_search = {"grid", "tuning"} <= earlier.keys()  # which keeps scores in place of runs
         for name, seed in runs if earlier["complete"] and not is_search else ():
             fix = f"put it back, or remove {self.path} and run again"
             check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
+        if self.share is not None:  # the one that wrote config.json may have been killed then
+            self._make_folders()
         return self._extend(earlier, configuration) if longer else None
+
+    def _check_parts(self, parts):
+        """Raises ValueError unless the folder is divided into as many parts, or none, as here."""
+        if parts != (self.share.parts if self.share else 0):
+            given = f"share='{self.share}': " if self.share else ""
+            how, fix = f"in {parts} shares", f"give --share I/{parts}"
+            if not parts:
+                how, fix = "without shares", "leave --share out"
+            what = f"{given}the runs in {str(self.path)!r} are computed {how}"
+            raise ValueError(f"{what}; {fix}, or name another folder")
 
     def _extend(self, earlier, configuration):
         """Runs that have ended are no longer marked so, unless they ended early."""
@@ -120,15 +157,34 @@ class ResultsFolder:
             line += f"; {anew} of its runs have no checkpoint and begin again at round 0"
         return line
 
-    def _write(self, configuration, complete=False):
+    def _write(self, configuration, complete=False, name="config.json"):
         content = configuration | {"runs": self.names, "complete": complete}
-        write_json(self.path / "config.json", content)
+        write_json(self.path / name, content)
+
+    def _write_first(self, configuration):
+        """Whether `config.json` is written, and not by another share: only one can make a link."""
+        if self.share is None:
+            self._write(configuration)
+            return True
+        name = f".config-{self.share.number}.json"
+        self._write(configuration, name=name)
+        with writing(self.path):
+            try:
+                os.link(self.path / name, self.path / "config.json")
+                return True
+            except FileExistsError:
+                return False
+            finally:
+                (self.path / name).unlink(missing_ok=True)
 
     def add_row(self, row: Row) -> None:
         """Writes a row, with `method` and `seed`, to the table of its run."""
         rows = self.rows.setdefault((row["method"], row["seed"]), [])
         rows.append(row)
-        write_table(self._of_run(row["method"], row["seed"]) / "metrics.csv", rows)
+        folder = self._of_run(row["method"], row["seed"])
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        write_table(folder / "metrics.csv", rows)
 
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, the `client_rows` of this run."""
@@ -143,11 +199,15 @@ class ResultsFolder:
         if not self.extends:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
+    def has_ended(self, label: str, seed: int) -> bool:
+        """Whether a run has ended, in this process or another one."""
+        return (self._of_run(label, seed) / SUMS).exists()
+
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """The rows of a run that has ended, in this process or an earlier one; else None."""
-        folder = self._of_run(label, seed)
-        if not (folder / SUMS).exists():
+        if not self.has_ended(label, seed):
             return None
+        folder = self._of_run(label, seed)
         fix = f"remove the folder {str(folder)!r}, and the run is computed again"
         check_sums(folder, _OF_RUN, fix)
         return self.rows_in(label, seed, "metrics.csv")
@@ -158,7 +218,10 @@ class ResultsFolder:
         if label is not None and seed is not None:
             folder = folder / f"seed-{seed}"
         alone = seed is not None  # its last model is written at once, which is enough
-        return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
+        folder = folder / "checkpoints"
+        if self.share is not None and not alone:
+            folder = folder / f"share-{self.share.number}"
+        return Checkpoints(folder, self.every, self.keep, last=not alone)
 
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes what only runs that go on need."""
@@ -179,10 +242,7 @@ class ResultsFolder:
         return rows
 
     def _of_run(self, label, seed):
-        folder = self.path / "runs" / self.names[label] / f"seed-{seed}"
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-        return folder
+        return self.path / "runs" / self.names[label] / f"seed-{seed}"
 
 
 @contextlib.contextmanager
@@ -193,37 +253,46 @@ def open_folder(
     resume: bool = False,
     every: NonNegative = 300.0,
     keep: Count = 2,
+    share: str | None = None,
 ) -> Iterator[ResultsFolder]:
     """Makes and locks a results folder, by default `results/DEFAULT-N`, or opens one to `resume`.
 
-    `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end.
+    `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end. Processes
+    with different shares ("1/4") open one folder at once, and each goes on where its share stopped.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
+    part = None if share is None else Share.parse(share)
+    fix = "needs a folder for all parts; give --out FOLDER"
+    require(part is None or out is not None, f"share={share!r} {fix}")
     with writing(Path(out or "results")):
         wanted = Path("results", default) if out is None else Path(out)
         made = {each for each in (wanted, *wanted.parents) if not each.exists()}
         path = _new_path(default) if out is None else wanted
         path.mkdir(parents=True, exist_ok=True)
-    had_lock = (path / _LOCK).exists()
-    lock = filelock.FileLock(path / _LOCK)
+    file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
+    had_lock = file.exists()
+    lock = filelock.FileLock(file)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
+        what = f"out={str(path)!r}" if part is None else f"share='{part}' of out={str(path)!r}"
         fix = "wait for its end, or name another folder"
-        raise ValueError(f"out={str(path)!r} is in use by another run; {fix}") from None
+        raise ValueError(f"{what} is in use by another run; {fix}") from None
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        if any(entry.name != _LOCK for entry in path.iterdir()) and not (
-            resume and read_configuration(path)
+        if not (
+            ((resume or part) and read_configuration(path))
+            # another share may be about to write config.json
+            or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
         ):
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
             fix = f"name another folder or remove it{hint}"
             raise ValueError(f"out={str(path)!r} is not empty; {fix}")
-        yield ResultsFolder(path, every, keep)
+        yield ResultsFolder(path, every, keep, part)
     finally:
-        _unlock(lock, path, made | ({path} if out is None else set()), had_lock)
+        _unlock(lock, file, made | ({path} if out is None else set()), had_lock)
 
 
 def _new_path(default):
@@ -235,17 +304,18 @@ def _new_path(default):
             return path
 
 
-def _unlock(lock, path, made, had_lock):
+def _unlock(lock, file, made, had_lock):
     """Releases the lock; its file stays only where a run can go on. Empty folders of ours go."""
+    path = file.parent
     with contextlib.suppress(OSError):
-        empty = not any(entry.name != _LOCK for entry in path.iterdir())
+        empty = not any(entry.name != file.name for entry in path.iterdir())
         try:
             content = read_configuration(path)
-            stays = content is not None and not content["complete"]
+            stays = content is not None and not content["complete"] and "shares" not in content
         except ValueError:  # nothing of an unreadable folder is changed
             stays = had_lock
         if not stays:
-            (path / _LOCK).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         for folder in sorted(made, reverse=True) if empty else ():
             folder.rmdir()
     lock.release()
@@ -260,6 +330,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
         kinds: list[tuple[Any, Any]] = [(settings, dict), (packages, dict)]
         kinds += [(content["methods"], dict), (settings["seeds"], list)]
         kinds += [(content["complete"], bool)]
+        shares = content.get("shares", [])
+        kinds += [(shares, list), *((name, str) for each in shares for name in each)]
         if (layout := content["layout"]) is not None:
             kinds += [(layout["source"], str), (layout["layout"], str | int)]
             kinds += [(layout["devices"], int)]
@@ -273,16 +345,27 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def check_complete(path: Path) -> None:
-    """Raises ValueError, which says what is missing, for a folder whose runs have not all ended."""
-    content = read_configuration(path)
-    if content is None or content["complete"]:
-        return
-    number = len(content["methods"]) * len(content["settings"]["seeds"])
-    ended = sum(1 for _ in path.glob(f"runs/*/seed-*/{SUMS}"))
-    what = f"{str(path)!r} is not complete: {ended} of {number} runs have ended"
-    fix = "go on with the same command, --out and --resume, or wait for the end"
-    raise ValueError(f"{what}; {fix}")
+def facts(content: dict[str, Any]) -> dict[str, Any]:
+    """What folders of one comparison have in common, of which each has some seeds."""
+    settings = {name: value for name, value in content["settings"].items() if name != "seeds"}
+    own = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
+    return {"settings": settings, **own}
+
+
+def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
+    """The names of the methods' folders, by label."""
+    return {
+        label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
+        for number, label in enumerate(labels, 1)
+    }
+
+
+def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
+    """The runs of a folder with this `config.json` that have not ended."""
+    names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
+    ended = {(each.parts[-3], each.parts[-2]) for each in path.glob(f"runs/*/seed-*/{SUMS}")}
+    runs = itertools.product(names, seeds)
+    return [(label, seed) for label, seed in runs if (names[label], f"seed-{seed}") not in ended]
 
 
 def _check_same(

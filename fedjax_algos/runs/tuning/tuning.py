@@ -7,6 +7,7 @@ search goes on. `tuned_text` is the file that tuning writes and `compare --confi
 import dataclasses
 import itertools
 import math
+import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, write_table
+from fedjax_algos.runs.saving.shares import RunName
 from fedjax_algos.runs.settings import Settings, refuse
 from fedjax_algos.runs.tuning.search_space import ModelBasedSearch, SearchSpace, parse_spaces
 
@@ -77,6 +79,8 @@ class Tuning(NamedTuple):
     stages: list[Stage]  # one, or those of successive halving
     trials: int | None  # settings of each method; None is all of equal grids
     search: Search = "grid"
+    # those of the first stage by method, in the order in which they are computed
+    runs: Mapping[str, Sequence[RunName]] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return describe(self, spaces=self.spaces, stages=self.stages)
@@ -131,8 +135,13 @@ def prepare_tuning(
     experiment = prepare(settings, firsts, dataset)
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
-    for own in tried if settings.seconds is None else ():  # refuses what does not fit into memory
-        batched_runs(experiment, own, held_out_rows(experiment))
+    runs: dict[str, list[RunName]] = {}
+    for space, own in zip(spaces, tried, strict=True):
+        names = [each.method.label for each in own]
+        runs[space.method.label] = [*itertools.product(names, settings.seeds)]
+        if settings.seconds is None:  # refuses what does not fit into memory
+            batched = batched_runs(experiment, own, held_out_rows(experiment))
+            runs[space.method.label] = [(run.label, run.seed) for run in batched.in_order]
     if search == "optuna":
         ModelBasedSearch(spaces[0], 1, 0)  # raises if optuna is missing
     number = trials or int(spaces[0].size)
@@ -140,7 +149,7 @@ def prepare_tuning(
     if settings.seconds is not None:
         length, shortest = settings.seconds, settings.seconds / settings.evaluations
     stages = stages_of(number, length, shortest, halving, settings.seconds is None)
-    return Tuning(experiment, spaces, stages, trials, search)
+    return Tuning(experiment, spaces, stages, trials, search, runs)
 
 
 def stages_of(
@@ -168,10 +177,18 @@ def run_tuning(
     """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
     Scores are written to the folder as they come, and `trials.csv` at the end. The `test_` columns
-    of rows are of held-out examples.
+    of rows are of held-out examples. Of a folder with shares, only the share's runs are computed;
+    as long as others are missing, there are no trials.
     """
-    settings, known = tuning.experiment.settings, Scores(folder.path / "scores.json")
+    settings, share = tuning.experiment.settings, folder.share
+    name = "scores.json" if share is None else f"scores-{share.number}.json"
+    known = Scores(folder.path / name)
     results: dict[str, list[list[Trial]]] = {}
+    if share is not None:
+        _run_share(tuning, folder, known, on_evaluation, on_start)
+        if missing_trials(tuning, folder):
+            return results
+        known.scores = _scores_of_shares(folder)
     for space in tuning.spaces:
         label, (first, *_), seed = space.method.label, tuning.stages, settings.seeds[0]
         results[label] = stages = list[list[Trial]]()
@@ -190,7 +207,8 @@ def run_tuning(
         else:
             chosen = [space.setting(settings, p) for p in space.points(tuning.trials, seed)]
             for number, stage in enumerate(tuning.stages, start=1):
-                on_start(label, stage)
+                if share is None:
+                    on_start(label, stage)
                 new = try_all(chosen[: stage.settings], number, stage.length, on_evaluation)
                 stages.append(best_first(new))
                 chosen = [trial.setting for trial in stages[-1]]
@@ -198,19 +216,55 @@ def run_tuning(
     return results
 
 
+def _run_share(tuning, folder, known, on_evaluation, on_start):
+    """Computes the runs of a share that an earlier process has left."""
+    settings, (stage, *_) = tuning.experiment.settings, tuning.stages
+    for space in tuning.spaces:
+        label = space.method.label
+        if any(itertools.starmap(folder.takes, tuning.runs[label])):
+            points = space.points(tuning.trials, settings.seeds[0])
+            chosen = [space.setting(settings, point) for point in points]
+            on_start(label, stage)
+            some = chosen, 1, stage.length, on_evaluation, folder.takes
+            _try_some(tuning.experiment, folder.checkpoints(label), known, *some)
+
+
+def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
+    """The runs, by the label of their setting, of which no share has written a score yet."""
+    scores = _scores_of_shares(folder)
+    runs = itertools.chain(*tuning.runs.values())
+    return [run for run in runs if _key(1, *run) not in scores]
+
+
+def _scores_of_shares(folder):
+    files = sorted(folder.path.glob("scores-*.json"))
+    return {key: score for file in files for key, score in Scores(file).scores.items()}
+
+
 def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluation):
     """The trials of some settings of one method; what an earlier process ran is `known`."""
     seeds = list(experiment.data)
-    left = [each for each in chosen if None in [known.get(stage, each, seed) for seed in seeds]]
-    if experiment.settings.seconds is None and left:
-        beside = checkpoints._replace(folder=checkpoints.folder / f"stage-{stage}")
-        known.add(stage, try_in_rounds(experiment, left, length, on_evaluation, beside))
-    elif left:
-        _try_on_the_clock(experiment, known, stage, left, length, on_evaluation)
+    _try_some(experiment, checkpoints, known, chosen, stage, length, on_evaluation)
     return [
         Trial(each, length, {seed: known.get(stage, each, seed) for seed in seeds})
         for each in chosen
     ]
+
+
+def _try_some(
+    experiment, checkpoints, known, chosen, stage, length, on_evaluation, takes=lambda *run: True
+):
+    """Adds the scores that are not known of the runs that are to be taken."""
+
+    def is_left(setting, seed):
+        return takes(setting.method.label, seed) and known.get(stage, setting, seed) is None
+
+    left = [each for each in chosen if any(is_left(each, seed) for seed in experiment.data)]
+    if experiment.settings.seconds is None and left:
+        beside = checkpoints._replace(folder=checkpoints.folder / f"stage-{stage}")
+        known.add(stage, try_in_rounds(experiment, left, length, on_evaluation, beside, takes))
+    elif left:
+        _try_on_the_clock(experiment, known, stage, left, length, on_evaluation, is_left)
 
 
 def _table(results):
@@ -282,10 +336,10 @@ def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
     return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
 
 
-def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints):
+def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
     """The scores of the settings of one method, by label and seed; `rounds` is whole."""
     batched = batched_runs(experiment, chosen, held_out_rows(experiment), rounds=int(rounds))
-    rows, _ = batched.run(on_evaluation, checkpoints=checkpoints)
+    rows, _ = batched.only(takes).run(on_evaluation, checkpoints=checkpoints)
     metric = experiment.settings.target_metric
     return {
         label: {int(seed): run_score(own, metric) for seed, own in by_seed.items()}
@@ -293,7 +347,7 @@ def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints):
     }
 
 
-def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation):
+def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, is_left):
     """Adds the scores of settings; those that differ in the rate only share an executor."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
     share, executors = seconds / (settings.seconds or seconds), dict[str, Executor]()
@@ -303,7 +357,7 @@ def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation):
 
     for setting, (seed, data) in itertools.product(chosen, experiment.data.items()):
         method = setting.method
-        if known.get(stage, setting, seed) is not None:
+        if not is_left(setting, seed):
             continue
         algorithm = method.build(experiment.problem, settings)
         key = method._replace(client_learning_rate=1.0).spec

@@ -25,12 +25,18 @@ class Codec(NamedTuple):
         biased one.
       unbounded: why a biased codec may make a vector longer, and what to do, so that no client may
         remember what it has lost; "" if it never does.
+      of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
+        a codec has the scope "leaf".
+      coded_bits: `(message, d) -> float32[]`, the bits that the message would take with an entropy
+        code; None if it has none.
     """
 
     encode: Callable[[Key, jax.Array], Message]
-    decode: Callable[[Message, int], jax.Array]
+    decode: Callable[[Message, Any], jax.Array]
     variance: Callable[[int], float] | None = None
     unbounded: str = ""
+    of_leaves: bool = False
+    coded_bits: Callable[[Message, int], jax.Array] | None = None
 
 
 unchanged = Codec(lambda key, v: v, lambda message, d: message, lambda d: 0.0)

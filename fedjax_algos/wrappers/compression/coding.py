@@ -1,4 +1,4 @@
-"""How the parts of an update are encoded by a codec of one vector, and decoded."""
+"""How the parts of an update or a broadcast are encoded by a codec of one vector, and decoded."""
 
 import dataclasses
 import itertools
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Key
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
+from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compression.codec import Codec, Message
 
 Scope = Literal["part", "leaf"]
@@ -25,11 +26,11 @@ class Shapes(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes"])
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What a client sends.
+    """What a client sends, or the server.
 
     Attributes:
-      parts: those of the update, in its order: of a vector a list with a message of the codec for
-        each vector that was encoded, and a count or a choice as it is.
+      parts: those of the update or broadcast, in its order: of a vector a list with a message of
+        the codec for each vector that was encoded, and a count or a choice as it is.
       shapes: `Shapes` of each part, which both ends know, so they are no array.
     """
 
@@ -38,7 +39,7 @@ class Sent:
 
 
 class Coding(NamedTuple):
-    """A codec for the vectors of updates."""
+    """A codec for the vectors of updates, or of broadcasts."""
 
     codec: Codec
     scope: Scope
@@ -66,6 +67,20 @@ class Coding(NamedTuple):
             trees.append(tree)
         return join_update(self.parts, trees)
 
+    def coded_bytes(self, sent: Sent) -> jax.Array:
+        """The bytes of a message with an entropy code of each vector that this makes smaller."""
+        bits = jnp.float32(0)
+        for kind, part, shapes in zip(kinds(self.parts), sent.parts, sent.shapes, strict=True):
+            if kind not in VECTORS:
+                bits += 8 * sent_bytes(part)
+                continue
+            sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes.leaves)]
+            for message, d in zip(part, [d for d in sizes if d], strict=True):
+                size = 8 * sent_bytes(message)
+                coded = self.codec.coded_bits
+                bits += size if coded is None else jnp.minimum(size, coded(message, d))
+        return bits / 8
+
     def sizes(self, tree: Any) -> Any:
         """A tree of whole numbers: the entries of the vector that each leaf is a part of."""
         leaves = jax.tree.leaves(tree)
@@ -80,12 +95,17 @@ class Coding(NamedTuple):
         """The leaves that each vector is made of."""
         return [[leaf] for leaf in leaves] if self.scope == "leaf" else [leaves]
 
+    def _size(self, group):
+        """The entries of a vector, or of a codec of leaves the leaf's shape."""
+        return group[0].shape if self.codec.of_leaves else sum(leaf.size for leaf in group)
+
     def _encode(self, key, leaves):
         messages = []
         for index, group in enumerate(self._vectors(leaves)):
             flat = [leaf.astype(jnp.float32).reshape(-1) for leaf in group]
             vector = jnp.concatenate([jnp.zeros(0, jnp.float32), *flat])
             if vector.size:
+                vector = vector.reshape(self._size(group))
                 message = self.codec.encode(jax.random.fold_in(key, index), vector)
                 messages.append(_as_finite(jnp.isfinite(vector).all(), message))
         return messages
@@ -97,7 +117,8 @@ class Coding(NamedTuple):
             if not ends or not ends[-1]:  # a part that is not sent
                 leaves += [jnp.zeros(leaf.shape, leaf.dtype) for leaf in group]
                 continue
-            pieces = jnp.split(self.codec.decode(next(messages), ends[-1]), ends[:-1])
+            vector = self.codec.decode(next(messages), self._size(group))
+            pieces = jnp.split(vector.reshape(-1), ends[:-1])
             for piece, leaf in zip(pieces, group, strict=True):
                 leaves.append(piece.reshape(leaf.shape).astype(leaf.dtype))
         return shapes.structure.unflatten(leaves)

@@ -1,4 +1,4 @@
-"""Any algorithm with a codec: its clients send encoded vectors, which the server decodes.
+"""Any algorithm with a codec: its clients send encoded vectors, or the server does.
 
 `Algorithm.decode` makes the update of a message, so the algorithm's own `contribute` and
 `server_update` see vectors as before, and bytes are counted of what is sent.
@@ -9,17 +9,23 @@ import typing
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from fedjax_algos.core import Algorithm
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm, Mean
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
+from fedjax_algos.wrappers.compression.downwards import CatchUp, encode_broadcasts
 from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.registry import check_order, wrappers
 
-__all__ = ["Feedback", "Scope", "codec", "codecs", "compress"]
+__all__ = ["CatchUp", "Direction", "Feedback", "Scope", "codec", "codecs", "compress"]
+Direction = Literal["up", "down"]
 codecs = Registry[Codec]("codec", Codec)
 
 
@@ -30,30 +36,59 @@ def compress(
     *,
     feedback: Feedback = "none",
     scope: Scope = "part",
+    measure_size: bool = False,
+    direction: Direction = "up",
+    catch_up: CatchUp = "sum",
 ) -> Algorithm:
     """An algorithm whose clients send the vectors of their updates encoded by a codec.
 
-    In an algorithm with a prelude both exchanges are encoded. Counts and choices are sent as they
-    are, and statistics of the model, which the engine averages, are not encoded either.
+    With direction="down" its server does so with those of its broadcasts. In an algorithm with a
+    prelude both exchanges are encoded. Counts and choices are sent as they are, and statistics of
+    the model, which the engine averages, are not encoded either.
 
     Args:
       name: the wrapper's, for messages and random numbers.
       algorithm: what is wrapped.
       codec: how one vector is sent. It works in float32.
       feedback: what a client remembers of each vector: nothing ("none"), what was lost ("ef"), or
-        what the server knows of it ("ef21" and, with an unbiased codec, "diana").
+        what the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards there
+        are "none" and "ef21", which sends the difference to what all clients hold.
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
         by itself ("leaf"). Parts are never joined, because their scales differ.
+      measure_size: whether the training metrics have `coded_bytes_per_upload`, the mean size of an
+        upload if it had an entropy code. It costs a histogram. Of several codecs, give it to the
+        last one, whose message is sent.
+      direction: whether updates are encoded ("up"), or broadcasts ("down").
+      catch_up: what a client downloads, downwards with "ef21", if it has missed rounds: their
+        messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
-      ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
-        not for.
+      ValueError: for an unknown value of an option, an algorithm or a codec that the feedback is
+        not for, a codec of leaves with another scope, or a measured size of broadcasts or of an
+        algorithm with a prelude.
     """
+    check_order(name, algorithm)
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
-    if codec is unchanged and feedback in ("none", "ef"):
-        return algorithm
+    if codec.of_leaves and scope != "leaf":
+        raise ValueError(f"{name}: scope={scope} has no matrices; give scope=leaf")
+    check_choice("direction", direction, get_args(Direction))
+    check_choice("catch_up", catch_up, get_args(CatchUp))
+    differences = direction == "down" and feedback == "ef21"
+    fix = "give it with direction=down and feedback=ef21"
+    require(catch_up == "sum" or differences, f"{name}: catch_up={catch_up} has no effect; {fix}")
+    if direction == "down":
+        what = f"{name}: measure_size=True has no effect on what clients download"
+        require(not measure_size, f"{what}; leave it out")
+        return encode_broadcasts(name, algorithm, codec, feedback, scope, catch_up)
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
+    if codec is unchanged and feedback in ("none", "ef"):
+        return _measured(name, algorithm, sent_bytes) if measure_size else algorithm
+    wrapped = _compressed(name, algorithm, coding, feedback)
+    return _measured(name, wrapped, coding.coded_bytes) if measure_size else wrapped
+
+
+def _compressed(name, algorithm, coding, feedback):
     if feedback != "none":
         return with_feedback(name, algorithm, coding, feedback)
 
@@ -75,6 +110,21 @@ def compress(
     return wrapped._replace(
         prelude=prelude._replace(client_update=first_update, decode=first.decode)
     )
+
+
+def _measured(name, algorithm, size):
+    """The algorithm with a metric, the mean `size` of a message in bytes."""
+    if algorithm.prelude is not None:
+        reason = "its clients send twice in a round, and only the last exchange has metrics"
+        raise ValueError(f"{name}: measure_size=True does not fit: {reason}; leave it out")
+
+    def client_update(broadcast, row, data, dispatch, key):
+        row, sent, report = algorithm.client_update(broadcast, row, data, dispatch, key)
+        mean = Mean(jnp.float32(size(sent)), jnp.float32(1))
+        metrics = {**report.metrics, "coded_bytes_per_upload": mean}
+        return row, sent, report._replace(metrics=metrics)
+
+    return algorithm._replace(client_update=client_update)
 
 
 def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[..., Algorithm]:

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
-from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.core import Algorithm, ClientState, Params, ServerState, Stack
+from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
+from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.coding import Coding
-from fedjax_algos.wrappers.replay import replay, weights_of
+from fedjax_algos.wrappers.replay import replaced, replay, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
 _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
@@ -32,21 +33,28 @@ class Row(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server state of the algorithm, and the mean of the memories of all N clients."""
+    """The server state of the algorithm, and what a wrapper keeps beside it."""
 
     params: Params
     rest: ServerState  # of the algorithm, with params=()
-    memory: Vectors
-    num_clients: jax.Array  # float[]: N
+    own: Any  # of the wrapper
+
+    @classmethod
+    def of(cls, inner: ServerState, own: Any) -> "Server":
+        """The state of both."""
+        return cls(inner.params, inner._replace(params=()), own)
 
     @property
     def inner(self) -> ServerState:
         """The server state of the algorithm."""
         return self.rest._replace(params=self.params)
 
-    def put(self, inner: ServerState, memory: Vectors) -> "Server":
-        """The state after a round."""
-        return self._replace(params=inner.params, rest=inner._replace(params=()), memory=memory)
+
+class Memory(NamedTuple):
+    """What the server remembers of all clients."""
+
+    mean: Vectors  # of the memories of all N clients
+    num_clients: jax.Array  # float[]: N
 
 
 class Rule(NamedTuple):
@@ -67,11 +75,11 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     """The algorithm with a codec, and a memory of what has been sent; see `compress`."""
     _refuse(name, algorithm, coding.codec, feedback)
     parts, rule = algorithm.traits.parts, RULES[feedback]
-    if feedback != "ef":  # what is sent is the change of a vector, of any sign
-        parts = jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, parts)
+    if feedback != "ef":
+        parts = changes_of(parts)
     coding = coding._replace(parts=parts)
     if feedback != "diana":
-        coding = coding._replace(codec=_contractive(coding.codec))
+        coding = coding._replace(codec=contractive(coding.codec))
 
     def client_init(params, key):
         return Row(algorithm.client_init(params, key), _first_memory(parts, algorithm, params))
@@ -79,11 +87,11 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
         update = algorithm.decode(message)
-        vectors = _vectors(parts, update)
+        vectors = vectors_of(parts, update)
         check_like("the vectors of the update: ", vectors, row.memory, _FIX)
         wanted = jax.tree.map(rule.encoded, vectors, row.memory)
-        sent = coding.encode(key, _with_vectors(parts, update, wanted))
-        decoded = _vectors(parts, coding.decode(sent))
+        sent = coding.encode(key, with_vectors(parts, update, wanted))
+        decoded = vectors_of(parts, coding.decode(sent))
         rates = _rates(coding, wanted)
         memory = jax.tree.map(rule.kept, wanted, decoded, row.memory, rates)
         return Row(inner, memory), sent, report
@@ -99,46 +107,73 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     if feedback == "ef":
         return wrapped
 
-    def estimate(server, total, count):
-        """The estimate U of each vector and the new mean of all memories."""
-        mean = jax.tree.map(lambda c: c / server.num_clients.astype(c.dtype), total)
+    def estimate(server, stack, count):
+        """The estimate U of each vector, and the new mean of all memories."""
+        _check_uniform(name, wrapped, stack)
+        own = server.own
+        total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
+        mean = jax.tree.map(lambda c: c / own.num_clients.astype(c.dtype), total)
         if feedback == "ef21":
-            memory = jax.tree.map(jnp.add, server.memory, mean)
-            return memory, memory
-        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), server.memory, total)
-        rates = _rates(coding, total)
-        return arrived, jax.tree.map(rule.kept, total, mean, server.memory, rates)
+            found = memory = jax.tree.map(jnp.add, own.mean, mean)
+        else:
+            found = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), own.mean, total)
+            memory = jax.tree.map(rule.kept, total, mean, own.mean, _rates(coding, total))
+        found = non_negative_moments(algorithm.traits.parts, found)
+        return found, own._replace(mean=memory)
 
-    return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
+    def first(inner, population):
+        memory = _first_memory(parts, algorithm, inner.params)
+        return Memory(memory, jnp.asarray(population.num_clients, float))
+
+    return with_server_memory(name, wrapped, first, estimate)
 
 
-def _with_server_memory(name, algorithm, kinds_of_u, estimate):
+def with_server_memory(
+    name: str,
+    algorithm: Algorithm,
+    first: Callable[[ServerState, Any], Any],
+    estimate: Callable[[Server, Stack, jax.Array], tuple[list[Any], Any]],
+) -> Algorithm:
     """The algorithm, whose server puts an estimate that it remembers in place of all updates.
 
-    `estimate` is `(server, total, count) -> (vectors, memory)`, with the sum of what has arrived.
+    `first` is `(inner, population) -> own`, and `estimate` is `(server, stack, count) -> (vectors,
+    own)`.
     """
-    parts, personal = algorithm.traits.parts, algorithm.personal
-    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
-
-    def init(params, population):
-        server = Server((), (), [], jnp.asarray(population.num_clients, float))
-        memory = _first_memory(parts, algorithm, params)
-        return server.put(algorithm.init(params, population), memory)
 
     def server_update(server, stack, count, group):
-        _check_uniform(name, algorithm, stack)
-        total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
-        vectors, memory = estimate(server, total, count)
-        vectors = _non_negative_moments(kinds_of_u, vectors)
-        of_round = replay(name, algorithm, lambda *_: vectors)
-        inner = of_round.server_update(server.inner, stack, count, group)
-        return server.put(inner, memory)
+        vectors, own = estimate(server, stack, count)
+        sums = replaced(algorithm, stack, vectors)
+        return Server.of(algorithm.server_update(server.inner, sums, count, group), own)
 
-    return replayed._replace(
+    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
+    return with_own_state(replayed, first)._replace(server_update=server_update)
+
+
+def with_own_state(algorithm: Algorithm, first: Callable[[ServerState, Any], Any]) -> Algorithm:
+    """The algorithm with a `Server`, whose server update is still to be replaced.
+
+    `first` is `(inner, population) -> own`.
+    """
+    prelude, personal = algorithm.prelude, algorithm.personal
+
+    def init(params, population):
+        inner = algorithm.init(params, population)
+        return Server.of(inner, first(inner, population))
+
+    def broadcasting(phase):
+        download = phase.download
+        return phase._replace(
+            broadcast=lambda server, group: phase.broadcast(server.inner, group),
+            download=download and (lambda server, group: download(server.inner, group)),
+        )
+
+    def after_prelude(server, sums, count, group):
+        return Server.of(prelude.server_update(server.inner, sums, count, group), server.own)
+
+    return broadcasting(algorithm)._replace(
         init=init,
-        broadcast=lambda server, group: algorithm.broadcast(server.inner, group),
-        server_update=server_update,
         personal=personal and (lambda server, row: personal(server.inner, row)),
+        prelude=prelude and broadcasting(prelude)._replace(server_update=after_prelude),
     )
 
 
@@ -184,7 +219,7 @@ def _check_uniform(name, algorithm, stack):
         raise ValueError(f"{name}: feedback with a server's memory: {what}, but {reason}; {fix}")
 
 
-def _contractive(codec):
+def contractive(codec: Codec) -> Codec:
     """An unbiased codec, divided by 1 + omega, so that it shrinks the distance to every vector."""
     omega = codec.variance
     if omega is None:
@@ -201,14 +236,19 @@ def _rates(coding, vectors):
     return [jax.tree.map(lambda d: 1 / (1 + omega(d)), coding.sizes(tree)) for tree in vectors]
 
 
-def _vectors(parts, update):
-    """The vectors of an update."""
+def changes_of(parts: PartKinds) -> PartKinds:
+    """The kinds of the changes of parts: those of vectors have any sign."""
+    return jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, parts)
+
+
+def vectors_of(parts: PartKinds, update: Any) -> Vectors:
+    """The vectors of an update, or of a broadcast."""
     trees = zip(kinds(parts), split_update(parts, update), strict=True)
     return [tree for kind, tree in trees if kind in VECTORS]
 
 
-def _with_vectors(parts, update, vectors):
-    """An update with other vectors."""
+def with_vectors(parts: PartKinds, update: Any, vectors: Vectors) -> Any:
+    """An update, or a broadcast, with other vectors."""
     new = iter(vectors)
     trees = zip(kinds(parts), split_update(parts, update), strict=True)
     return join_update(parts, [next(new) if kind in VECTORS else tree for kind, tree in trees])
@@ -220,7 +260,8 @@ def _first_memory(parts, algorithm, params):
     return [jax.tree.map(jnp.zeros_like, like) for kind in kinds(parts) if kind in VECTORS]
 
 
-def _non_negative_moments(parts, vectors):
+def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
+    """The vectors, with no entry of a mean of squares below 0."""
     of_vectors = [kind for kind in kinds(parts) if kind in VECTORS]
     return [
         jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree

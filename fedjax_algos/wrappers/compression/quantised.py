@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from fedjax_algos.core.options import NonNegative, Range
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.coded_size import coded_size, elias_size
 from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
 
@@ -47,8 +48,13 @@ class Rotated(NamedTuple):
 
 def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
     """One of the two nearest whole numbers of each value, whose mean is the value."""
+    return round_by(jax.random.uniform(key, values.shape, jnp.float32), values)
+
+
+def round_by(uniform: jax.Array, values: jax.Array) -> jax.Array:
+    """The whole number above each value if a number from 0 to 1 is below its fraction."""
     low = jnp.floor(values)
-    return low + (jax.random.uniform(key, values.shape, jnp.float32) < values - low)
+    return low + (uniform < values - low)
 
 
 def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
@@ -72,17 +78,26 @@ def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
         numbers |= (rows < 0).astype(jnp.uint32) << (bits - 1)
         return Scaled(of, pack(numbers.reshape(-1)[: len(v)], bits))
 
-    def decode(message, d):
+    def signed(message, d):
         numbers = unpack(message.words, d, bits)
         level = (numbers & (2 ** (bits - 1) - 1)).astype(jnp.float32)
-        rows = in_buckets(jnp.where(numbers >> (bits - 1) == 1, -level, level))
+        return jnp.where(numbers >> (bits - 1) == 1, -level, level)
+
+    def decode(message, d):
+        rows = in_buckets(signed(message, d))
         return (message.scales[:, None] * rows / levels).reshape(-1)[:d]
+
+    def coded_bits(message, d):
+        symbols = signed(message, d).astype(jnp.int32)
+        elias = jax.vmap(elias_size)(in_buckets(symbols)).sum()
+        coded = coded_size(symbols + levels, 2 * levels + 1, len(message.scales))
+        return jnp.minimum(elias, coded)
 
     def variance(d):
         size = min(bucket or d, d)
         return min(size / levels**2, math.sqrt(size) / levels)
 
-    return Codec(encode, decode, variance)
+    return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
 def klevel_codec(levels: int, rotated: bool = False) -> Codec:
@@ -102,6 +117,9 @@ def klevel_codec(levels: int, rotated: bool = False) -> Codec:
     def variance(d):
         return d / (2 * (levels - 1) ** 2)
 
+    def coded_bits(message, d):
+        return coded_size(unpack(message.words, d, bits), levels)
+
     def encode_rotated(key, v):
         rounding, rotation = jax.random.split(key)
         return Rotated(encode(rounding, rotate(rotation, v)), rotation)
@@ -113,9 +131,14 @@ def klevel_codec(levels: int, rotated: bool = False) -> Codec:
         size = padded_size(d)
         return min(variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
 
+    def coded_bits_rotated(message, d):
+        return coded_bits(message.message, padded_size(d))
+
     if rotated:
-        return Codec(encode_rotated, decode_rotated, variance_rotated)
-    return Codec(encode, decode, variance)
+        return Codec(
+            encode_rotated, decode_rotated, variance_rotated, coded_bits=coded_bits_rotated
+        )
+    return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
 def terngrad_codec(clip: float = 0.0) -> Codec:
@@ -132,10 +155,14 @@ def terngrad_codec(clip: float = 0.0) -> Codec:
         symbols = unpack(message.words, d, 2)  # 0, 1, and 2 for -1
         return message.scales * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
 
+    def coded_bits(message, d):
+        return coded_size(unpack(message.words, d, 2), 3, 1)
+
     if clip:
         reason = "a vector with its largest entries clipped may be made many times longer"
-        return Codec(encode, decode, unbounded=f"{reason}; give clip=0, or feedback=none")
-    return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2)
+        unbounded = f"{reason}; give clip=0, or feedback=none"
+        return Codec(encode, decode, unbounded=unbounded, coded_bits=coded_bits)
+    return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2, coded_bits=coded_bits)
 
 
 def natural_codec() -> Codec:
@@ -149,7 +176,10 @@ def natural_codec() -> Codec:
     def decode(message, d):
         return jax.lax.bitcast_convert_type(unpack(message, d, 9) << 23, jnp.float32)
 
-    return Codec(encode, decode, lambda d: 1 / 8)
+    def coded_bits(message, d):
+        return coded_size(unpack(message, d, 9), 2**9, 0)
+
+    return Codec(encode, decode, lambda d: 1 / 8, coded_bits=coded_bits)
 
 
 @register

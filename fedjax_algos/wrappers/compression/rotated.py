@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri
 from fedjax_algos.core.options import Range
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.coded_size import coded_size
 from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
 
@@ -129,7 +130,11 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
             return 1 / (bits * (1 - lloyd_max(1)[1])) - 1
         return error / (1 - error)
 
-    return Codec(encode, decode, variance if scale == "unbiased" else None)
+    def coded_bits(message, d):
+        each = zip(message.words, sections(padded_size(d)), strict=True)
+        return 32 + sum(coded_size(unpack(word, n, b), 2**b, 0) for word, (n, b) in each)
+
+    return Codec(encode, decode, variance if scale == "unbiased" else None, coded_bits=coded_bits)
 
 
 def blocks_of(d: int) -> list[int]:
@@ -153,7 +158,11 @@ def in_blocks(codec: Codec) -> Codec:
         each = zip(message, blocks_of(d), strict=True)
         return jnp.concatenate([codec.decode(piece, size) for piece, size in each])
 
-    return codec._replace(encode=encode, decode=decode)
+    def coded_bits(message, d):
+        each = zip(message, blocks_of(d), strict=True)
+        return sum(codec.coded_bits(piece, size) for piece, size in each)
+
+    return codec._replace(encode=encode, decode=decode, coded_bits=coded_bits)
 
 
 @register

@@ -17,6 +17,7 @@ from fedjax_algos.wrappers.compression.bits import (
     unpack_ascending,
 )
 from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.coded_size import golomb_size
 from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
 
@@ -56,14 +57,21 @@ def sparse_ternary_codec(fraction: float) -> Codec:
         entries = low << 1 | (v[positions] < 0).astype(jnp.uint32)
         return SparseSigns(sizes.mean(), pack(entries, 1 + low_bits(k, d)), high)
 
-    def decode(message, d):
+    def unpacked(message, d):
         k = entries_sent(fraction, d)
         entries = unpack(message.entries, k, 1 + low_bits(k, d))
-        positions = unpack_ascending(entries >> 1, message.high, d)
+        return entries, unpack_ascending(entries >> 1, message.high, d)
+
+    def decode(message, d):
+        entries, positions = unpacked(message, d)
         signed = jnp.where(entries & 1 == 1, -message.magnitude, message.magnitude)
         return at_positions(positions, signed, d)
 
-    return Codec(encode, decode)
+    def coded_bits(message, d):
+        entries, positions = unpacked(message, d)
+        return 32 + entries.size + golomb_size(positions, d)
+
+    return Codec(encode, decode, coded_bits=coded_bits)
 
 
 @register

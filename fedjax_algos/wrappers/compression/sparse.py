@@ -11,6 +11,7 @@ from fedjax_algos.core.options import Range
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
+from fedjax_algos.wrappers.compression.coded_size import subset_size
 from fedjax_algos.wrappers.compression.compress import register
 
 Fraction = Annotated[float, Range(0, 1, low_open=True)]
@@ -58,7 +59,11 @@ def topk_codec(fraction: float) -> Codec:
         positions = unpack_positions(message.positions, message.values.size, d)
         return at_positions(positions, message.values, d)
 
-    return Codec(encode, decode)
+    def coded_bits(message, d):
+        k = message.values.size
+        return jnp.float32(32 * k + subset_size(k, d))
+
+    return Codec(encode, decode, coded_bits=coded_bits)
 
 
 @register

@@ -181,7 +181,7 @@ def untrained(monkeypatch):
     """The score of a setting is its client learning rate; nothing is trained."""
     calls = []
 
-    def score(experiment, chosen, rounds, on_evaluation, checkpoints):
+    def score(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
         calls.append([setting.method.label for setting in chosen])
         rates = {each.method.label: each.method.client_learning_rate for each in chosen}
         return {label: dict.fromkeys(experiment.data, rate) for label, rate in rates.items()}
