@@ -47,11 +47,11 @@ def error(name, rate, options):
         )
         algorithm = fa.algorithms.fedgbo(problem, local, optimizer=keep, upload=upload)
         engine = fa.make_engine(algorithm)
-        cohorts = Cohorts(data.counts(), local, cohort_size=SETTINGS.cohort, seed=0)
+        cohorts = Cohorts(data.counts(), local, cohort_size=SETTINGS.cohort_size, seed=0)
         dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         params = problem.init(jax.random.key(0)).params  # Flax makes float32, whatever the mode
         params = jax.tree.map(lambda p: p.astype(float), params)
-        state = engine.init(0, fa.Population(data.num_clients, SETTINGS.cohort, 1), params)
+        state = engine.init(0, fa.Population(data.num_clients, SETTINGS.cohort_size, 1), params)
         state, _ = engine.round(state, data, dispatches)
         found[upload] = state.server.optimizer_statistics[1]
     difference = optax.tree.norm(optax.tree.sub(found["model"], found["gradient"]))

@@ -36,6 +36,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/coming_from/google_fedjax.md",
         "docs/coming_from/pfl_research.md",
         "docs/coming_from/tff.md",
+        "docs/choosing_clients.md",
         "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
         "docs/compression.md",
         "docs/data_and_models.md",
@@ -107,6 +108,16 @@ def test_compression(feedback, here):
     assert engine.transfer(state, toy.data, one_round(dispatches, 0)).upload == 20 + 4
     ends = [run(each, toy.data, sets)[-1]["out"] for each in (bare, coded)]
     assert 0 < np.abs(ends[0] - ends[1]).max() < 1e-2
+
+
+def test_a_sampler(here):
+    """docs/choosing_clients.md: of eight clients the four largest are drawn, and slots are left."""
+    (program,) = programs("docs/choosing_clients.md")
+    (here / "my_file.py").write_text(program)
+    sampler = fa.participation.samplers.make("my_file.py:largest_first:share=0.5")
+    counts, local = np.array([5, 2, 8, 3, 9, 1, 4, 40]), fa.Local(4, 0.1, steps=1)
+    cohorts = fa.participation.Cohorts(counts, local, cohort_size=5, seed=0, sampler=sampler)
+    assert (np.sort(cohorts.dispatches(9).client) == [0, 2, 4, 7, 8]).all()
 
 
 def test_a_metric(capsys):

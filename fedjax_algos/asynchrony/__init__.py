@@ -18,6 +18,7 @@ from fedjax_algos.asynchrony.planning import (
     tiers_of,
 )
 from fedjax_algos.asynchrony.systems.fedscale import fedscale
+from fedjax_algos.asynchrony.systems.in_rounds import in_session, late
 from fedjax_algos.asynchrony.systems.simulated import simulated
 from fedjax_algos.asynchrony.systems.system_model import (
     FixedSystem,
@@ -49,6 +50,8 @@ __all__ = [
     "csv",
     "fedscale",
     "immediate",
+    "in_session",
+    "late",
     "plan_dispatches",
     "planners",
     "simulated",

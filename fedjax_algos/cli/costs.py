@@ -17,9 +17,9 @@ from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import initial_state
-from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.run import Rounds
 
 _OPTIONS = (
     "dataset", "model", "loss", "compute_dtype", "partition", "clients", "cohort", "work",
@@ -82,7 +82,9 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     population = Population(data.num_clients, settings.cohort_size, int(counts.sum()))
     found: dict[str, dict[str, float | None]] = {}
     for label, engine in experiment.engines.items():
-        cohorts = Cohorts(counts, engine.algorithm.local, seed=0, **settings.cohorts())
+        cohorts = Rounds(**settings.loop()).cohorts(
+            data, engine.algorithm, engine.algorithm.local, 0
+        )
         first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         found[label] = costs_of(engine.algorithm, data, first, population)
     names = display_names(found)

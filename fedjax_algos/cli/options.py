@@ -23,7 +23,7 @@ HELP = {
     "compute_dtype": "of the model: that of its params (float32), or bfloat16 with float32 params",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
-    "cohort": "clients in a round or, below 1, their fraction",
+    "cohort": "clients in a round or, below 1, their fraction [10; the slots that poisson needs]",
     "sampler": "who is in a round, see `list samplers`",
     "failures": "which clients train and then do not answer, see `list failures` [none]",
     "work": "how much of its local work a client does, see `list local_works`",
@@ -53,7 +53,8 @@ HELP = {
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
-    "system": "speeds and unavailability on the virtual clock, see `list system_models`",
+    "system": "speeds and unavailability on the virtual clock, and for --failures late and "
+    "--sampler in_session; see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
     "layout": "auto (sequential on a CPU, else as many as fit into memory), vmapped, sequential, "
     "or a number of clients computed at once",
@@ -79,7 +80,6 @@ _OF_FOLDER = (
     "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
 )  # fmt: skip
 _LOCAL_WORK = {"local_steps", "local_epochs"}
-_ON_CLOCK = {"system", "evaluations"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
 _NO_PATH = Path()
@@ -203,8 +203,11 @@ def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FIL
 def _check_effect(name: str, text: str, settings: Settings) -> None:
     """Refuses an option of the command line that has no effect with the others."""
     fix = None
-    if name in _ON_CLOCK and settings.seconds is None:
+    if name == "evaluations" and settings.seconds is None:
         fix = "is for the virtual clock; give --seconds too"
+    elif name == "system" and not settings.in_system:
+        fix = "is for the virtual clock, and in rounds for --failures late and --sampler in_session"
+        fix += "; give --seconds or one of these too"
     elif name in _IN_ROUNDS and settings.seconds is not None:
         fix = "is for rounds and has no effect on the virtual clock; leave --seconds out"
     elif name == "held_out" and settings.evaluate_clients != "held_out":

@@ -163,6 +163,8 @@ def _introduction(experiment: Experiment) -> list[str]:
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
         f"{scope} with {about['device_count']} {about['device']}"
     ]
+    if settings.seconds is None and (note := getattr(settings.cohorts()["sampler"], "note", None)):
+        lines.append(note(settings.clients, settings.cohort_size))
     if ratios := experiment.speed_ratios():
         each = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
         lines.append(f"seconds per step of the slowest client / the fastest: {each}")

@@ -7,10 +7,12 @@ are keyed permutations with random access: entry j of a shuffle, without the shu
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.core.types import Array, Key
 
 _MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE, _SELECTION = range(7)
+ONCE = np.uint32(2**32 - 1)  # in place of a number from 0, for what is drawn once
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 

@@ -2,7 +2,7 @@
 
 from fedjax_algos.data import partitioning, readers, stored
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.description import describe_partition, partition_table
+from fedjax_algos.data.description import describe_partition, held_labels, partition_table
 from fedjax_algos.data.federated_data import (
     AnyDataset,
     ClientDataset,
@@ -29,6 +29,7 @@ __all__ = [
     "describe_partition",
     "federate",
     "from_arrays",
+    "held_labels",
     "hold_out",
     "in_memory",
     "open_federated",

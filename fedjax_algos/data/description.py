@@ -1,6 +1,7 @@
 """Describes a partition in numbers, and as a table for the terminal."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Group
@@ -9,6 +10,7 @@ from rich.table import Table
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe, describe_tree
+from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
 
@@ -87,6 +89,23 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         histogram=histogram,
         digest=partition.digest(),
     )
+
+
+def held_labels(data: Any) -> np.ndarray:
+    """bool[num_clients, classes], on the host: which labels each client holds.
+
+    Args:
+      data: `FederatedData` whose `examples` have labels "y", int[examples], from 0.
+
+    Raises:
+      TypeError: for examples in files, of which this would read all.
+      ValueError: for examples without labels, or with others.
+    """
+    check_kind("data", data, FederatedData, "give clients whose examples are in memory")
+    labels = data.examples.get("y") if isinstance(data.examples, Mapping) else None
+    require(labels is not None, 'the examples have no labels; give them in "y"')
+    partition = Partition(np.asarray(data.indices), np.asarray(data.offsets))
+    return describe_partition(np.asarray(labels), partition).histogram > 0
 
 
 def partition_table(description: Description, *, rows: int = 10) -> Group:

@@ -1,5 +1,6 @@
 """Who takes part: which clients train in which round, how many steps, at which learning rate."""
 
+from fedjax_algos.participation.availability import available, on_off
 from fedjax_algos.participation.cohorts import Cohorts
 from fedjax_algos.participation.local_work import (
     LocalWork,
@@ -20,6 +21,7 @@ from fedjax_algos.participation.rate_schedules import (
 from fedjax_algos.participation.sampling import (
     Failures,
     Sampler,
+    by_client,
     cohort_count,
     cyclic,
     dirichlet,
@@ -29,6 +31,7 @@ from fedjax_algos.participation.sampling import (
     with_replacement,
 )
 from fedjax_algos.participation.sampling import uniform_cohorts as uniform
+from fedjax_algos.participation.sampling_designs import by_size, clustered_by_size, poisson
 from fedjax_algos.participation.traced import (
     TracedSampler,
     TracedWork,
@@ -45,6 +48,10 @@ __all__ = [
     "Sampler",
     "TracedSampler",
     "TracedWork",
+    "available",
+    "by_client",
+    "by_size",
+    "clustered_by_size",
     "cohort_count",
     "constant",
     "cyclic",
@@ -58,7 +65,9 @@ __all__ = [
     "independent",
     "inverse",
     "local_works",
+    "on_off",
     "partial",
+    "poisson",
     "rate_schedules",
     "samplers",
     "step",

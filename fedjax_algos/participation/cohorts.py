@@ -3,6 +3,7 @@
 These are complete local updates, learning rates, and the steps of each client's earlier dispatches.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +56,8 @@ class Cohorts:
       work: how much of its local update each client finishes; see `local_works`. None for all.
       failures: which clients fail to answer after their training; see `failures`. None for none.
       chosen: how many clients of a cohort are then chosen, if these are candidates; None for all.
+      labels: returns which labels each client holds, bool[num_clients, classes], such as
+        `lambda: fa.data.held_labels(data)`; for samplers that need them.
 
     Raises:
       ValueError: for counts that are not whole and at least 1, a cohort larger than the population,
@@ -71,6 +74,7 @@ class Cohorts:
         sampler: Sampler = uniform_cohorts,
         work: LocalWork | None = None,
         failures: Failures | None = None,
+        labels: Callable[[], np.ndarray] | None = None,
         chosen: int | None = None,
     ):
         if work is not None:
@@ -82,7 +86,8 @@ class Cohorts:
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
-        self.sampler, self.work, self.failures = sampler, work or full(), failures
+        self.sampler = sampling.of_clients(sampler, self.counts, labels)
+        self.work, self.failures = work or full(), failures
         self.dispatched, self.steps_done = np.zeros((2, len(counts)), np.int32)
         self.last_round, self.gaps = np.full(len(counts), -1, np.int32), np.zeros(1, np.int64)
         self.next_round = 0
@@ -118,7 +123,7 @@ class Cohorts:
         num_steps = self._worked(numbers, clients, complete) * filled
         number = (self.dispatched[clients] + _earlier_sums(clients, filled)) * filled
         first_step = first_steps(clients, num_steps, self.steps_done) * filled
-        arrives = self._arrive(clients, number.astype(np.int32), filled)
+        arrives = self._arrive(numbers, clients, number.astype(np.int32), num_steps, filled)
         self.next_round += rounds
         self._add_gaps(drawn[filled], np.repeat(numbers, filled.sum(1)))
         np.add.at(self.dispatched, clients, filled)
@@ -164,14 +169,14 @@ class Cohorts:
         require(1 <= number <= most, f"the local work of client {client} is {number} steps; {fix}")
         return steps.astype(np.int32)
 
-    def _arrive(self, clients, number, filled):
+    def _arrive(self, rounds, clients, number, num_steps, filled):
         """bool[rounds, cohort]: which dispatches arrive; () if all do."""
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
         seed = np.uint32(self.seed)
         draw = sampling.draw_failures
         with jax.default_device(sampling.idle_device()):
-            of_rounds = zip(clients, number, strict=True)  # one shape, compiled once
+            of_rounds = zip(clients, number, rounds, num_steps, strict=True)  # compiled once
             fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 

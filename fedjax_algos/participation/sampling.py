@@ -1,20 +1,27 @@
 """Samplers, which draw a cohort from (seed, round) alone, and failures: who then does not answer.
 
-Whether a client fails depends on the seed, the client and the number of the dispatch alone, so the
-same clients fail in all methods that are compared.
+Whether a client fails depends on the seed, the client and the number of the dispatch, and on
+nothing else that differs between methods: the same clients fail in all that are compared.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from fedjax_algos.core.files import require
-from fedjax_algos.core.options import Count, Decay, Positive
-from fedjax_algos.core.randomness import cohort_key, failure_key, permutation_words, permute
+from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
+from fedjax_algos.core.randomness import (
+    ONCE,
+    cohort_key,
+    failure_key,
+    permutation_words,
+    permute,
+)
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, Key
@@ -29,7 +36,11 @@ class Sampler(Protocol):
     ) -> np.ndarray:
         """Returns client ids, int32[rounds, cohort_size].
 
-        If the function has `may_leave_empty = True`, `num_clients` marks an empty slot.
+        If the function has `may_leave_empty = True`, `num_clients` marks an empty slot. If it has a
+        function `of_clients(counts, labels)`, what this returns is called in its place, where
+        `counts` is int32[num_clients], n_i, and `labels()` bool[num_clients, classes], which labels
+        each client holds. On the command line `slots` is the cohort size if none is given, and
+        `note(num_clients, cohort_size)` a line that is printed.
 
         Args:
           seed: the seed of the cohorts.
@@ -71,19 +82,14 @@ def draw_members(key: Key, cohort_size: int, size: int | jax.Array) -> jax.Array
     return permute(permutation_words(key), entries, size)
 
 
+def draw_uniform(seed: Any, round_number: Any, num_clients: int, cohort_size: int) -> jax.Array:
+    """The cohort of a round, traced; see `uniform_cohorts`."""
+    return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
+
+
 @jax.jit(static_argnames=("num_clients", "cohort_size"))
-def _draw(seed, rounds, num_clients, cohort_size):
-    def cohort(round_number):
-        return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
-
-    return jax.vmap(cohort)(rounds)
-
-
-@functools.lru_cache(maxsize=16)
-def _draw_block(seed, number, num_clients, cohort_size):
-    """The cohorts of 16 rounds, which several calls may want; those of the last ones are kept."""
-    rounds = np.int32(number * len(_BLOCK)) + _BLOCK
-    return np.array(_draw(np.uint32(seed), rounds, num_clients, cohort_size))  # no device's memory
+def _draw(draw, seed, rounds, num_clients, cohort_size):
+    return jax.lax.map(lambda number: draw(seed, number, num_clients, cohort_size), rounds)
 
 
 def idle_device() -> jax.Device | None:
@@ -92,6 +98,50 @@ def idle_device() -> jax.Device | None:
         return jax.local_devices(backend="cpu")[-1]
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU
         return None
+
+
+def on_host(draw: Partial) -> Sampler:
+    """The sampler that calls a traced one, compiled, for 16 rounds at once; it has its attributes.
+
+    Blocks of rounds that several calls may want are kept.
+    """
+
+    @functools.lru_cache(maxsize=16)
+    def block(seed, number, *sizes):
+        rounds = np.int32(number * len(_BLOCK)) + _BLOCK
+        return np.array(_draw(draw, np.uint32(seed), rounds, *sizes))  # no device's memory
+
+    def sampler(seed, rounds, num_clients, cohort_size):
+        start, size = int(rounds[0]), len(_BLOCK)
+        numbers = range(start // size, (start + len(rounds) - 1) // size + 1)
+        with jax.default_device(idle_device()):
+            blocks = [block(seed, number, num_clients, cohort_size) for number in numbers]
+        return np.concatenate(blocks)[start % size :][: len(rounds)]
+
+    vars(sampler).update(vars(draw))
+    if bind := getattr(draw, "of_clients", None):
+        sampler.of_clients = lambda *known: on_host(bind(*known))  # type: ignore[attr-defined]
+    return sampler
+
+
+def of_clients(sampler: Any, counts: np.ndarray, labels: Callable[[], np.ndarray] | None) -> Any:
+    """The sampler that knows the clients, if it asks for it; also a traced one.
+
+    Args:
+      sampler: one with a function `of_clients` is replaced by what this returns.
+      counts: int32[num_clients], n_i, the number of examples of each client.
+      labels: returns bool[num_clients, classes], which labels each client holds; None if unknown.
+    """
+    bind = getattr(sampler, "of_clients", None)
+    return sampler if bind is None else bind(counts, labels or _no_labels)
+
+
+def _no_labels():
+    fix = "give labels=lambda: fa.data.held_labels(data)"
+    raise ValueError(f"the sampler needs the labels that each client holds; {fix}")
+
+
+_uniform_on_host = on_host(Partial(draw_uniform))
 
 
 def uniform_cohorts(
@@ -105,11 +155,7 @@ def uniform_cohorts(
       seed, rounds, num_clients, cohort_size: as for a `Sampler`; the result is int32[rounds,
         cohort_size], client ids.
     """
-    start, size = int(rounds[0]), len(_BLOCK)
-    numbers = range(start // size, (start + len(rounds) - 1) // size + 1)
-    with jax.default_device(idle_device()):
-        blocks = [_draw_block(seed, number, num_clients, cohort_size) for number in numbers]
-    return np.concatenate(blocks)[start % size :][: len(rounds)]
+    return _uniform_on_host(seed, rounds, num_clients, cohort_size)
 
 
 def _by_round(tag: int, draw: Callable) -> Sampler:
@@ -206,7 +252,12 @@ def with_replacement() -> Sampler:
 
 
 class Failures(Protocol):
-    """Says which clients of a cohort fail; it depends on (seed, client, number) alone."""
+    """Says which clients of a cohort fail; it depends on (seed, client, number) alone.
+
+    If the function has `reads_round = True`, it is called with two more arguments: the number of
+    the round, int32[], and the local steps, int32[cohort_size]. These are also the same in all
+    methods.
+    """
 
     def __call__(self, seed: Array, clients: Array, numbers: Array, /) -> Array:
         """Returns which of the dispatches fail, bool[cohort_size].
@@ -232,6 +283,27 @@ def independent(*, probability: Decay) -> Failures:
     return lambda seed, clients, numbers: _draw_uniform(seed, clients, numbers) < probability
 
 
+@failures.register
+def by_client(*, median: Proportion, spread: NonNegative = 1.0) -> Failures:
+    """Client i fails with its own probability p_i, drawn once: logit p_i ~ N(logit m, s^2).
+
+    Given the p_i, dispatches fail independently of each other.
+
+    Args:
+      median: m, the median of the p_i over the clients, above 0 and below 1.
+      spread: s, at least 0. With 0 it is `independent`; with 1 two thirds of the clients have odds
+        between 0.37 and 2.7 times the median's; with a large one some clients always fail and the
+        others never do.
+    """
+    center = np.float32(np.log(median) - np.log1p(-median))
+
+    def fails(seed, clients, numbers):
+        odds = center + np.float32(spread) * _draw_normal(seed, clients)
+        return _draw_uniform(seed, clients, numbers) < jax.nn.sigmoid(odds)
+
+    return fails
+
+
 @jax.jit
 def _draw_uniform(seed, clients, numbers):
     """float32[cohort_size], whatever the default precision is."""
@@ -239,9 +311,24 @@ def _draw_uniform(seed, clients, numbers):
     return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)
 
 
-def draw_failures(failures: Failures, seed: Array, clients: Array, numbers: Array) -> Array:
+@jax.jit
+def _draw_normal(seed, clients):
+    """float32[cohort_size]: the same for all dispatches of a client."""
+    keys = jax.vmap(failure_key, (None, 0, None))(seed, clients, ONCE)
+    return jax.vmap(lambda key: jax.random.normal(key, (), jnp.float32))(keys)
+
+
+def draw_failures(
+    failures: Callable[..., Array],
+    seed: Array,
+    clients: Array,
+    numbers: Array,
+    round_number: Array,
+    num_steps: Array,
+) -> Array:
     """bool[cohort_size]: which dispatches of a cohort fail, checked."""
-    fails = failures(seed, clients, numbers)
+    of_round = (round_number, num_steps) if getattr(failures, "reads_round", False) else ()
+    fails = failures(seed, clients, numbers, *of_round)
     fix = "give a function that returns which dispatches fail, bool[cohort_size]"
     found = f"the failures are {describe_tree(fails)}; {fix}, here bool{list(jnp.shape(clients))}"
     fits = getattr(fails, "shape", None) == jnp.shape(clients) and fails.dtype == bool

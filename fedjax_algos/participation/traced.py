@@ -1,25 +1,34 @@
 """Dispatches that are drawn on the device, so that a whole simulation is one traced function."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from fedjax_algos.core import Dispatch, EqualSteps, Local
 from fedjax_algos.core.checks import check_callable, check_clients, check_local, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
-from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
+from fedjax_algos.core.randomness import ONCE, cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, ReverseMode
-from fedjax_algos.participation import cohorts
+from fedjax_algos.participation import cohorts, sampling
 from fedjax_algos.participation.cohorts import checked_counts, common_steps, full_steps
-from fedjax_algos.participation.sampling import Failures, check_groups, draw_failures, draw_members
+from fedjax_algos.participation.sampling import (
+    Failures,
+    Sampler,
+    check_groups,
+    draw_failures,
+    draw_members,
+    draw_uniform,
+)
 
-_ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
+P = ParamSpec("P")
 
 
 class TracedSampler(Protocol):
@@ -47,14 +56,42 @@ class TracedWork(Protocol):
 traced_samplers = Registry[TracedSampler]("traced sampler", Callable)
 
 
+def register(factory: Callable[P, TracedSampler]) -> Callable[P, Sampler]:
+    """Registers a traced sampler of this name, and the sampler that calls it compiled."""
+    make = traced_samplers.register(factory)
+
+    @sampling.samplers.register
+    @functools.wraps(factory)
+    def make_on_host(*args: P.args, **keywords: P.kwargs) -> Sampler:
+        return sampling.on_host(make(*args, **keywords))  # type: ignore[arg-type]
+
+    return make_on_host
+
+
+def traced_sampler(draw: Callable, *tables: Any, **attributes: Any) -> Any:
+    """The traced sampler `draw(*tables, seed, round_number, num_clients, cohort_size)`.
+
+    Equal `draw` and shapes of `tables` share a compiled program. For `attributes` see `Sampler`.
+    """
+    sampler = Partial(draw, *tables)
+    vars(sampler).update(attributes)
+    return sampler
+
+
+def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
+    """The sampler that is replaced by `of_clients(counts, labels)` before it draws."""
+
+    def draw(seed, round_number, num_clients, cohort_size):
+        fix = f"give it to Cohorts, or call {name}(...).of_clients(counts, labels)"
+        raise ValueError(f"the sampler {name} does not know the clients; {fix}")
+
+    return traced_sampler(draw, of_clients=of_clients, **attributes)
+
+
 @traced_samplers.register
 def uniform() -> TracedSampler:
     """All cohorts are equally likely, without replacement: those of `participation.uniform`."""
-
-    def sampler(seed, round_number, num_clients, cohort_size):
-        return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
-
-    return sampler
+    return draw_uniform
 
 
 @traced_samplers.register
@@ -69,7 +106,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
         first = group * smallest + jnp.minimum(group, larger)
         size = smallest + (group < larger).astype(jnp.int32)
         members = draw_members(cohort_key(seed, round_number), cohort_size, size)
-        order = permutation_words(cohort_key(seed, _ONCE))
+        order = permutation_words(cohort_key(seed, ONCE))
         return permute(order, first + members, num_clients)
 
     return sampler
@@ -81,7 +118,7 @@ def dirichlet(*, gamma: Positive = 1.0) -> TracedSampler:
 
     def sampler(seed, round_number, num_clients, cohort_size):
         # Gumbel-top-k needs the logarithms up to a constant, so nothing is normalised
-        shares = jax.random.loggamma(cohort_key(seed, _ONCE), gamma, (num_clients,))
+        shares = jax.random.loggamma(cohort_key(seed, ONCE), gamma, (num_clients,))
         noise = jax.random.gumbel(cohort_key(seed, round_number), (num_clients,))
         return jax.lax.top_k(shares + noise, cohort_size)[1].astype(jnp.int32)
 
@@ -109,11 +146,12 @@ def traced_dispatches(
     sampler: TracedSampler | None = None,
     work: TracedWork | None = None,
     failures: Failures | None = None,
+    labels: Callable[[], np.ndarray] | None = None,
 ) -> Dispatch:
     """Draws the dispatches of a whole simulation on the device.
 
-    With the default sampler they are those of `Cohorts(counts, local, ...)` with the same seed.
-    The others have the distributions of `participation.samplers`, but draw other cohorts.
+    They are those of `Cohorts(counts, local, ...)` with the same seed and sampler, except that
+    `cyclic`, `dirichlet` and `with_replacement` draw other cohorts with the same distributions.
 
     Args:
       seed: uint32[], may be traced: the seed of the cohorts and of `work`.
@@ -124,6 +162,7 @@ def traced_dispatches(
       sampler: one of `traced_samplers`; None draws uniformly without replacement.
       work: how much of its local update each client finishes; None for all.
       failures: which clients fail to answer, as in `Cohorts`; None for none.
+      labels: as in `Cohorts`, for samplers that need them.
 
     Returns:
       Leaves [rounds, cohort_size], in the dtypes of `Cohorts.dispatches`. Without `work`, and if a
@@ -144,6 +183,7 @@ def traced_dispatches(
     cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
     if work is not None:
         check_callable("work", work, "give a TracedWork", "seed", "round_number", "full_steps")
+    sampler = sampling.of_clients(sampler, counts, labels)
     may_be_empty = cohorts.may_leave_empty(sampler)
     seed, numbers = jnp.asarray(seed).astype(jnp.uint32), np.arange(rounds, dtype=np.int32)
 
@@ -169,7 +209,9 @@ def traced_dispatches(
         carry = dispatched.at[client].add(filled), steps_done.at[client].add(num_steps)
         arrives: Any = filled if may_be_empty else ()
         if failures is not None:
-            arrives = filled & ~draw_failures(failures, seed, client, number)
+            arrives = filled & ~draw_failures(
+                failures, seed, client, number, round_number, num_steps
+            )
         return carry, (given, client, number, num_steps, full, first_step, arrives)
 
     zeros = jnp.zeros(num_clients, jnp.int32)

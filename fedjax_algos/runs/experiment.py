@@ -46,6 +46,7 @@ from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
 from fedjax_algos.runs import run as checks
 from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.run import Rounds
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.wrappers import wrappers
 
@@ -208,7 +209,9 @@ def _choose_layout(settings: Settings, engines: dict[str, Engine], data: RunData
         return LayoutChoice(default_layout(), devices, "rule")
     population, layouts = Population(len(counts), settings.cohort_size, int(counts.sum())), []
     for engine in engines.values():
-        cohorts = Cohorts(counts, engine.algorithm.local, seed=0, **settings.cohorts())
+        cohorts = Rounds(**settings.loop()).cohorts(
+            data, engine.algorithm, engine.algorithm.local, 0
+        )
         first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
     if "auto" in layouts:
@@ -273,7 +276,7 @@ def _check_runs(
             checks.check_server_steps(plan, seconds)
         return
     for seed, data in data_by_seed.items():
-        cohorts = Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
+        cohorts = Rounds(**settings.loop()).cohorts(data, engine.algorithm, local, seed)
         dispatches = cohorts.dispatches(rounds)
         if keeping:
             check_no_repeats(dispatches, data.num_clients)

@@ -21,6 +21,7 @@ from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import one_of
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.description import held_labels
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.placed.on_disk import DiskClientState
@@ -93,12 +94,13 @@ class Rounds(NamedTuple):
         evaluations = num_runs * -(-self.rounds // self.eval_every)
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
-    def cohorts(self, counts: np.ndarray, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
-        """The cohorts of a run before its first round; `counts`: int[num_clients]."""
+    def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
+        """The cohorts of a run before its first round."""
         names = "sampler", "work", "failures"
-        how = {name: getattr(self, name) for name in names}
-        how |= cohort_sizes(algorithm, self.cohort_size, len(counts))
-        return Cohorts(counts, local, seed=seed, **how)
+        how: Any = {name: getattr(self, name) for name in names}
+        how |= cohort_sizes(algorithm, self.cohort_size, data.num_clients)
+        labels = partial(held_labels, data)
+        return Cohorts(data.counts(), local, seed=seed, labels=labels, **how)
 
 
 class Window(NamedTuple):

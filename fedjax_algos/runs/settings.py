@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from fedjax_algos import participation
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.asynchrony import system_of
+from fedjax_algos.asynchrony import SystemModelFactory, system_of
+from fedjax_algos.asynchrony.systems.in_rounds import make_in_system, reads_system
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.files import require
@@ -49,9 +50,11 @@ class Settings:
     - `metrics` are measured beside those of the model; see `with_metrics`.
     - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
       `compute_in`.
-    - `cohort` is a number of clients or, below 1, a fraction of them.
+    - `cohort` is a number of clients or, below 1, a fraction of them; None is 10, or the slots that
+      the sampler `poisson` needs.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
-      None: all answer. On the virtual clock the `system` says which dispatches are lost.
+      None: all answer. On the virtual clock the `system` says which dispatches are lost. In rounds
+      it is for the failures `late` and the sampler `in_session`.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` (see the function of this name) and
       `server_learning_rate` replace those of all methods.
@@ -88,7 +91,7 @@ class Settings:
     compute_dtype: Literal["params", "bfloat16"] = "params"
     partition: str = "dirichlet:alpha=0.1"
     clients: Count = 100
-    cohort: Positive = 10
+    cohort: Positive | None = None
     sampler: str = "uniform"
     failures: str | None = None
     work: str = "full"
@@ -130,12 +133,12 @@ class Settings:
         datasets.parse(self.dataset)
         models.parse(self.model)
         partitions.parse(self.partition)
-        participation.samplers.make(self.sampler)
+        self._sampler()
         self._failures()
         participation.local_works.make(self.work)
         participation.rate_schedules.make(self.rate_schedule, 1.0)
         client_optimizers.parse(PLAIN if self.client_optimizer is None else self.client_optimizer)
-        system_of(self.system, self.batch_size)
+        self._system()
         losses.parse(self.loss or "cross_entropy")
         metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
@@ -159,8 +162,9 @@ class Settings:
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
-            what = f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
-            require(self.cohort <= self.clients, what)
+            cohort = self.cohort or self.cohort_size
+            what = f"cohort={cohort:g} is out of range; give at most clients={self.clients}"
+            require(cohort <= self.clients, what)
             # all rounds are drawn before the first one, so that errors appear early
             check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
         for seed in self.seeds:
@@ -172,17 +176,35 @@ class Settings:
 
     @property
     def cohort_size(self) -> int:
-        """The number of clients in a round."""
+        """The number of clients in a round, or of the slots for them."""
+        if self.cohort is None:
+            slots = getattr(self._sampler(), "slots", None)
+            return 10 if slots is None else min(slots, self.clients)
         return participation.cohort_count(self.cohort, self.clients)
 
+    @property
+    def in_system(self) -> bool:
+        """Whether the `system` has an effect."""
+        specs = (participation.samplers, self.sampler), (participation.failures, self.failures)
+        in_rounds = any(reads_system(*each) for each in specs if each[1] is not None)
+        return self.seconds is not None or in_rounds
+
+    def _sampler(self) -> participation.Sampler:
+        return make_in_system(participation.samplers, self.sampler, self._system())
+
     def _failures(self) -> participation.Failures | None:
-        return None if self.failures is None else participation.failures.make(self.failures)
+        if self.failures is None:
+            return None
+        return make_in_system(participation.failures, self.failures, self._system())
+
+    def _system(self) -> SystemModelFactory:
+        return system_of(self.system, self.batch_size)
 
     def cohorts(self) -> dict[str, Any]:
         """The arguments of `Cohorts` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
-            "sampler": participation.samplers.make(self.sampler),
+            "sampler": self._sampler(),
             "work": participation.local_works.make(self.work),
             "failures": self._failures(),
         }

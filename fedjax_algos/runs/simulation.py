@@ -194,7 +194,7 @@ class _SynchronousRun:
         check_data(engine.algorithm.problem, data, loop.test)
         self.engine, self.loop = engine, loop
         counts, self.data = data.counts(), engine.put_data(data)
-        self.draw = partial(loop.cohorts, counts, engine.algorithm, engine.algorithm.local, seed)
+        self.draw = partial(loop.cohorts, data, engine.algorithm, engine.algorithm.local, seed)
         self.cohorts = self.draw()
         population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
         if state is None:

@@ -10,7 +10,23 @@ import pytest
         ("run fedavg --roundz 3", "error: unknown option '--roundz'; did you mean --rounds?"),
         ("run fedavg --rounds 0", "rounds=0 is out of range; give a whole number of at least 1"),
         ("run fedavg --rounds", "'--rounds' requires an argument"),
-        ("run fedavg --system simulated", "--system simulated is for the virtual clock; give --se"),
+        (
+            "run fedavg --system simulated",
+            "--system simulated is for the virtual clock, and in roun",
+        ),
+        (
+            "run fedavg --evaluations 3",
+            "--evaluations 3 is for the virtual clock; give --seconds t",
+        ),
+        (
+            "run fedavg --sampler in_session:60",
+            "in_session: SimulatedSystem has no sessions; give on",
+        ),
+        (
+            "run fedavg --sampler poisson:200",
+            "poisson: mean=200 is more than the 100 slots of a coh",
+        ),
+        ("run fedavg --failures late", "late needs seconds; give late:seconds=..."),
         ("run fedavg --evaluations 3", "--evaluations 3 is for the virtual clock; give --seconds"),
         ("run fedavg --seconds 3 --rounds 3", "--rounds 3 is for rounds and has no effect on the"),
         ("run fedavg --held-out 0.1", "--held-out 0.1 is for --evaluate-clients held_out; give"),

@@ -104,6 +104,38 @@ def test_clients_fail():
     assert row["upload_bytes"] == usual["upload_bytes"] * (8 - row["lost"]) / 8
 
 
+def test_poisson_cohorts_have_the_slots_of_the_rule():
+    sizes = {"poisson:2": 9, "poisson:4": 12, "uniform": 10}  # 4 + 4.5 * 2 is more than 12
+    for sampler, size in sizes.items():
+        assert Settings(sampler=sampler, clients=12).cohort_size == size
+    assert Settings(sampler="poisson:2", clients=12, cohort=3).cohort_size == 3
+
+
+def test_failures_and_samplers_meet_the_system(tmp_path):
+    """Of homogeneous speeds, whose jitter is the only difference, and of sessions in a file."""
+    slow, fast = (
+        {"failures": "late:seconds=1", "system": f"simulated:homogeneous,seconds_per_step={each}"}
+        for each in (1, 0.1)
+    )
+    arrives = [np.array(drawn(**changes)[3]) for changes in (slow, fast)]
+    assert not arrives[0].any()
+    assert arrives[1].all()
+    devices, behaviour = tmp_path / "devices", tmp_path / "behaviour"
+    devices.write_text('{"1": {"computation": 1, "communication": 1}}')
+    behaviour.write_text('{"1": {"active": [0, 20], "inactive": [5, 40], "finish_time": 60}}')
+    system = f"fedscale:devices={devices},behaviour={behaviour}"
+    clients = drawn(sampler="in_session:seconds=10", system=system, rounds=7)[0]
+    sizes = (np.array(clients) < 12).sum(1).tolist()
+    assert sizes == [4, 0, 4, 4, 4, 0, 4]
+
+
+@pytest.mark.slow
+def test_samplers_know_the_labels_of_each_seed():
+    """In a comparison and in a sweep: digits of iid clients have all labels."""
+    spec = "available:mode=label_few,beta=0.5"
+    assert losses(sampler=spec) == losses(sampler="available:mode=homogeneous,beta=0")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -158,7 +158,7 @@ def traced_names(run: Run, static: frozenset[str]) -> list[str]:
 
 def cohorts_of(run: Run, loop: Rounds, algorithm: Algorithm) -> Cohorts:
     """The cohorts of a run before its first round."""
-    return loop.cohorts(run.data.counts(), algorithm, run.local, run.seed)
+    return loop.cohorts(run.data, algorithm, run.local, run.seed)
 
 
 def call_size(

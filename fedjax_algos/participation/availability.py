@@ -1,0 +1,147 @@
+"""Cohorts of the clients that are available in a round: uniform, with empty slots if too few are.
+
+All draws take time and memory in proportion to the number of clients.
+"""
+
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core.files import require
+from fedjax_algos.core.options import Decay, Range
+from fedjax_algos.core.randomness import ONCE, cohort_key
+from fedjax_algos.core.types import Array, Key
+from fedjax_algos.participation.traced import (
+    TracedSampler,
+    needs_clients,
+    register,
+    traced_sampler,
+)
+
+Mode = Literal[
+    "homogeneous", "more_data", "less_data", "label_max", "label_few", "label_cycle",
+    "lognormal", "day",
+]  # fmt: skip
+Rate = Annotated[float, Range(0, 1, low_open=True)]
+_PERIOD = 24  # rounds of a day
+
+
+def draw_among(key: Key, available: Array, cohort_size: int) -> jax.Array:
+    """int32[cohort_size], traced: a uniform set of the available clients; N marks empty slots.
+
+    Args:
+      key: of the draw.
+      available: bool[num_clients].
+      cohort_size: M, the number of slots.
+    """
+    # 29 bits in floats between 1e-19 and 2: `top_k` of integers sorts all of them
+    bits = (jax.random.bits(key, available.shape, jnp.uint32) >> 3) + jnp.uint32(2**29)
+    order = jnp.where(available, jax.lax.bitcast_convert_type(bits, jnp.float32), -1)
+    first, clients = jax.lax.top_k(order, cohort_size)
+    return jnp.where(first > 0, clients, len(available)).astype(jnp.int32)
+
+
+@register
+def available(*, mode: Mode, beta: Decay) -> TracedSampler:
+    """Client i is available in round t with probability a_i(t), independently of all else.
+
+    The cohort is a uniform set of the available clients, and slots are empty if there are too few.
+    The modes are those of FLGo (https://github.com/WwZzz/easyFL), as its code has them:
+
+    - "homogeneous": 1 - beta.
+    - "more_data": n_i^beta, divided by the largest; "less_data": n_i^-beta, divided by the largest.
+    - "label_max": beta y / (C - 1) + 1 - beta, where y is the client's smallest label, of C.
+    - "label_few": beta c / C + 1 - beta, where c is the number of labels that the client holds.
+    - "lognormal": T_i / max T with T_i = exp(sigma g_i), g_i ~ N(0, 1) drawn once and
+      sigma = -ln(1 - beta).
+    - "day": those of "lognormal" times .4 sin(2 pi (t mod 24) / 23) + .5.
+    - "label_cycle": 1 if (1 + t mod 24) / 24 is between the client's smallest and largest label,
+      divided by C - 1, and 1 - beta if not.
+
+    FLGo counts the labels of the test examples; here C - 1 is the largest label of any client.
+    "label_max" is from https://arxiv.org/abs/2106.04159, and "lognormal" and "day" are from
+    https://arxiv.org/abs/2205.06730. All but "homogeneous" favour some clients, and no mean is
+    corrected for it.
+
+    Args:
+      mode: one of these.
+      beta: at least 0 and below 1; 0 makes all clients always available, but in "day".
+    """
+
+    def of_clients(counts, labels):
+        shares = _shares(mode, beta, counts, labels).astype(np.float32)
+        sigma = np.float32(-np.log1p(-beta) if mode in ("lognormal", "day") else 0)
+        return traced_sampler(_draw_available, shares, sigma, may_leave_empty=True)
+
+    return needs_clients("available", of_clients, may_leave_empty=True)
+
+
+def _shares(mode, beta, counts, labels):
+    """float[rounds of a period, num_clients or 1]: a_i(t), without the log-normal factor."""
+    hours = np.arange(_PERIOD)[:, None]
+    if mode == "day":
+        return 0.4 * np.sin(2 * np.pi * hours / (_PERIOD - 1)) + 0.5
+    if mode in ("homogeneous", "lognormal"):
+        return np.array([[1 - beta if mode == "homogeneous" else 1.0]])
+    if mode in ("more_data", "less_data"):
+        powers = counts.astype(float) ** (beta if mode == "more_data" else -beta)
+        return powers[None] / powers.max()
+    held = labels()
+    classes = held.shape[1]
+    first, last = held.argmax(1), classes - 1 - held[:, ::-1].argmax(1)
+    most, now = max(classes - 1, 1), (1 + hours) / _PERIOD
+    favoured = {
+        "label_max": first[None] / most,
+        "label_few": held.sum(1)[None] / classes,
+        "label_cycle": (first / most <= now) & (now <= last / most),
+    }
+    return beta * favoured[mode] + 1 - beta
+
+
+def _draw_available(shares, sigma, seed, round_number, num_clients, cohort_size):
+    own = jnp.exp(sigma * jax.random.normal(cohort_key(seed, ONCE), (num_clients,), jnp.float32))
+    come, members = jax.random.split(cohort_key(seed, round_number))
+    uniform = jax.random.uniform(come, (num_clients,), jnp.float32)
+    is_here = uniform < jnp.asarray(shares)[round_number % len(shares)] * own / own.max()
+    return draw_among(members, is_here, cohort_size)
+
+
+@register
+def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
+    """Each client is on or off, a Markov chain: it leaves with one rate and joins with another.
+
+    From round to round, a client that is on goes off with probability `leave`, and one that is off
+    goes on with probability `join`. In each round, also in round 0, a client is on with the
+    stationary probability join / (leave + join). The cohort is a uniform set of the clients that
+    are on, and slots are empty if there are too few.
+
+    In a round a client is set on with probability `join`, set off with probability `leave`, and
+    otherwise stays as it is. So its state is what it was last set to, which is found by looking
+    back, also to before round 0: a round takes time in proportion to N log(N) / (leave + join).
+
+    Args:
+      leave, join: the rates, above 0; their sum is at most 1. With the sum 1, rounds are
+        independent; with a small one, clients stay on and off for long.
+
+    Raises:
+      ValueError: for rates whose sum is above 1.
+    """
+    both = leave + join
+    require(both <= 1, f"on_off: leave + join = {both:g} is above 1; give smaller rates")
+    return traced_sampler(_draw_on_off, np.float32(both), np.float32(join), may_leave_empty=True)
+
+
+def _draw_on_off(both, join, seed, round_number, num_clients, cohort_size):
+    def look_back(state):
+        number, known, is_on = state
+        come = jax.random.split(cohort_key(seed, number))[0]
+        draws = jax.random.uniform(come, (num_clients,), jnp.float32)
+        return number - 1, known | (draws < both), jnp.where(known, is_on, draws < join)
+
+    unknown = jnp.zeros(num_clients, bool)
+    start = jnp.asarray(round_number, jnp.int32), unknown, unknown
+    _, _, is_on = jax.lax.while_loop(lambda state: ~state[1].all(), look_back, start)
+    members = jax.random.split(cohort_key(seed, round_number))[1]
+    return draw_among(members, is_on, cohort_size)

@@ -1,0 +1,278 @@
+"""Samplers that are traced functions: golden cohorts, exact laws by hand, and host = traced.
+
+experiments/sampler_laws.py has what only many cohorts show.
+"""
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_algos as fa
+from fedjax_algos.core.randomness import ONCE, cohort_key
+from fedjax_algos.core.types import with_arrays
+from fedjax_algos.participation import Cohorts, failures, samplers, traced_samplers
+from fedjax_algos.participation.sampling_designs import overflow_probability
+
+COUNTS = np.array([5, 2, 8, 3, 9, 1, 4, 40], np.int32)
+HELD = np.array(
+    [[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]] * 2, bool
+)  # [clients, labels]
+LOCAL = fa.Local(4, 0.1, epochs=1, batches="persistent")
+GOLDEN = {
+    "poisson:mean=2": [[0, 3, 8, 8], [8, 8, 8, 8], [5, 6, 8, 8]],
+    "by_size": [[7, 7, 7, 7], [6, 1, 7, 2], [7, 7, 7, 4]],
+    "by_size:replacement=false": [[0, 7, 3, 2], [3, 2, 7, 0], [7, 0, 4, 2]],
+    "clustered_by_size": [[7, 7, 2, 6], [7, 7, 2, 2], [7, 7, 2, 0]],
+    "on_off:leave=0.2,join=0.1": [[2, 4, 7, 8], [2, 4, 7, 0], [0, 7, 2, 4]],
+    "available:mode=lognormal,beta=0.5": [[6, 4, 1, 7], [1, 0, 8, 8], [6, 5, 1, 8]],
+    "available:mode=label_cycle,beta=0.9": [[6, 2, 7, 8], [2, 6, 0, 8], [2, 6, 8, 8]],
+}
+
+
+def test_every_sampler_is_tested():
+    """In either registry; `in_session` is in test_in_rounds.py."""
+    old = {"uniform", "cyclic", "dirichlet", "with_replacement"}
+    names = {spec.partition(":")[0] for spec in GOLDEN} | {"in_session"}
+    for registry in (samplers, traced_samplers):
+        assert old | names == {name for name in registry if ":" not in name}
+
+
+def cohorts_of(spec, rounds, cohort_size=4, seed=1, counts=COUNTS, **more):
+    sampler, labels = samplers.make(spec), lambda: HELD
+    keywords = {"cohort_size": cohort_size, "seed": seed, "labels": labels, **more}
+    return Cohorts(counts, LOCAL, sampler=sampler, **keywords).dispatches(rounds)
+
+
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_golden_cohorts(spec):
+    assert cohorts_of(spec, 3).client.tolist() == GOLDEN[spec]
+
+
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_traced_cohorts_are_those_on_the_host(spec):
+    """All fields, with failures, for a traced and mapped seed."""
+    options = {"cohort_size": 4, "failures": failures.make("by_client:median=0.4")}
+    sampler, labels = traced_samplers.make(spec), lambda: HELD
+
+    def draw(seed):
+        more = {"rounds": 20, "sampler": sampler, "labels": labels}
+        return fa.traced_dispatches(seed, COUNTS, LOCAL, **options, **more)
+
+    drawn = with_arrays(jax.jit(jax.vmap(draw))(jnp.arange(2)))
+    for seed in range(2):
+        expected = cohorts_of(spec, 20, seed=seed, **options)
+        for name in expected._fields:
+            ours, theirs = getattr(drawn, name), getattr(expected, name)
+            assert ours.dtype == theirs.dtype, name
+            np.testing.assert_array_equal(ours[seed], theirs, err_msg=name)
+
+
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_cohorts_do_not_depend_on_how_rounds_are_split(spec):
+    sampler = fa.participation.sampling.of_clients(samplers.make(spec), COUNTS, lambda: HELD)
+    together = sampler(7, np.arange(3, 40), 8, 4)
+    assert (together.dtype, together.shape) == (np.int32, (37, 4))
+    parts = [sampler(7, part, 8, 4) for part in np.split(np.arange(3, 40), [1, 20])]
+    np.testing.assert_array_equal(together, np.concatenate(parts))
+    if spec.partition(":")[0] not in ("by_size", "clustered_by_size") or "false" in spec:
+        for cohort in together.tolist():
+            clients = [client for client in cohort if client < 8]
+            assert len(set(clients)) == len(clients)
+            assert cohort[: len(clients)] == clients  # empty slots are the last ones
+
+
+def test_sizes_of_poisson_cohorts_are_the_quantiles_of_the_binomial_law():
+    """k is the number of j with u >= P(k <= j), in exact fractions; at most B clients are kept."""
+    num_clients, mean, slots = 30, 3.0, 5
+    below, total = [], Fraction(0)
+    for j in range(slots):
+        q = Fraction(3, 30)
+        total += math.comb(num_clients, j) * q**j * (1 - q) ** (num_clients - j)
+        below.append(total)
+    counts = np.ones(num_clients, int)
+    drawn = cohorts_of(f"poisson:mean={mean}", 200, slots, counts=counts).client
+    sizes = (drawn < num_clients).sum(1).tolist()
+    for number, size in enumerate(sizes):
+        word = jax.random.bits(jax.random.split(cohort_key(1, number))[0], (), jnp.uint32)
+        assert size == sum(Fraction(int(word), 2**32) >= each for each in below)
+    assert {0, slots} <= set(sizes)
+    assert overflow_probability(mean, num_clients, slots - 1) == pytest.approx(1 - float(total))
+
+
+def test_poisson_slots():
+    assert samplers.make("poisson:mean=50").slots == math.ceil(50 + 4.5 * 50**0.5) == 82
+    everyone = cohorts_of("poisson:mean=8", 5, 8).client
+    np.testing.assert_array_equal(np.sort(everyone), [range(8)] * 5)
+    with pytest.raises(
+        ValueError, match="mean=5 is more than the 4 slots of a cohort; give more s"
+    ):
+        cohorts_of("poisson:mean=5", 1)
+
+
+def test_tickets_are_examples(monkeypatch):
+    """Of the 72 examples, each has the client that holds it."""
+    sampler = traced_samplers["by_size"]().of_clients(COUNTS, None)
+    monkeypatch.setattr(jax.random, "randint", lambda *given: jnp.arange(72))
+    drawn = np.asarray(sampler(0, 0, 8, 72))
+    np.testing.assert_array_equal(np.bincount(drawn), COUNTS)
+
+
+def distributions_of_flgo(counts, cohort_size):
+    """W of FLGo's `flgo/algorithm/clustered_sampling.py`, times the number of examples."""
+    total, done, cluster, before = sum(counts), 0, 0, 0
+    weights = [[0] * len(counts) for _ in range(cohort_size)]
+    for size, client in sorted(zip(counts, range(len(counts)), strict=True), key=lambda x: -x[0]):
+        done += cohort_size * size
+        after, rest = divmod(done, total)
+        if after > cluster:
+            weights[cluster][client] = total - before
+            for full in range(cluster + 1, after):
+                weights[full][client] = total
+            if rest:
+                weights[after][client] = rest
+        else:
+            weights[after][client] = rest - before
+        cluster, before = after, rest
+    return weights
+
+
+@pytest.mark.parametrize("cohort_size", [1, 3, 4, 7])
+def test_clusters_are_those_of_flgo(monkeypatch, cohort_size):
+    """All u of all slots: the distributions exactly, which add up to M n_i / n."""
+    sampler = traced_samplers["clustered_by_size"]().of_clients(COUNTS, None)
+    found = np.zeros((cohort_size, 8), int)
+    for u in range(72):
+        monkeypatch.setattr(jax.random, "randint", lambda *given, u=u: jnp.full(cohort_size, u))
+        found[range(cohort_size), np.asarray(sampler(0, 0, 8, cohort_size))] += 1
+    np.testing.assert_array_equal(found, distributions_of_flgo(COUNTS.tolist(), cohort_size))
+    np.testing.assert_array_equal(found.sum(0), cohort_size * COUNTS)
+
+
+def test_clusters_of_more_than_32_bits():
+    """2,000 slots of 2e9 examples: k n has 42 bits. Of equal clients each is in one slot."""
+    counts = np.full(2000, 10**6)
+    drawn = cohorts_of("clustered_by_size", 2, 2000, counts=counts).client
+    np.testing.assert_array_equal(np.sort(drawn), [range(2000)] * 2)
+    with pytest.raises(ValueError, match="the number of examples of all clients"):
+        cohorts_of("clustered_by_size", 2, 2000, counts=2 * counts)
+
+
+def shares_of(mode, beta, counts=(1, 4, 16)):
+    sampler = traced_samplers["available"](mode=mode, beta=beta)
+    labels = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], bool)
+    return sampler.of_clients(np.array(counts), lambda: labels).args
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("homogeneous", [0.5]),
+        ("more_data", [1 / 4, 1 / 2, 1]),
+        ("less_data", [1, 1 / 2, 1 / 4]),
+        ("label_max", [1 / 2, 1 / 2 + 1 / 6, 1]),
+        ("label_few", [1 / 2 + 1 / 8, 1 / 2 + 1 / 4, 1 / 2 + 1 / 8]),
+        ("lognormal", [1]),
+    ],
+)
+def test_probabilities_of_modes(mode, expected):
+    shares, sigma = shares_of(mode, 0.5)
+    np.testing.assert_allclose(shares, [expected], rtol=1e-6)
+    assert sigma == pytest.approx(math.log(2) * (mode == "lognormal"))
+
+
+def test_probabilities_that_change_in_a_day():
+    day, sigma = shares_of("day", 0.5)
+    assert (day.shape, sigma) == ((24, 1), pytest.approx(math.log(2)))
+    expected = {0: 0.5, 6: 0.4 * math.sin(12 * math.pi / 23) + 0.5, 23: 0.5}
+    assert [float(day[t, 0]) for t in expected] == pytest.approx([*expected.values()])
+    cycle, _ = shares_of("label_cycle", 0.7)
+    assert cycle.shape == (24, 3)
+    # of 24 hours, those from 8 to 16 are between labels 1 and 2 of 3, and the last is label 3
+    for client, hours in enumerate([(), range(7, 16), (23,)]):
+        np.testing.assert_allclose(cycle[:, client], [1 if t in hours else 0.3 for t in range(24)])
+
+
+def test_own_factors_of_clients():
+    """Log-normal, divided by the largest, which is always available."""
+    own = np.exp(
+        math.log(2) * np.asarray(jax.random.normal(cohort_key(1, ONCE), (8,), jnp.float32))
+    )
+    drawn = cohorts_of("available:mode=lognormal,beta=0.5", 400, 8).client
+    seen = np.bincount(drawn.ravel(), minlength=9)[:8] / 400
+    assert seen[own.argmax()] == 1
+    np.testing.assert_allclose(seen, own / own.max(), atol=0.08)
+
+
+def test_states_are_those_of_the_chain():
+    """Forwards from round -300, from the same draws: a client is set on or off, or stays."""
+    leave, join, num_clients = 0.05, 0.15, 6
+    drawn = cohorts_of(
+        f"on_off:leave={leave},join={join}", 60, num_clients, counts=COUNTS[:num_clients]
+    ).client
+    is_on = np.zeros(num_clients, bool)
+    for number in range(-300, 60):
+        key = jax.random.split(cohort_key(1, np.uint32(number % 2**32)))[0]
+        draws = np.asarray(jax.random.uniform(key, (num_clients,), jnp.float32), float)
+        leaves, joins = (join <= draws) & (draws < join + leave), draws < join
+        is_on = np.where(is_on, ~leaves, joins)
+        if number < 0:
+            continue
+        expected = np.flatnonzero(is_on).tolist()
+        assert sorted(drawn[number])[: len(expected)] == expected
+        assert (drawn[number] == num_clients).sum() == num_clients - len(expected)
+
+
+def test_rates_of_chains_that_alternate_are_refused():
+    with pytest.raises(ValueError, match=r"leave \+ join = 1.5 is above 1; give smaller rates"):
+        samplers.make("on_off:leave=0.9,join=0.6")
+
+
+def test_what_samplers_know_has_to_be_given():
+    fix = r"give it to Cohorts, or call by_size\(...\).of_clients\(counts, labels\)"
+    with pytest.raises(ValueError, match=fix):
+        samplers.make("by_size")(0, np.arange(2), 8, 4)
+    with pytest.raises(ValueError, match="needs the labels that each client holds; give labels="):
+        cohorts_of("available:mode=label_few,beta=0.5", 1, labels=None)
+
+
+def test_a_sampler_of_ones_own_may_know_the_clients():
+    def largest(seed, rounds, num_clients, cohort_size):
+        raise AssertionError
+
+    def of_clients(counts, labels):
+        order = np.argsort(-counts)
+        return lambda seed, rounds, n, m: np.tile(order[:m], (len(rounds), 1))
+
+    largest.of_clients = of_clients
+    drawn = Cohorts(COUNTS, LOCAL, cohort_size=2, seed=0, sampler=largest).dispatches(3)
+    assert drawn.client.tolist() == [[7, 4]] * 3
+
+
+def test_failures_by_client():
+    """The clients' own probabilities by hand, and none of them with the spread 0."""
+    clients, numbers = (axis.ravel() for axis in np.meshgrid(np.arange(6), np.arange(2000)))
+    given = np.uint32(5), clients, numbers
+    fails = np.asarray(failures.make("by_client:median=0.3,spread=1.5")(*given))
+    rates = fails.reshape(2000, 6).mean(0)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 5), 3)  # of client 3
+    normal = float(jax.random.normal(jax.random.fold_in(key, ONCE), (), jnp.float32))
+    odds = 0.3 / 0.7 * math.exp(1.5 * normal)
+    assert rates[3] == pytest.approx(odds / (1 + odds), abs=0.05)
+    assert rates.std() > 0.1
+    alike = failures.make("by_client:median=0.3,spread=0")(*given)
+    np.testing.assert_array_equal(alike, failures.make("independent:0.3")(*given))
+
+
+def test_labels_that_clients_hold():
+    examples = {"x": np.zeros((5, 2), np.float32), "y": np.array([0, 2, 2, 1, 0])}
+    data = fa.federate(examples, fa.Partition.of([[0, 4], [1, 2, 3]]))
+    held = fa.data.held_labels(data)
+    assert held.tolist() == [[True, False, False], [False, True, True]]
+    with pytest.raises(ValueError, match="have no labels"):
+        fa.data.held_labels(data._replace(examples={"x": examples["x"]}))
+    with pytest.raises(TypeError, match="give clients whose examples are in memory"):
+        fa.data.held_labels("stored")
