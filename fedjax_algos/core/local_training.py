@@ -85,6 +85,11 @@ class Step(NamedTuple):
     gradient_at: Callable[[Params], Params]
 
 
+def key_at_x(key: Key) -> Key:
+    """The key for a gradient or a loss at x, which is the key of no local step."""
+    return jax.random.fold_in(key, 2**31 - 1)
+
+
 class Trained(NamedTuple):
     """A finished local update.
 
@@ -254,6 +259,19 @@ class Train(NamedTuple):
         end = repeat(step, dispatch.num_steps, start, *bounds)
         params, transform_state, statistics, losses = end
         return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
+
+    def full_loss(self, params: Params, data: ClientData, key: Key) -> jax.Array:
+        """F_i, float[]: the mean loss, without the penalty, over all of a client's examples.
+
+        Its gradient is not computed, because nothing reads it.
+
+        Args:
+          params: x, the model at which the loss is taken, as it is in training.
+          data: the client's examples.
+          key: that of the client's training.
+        """
+        _, _, losses = self.full_gradient(data.model(params), data, key_at_x(key))
+        return losses.value()
 
 
 def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:

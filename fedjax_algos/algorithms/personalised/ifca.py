@@ -79,11 +79,8 @@ def ifca(
         return jnp.int32(0)
 
     def client_update(models, chosen, data, dispatch, key):
-        def loss(params):
-            _, _, losses = train.full_gradient(data.model(params), data, key)
-            return losses.value()
-
-        cluster = jnp.argmin(jax.lax.map(loss, models)).astype(jnp.int32)
+        losses = jax.lax.map(lambda theta: train.full_loss(theta, data, key), models)
+        cluster = jnp.argmin(losses).astype(jnp.int32)
         theta = jax.tree.map(lambda leaf: leaf[cluster], models)
         trained = train(theta, data, dispatch, key)
         return cluster, Upload(optax.tree.sub(theta, trained.params), cluster), trained.report
