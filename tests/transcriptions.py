@@ -53,7 +53,7 @@ def transcription(
 
 
 def functions(seed, client, number, examples, batch_size):
-    """Minibatch gradients, the full gradient and loss; without batch size every batch is all data."""
+    """Gradients of batches, the full gradient and loss; a batch without a size is all data."""
     a, b = examples["a"], examples["b"]
 
     def full(y):

@@ -7,6 +7,7 @@ A wrapper is a function from an algorithm to an algorithm. It changes what clien
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import Feedback, Scope, codec, codecs, compress
+from fedjax_algos.wrappers.compression.feedback import mifa
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
 from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
@@ -15,11 +16,14 @@ from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
+from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
 
 __all__ = [
     "Codec",
     "Feedback",
+    "Losses",
     "Scope",
+    "afl",
     "cast",
     "codec",
     "codecs",
@@ -29,12 +33,16 @@ __all__ = [
     "identity",
     "klevel",
     "mean",
+    "mifa",
     "natural",
     "qsgd",
     "randk",
     "replay",
+    "reweighted",
     "scaled_sign",
     "sparse_ternary",
+    "superquantile",
+    "term",
     "terngrad",
     "topk",
     "wrap",

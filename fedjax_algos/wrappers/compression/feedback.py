@@ -2,7 +2,7 @@
 
 With "ef" (error feedback) a client adds to a vector what was lost of those before. With "ef21" and
 "diana" it sends the difference to what the server already knows, of which the server keeps the mean
-over all clients.
+over all clients. MIFA is EF21 of which nothing is lost.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
+from fedjax_algos.core import Algorithm, ClientState
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
+from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers.compression.codec import unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.memory import with_memory
+from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.replay import replay, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
@@ -31,22 +35,11 @@ class Row(NamedTuple):
     memory: Vectors
 
 
-class Server(NamedTuple):
-    """The server state of the algorithm, and the mean of the memories of all N clients."""
+class Memory(NamedTuple):
+    """What the server remembers."""
 
-    params: Params
-    rest: ServerState  # of the algorithm, with params=()
-    memory: Vectors
-    num_clients: jax.Array  # float[]: N
-
-    @property
-    def inner(self) -> ServerState:
-        """The server state of the algorithm."""
-        return self.rest._replace(params=self.params)
-
-    def put(self, inner: ServerState, memory: Vectors) -> "Server":
-        """The state after a round."""
-        return self._replace(params=inner.params, rest=inner._replace(params=()), memory=memory)
+    vectors: Vectors  # the mean of the memories of all N clients
+    seen: jax.Array  # bool[N]: who has sent something
 
 
 class Rule(NamedTuple):
@@ -61,9 +54,33 @@ RULES = {
     "ef21": Rule(lambda v, g: v - g, lambda a, c, g, alpha: g + c),
     "diana": Rule(lambda v, h: v - h, lambda a, c, h, alpha: h + alpha * c),
 }
+RULES["mifa"] = RULES["ef21"]
 
 
-def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback) -> Algorithm:
+@wrappers.register
+def mifa(algorithm: Algorithm) -> Algorithm:
+    """MIFA: the mean over the last updates of all clients, also of those that are not in the round.
+
+    `U = (1/|S|) sum_{i in S} G_i`, where G_i is the last update of client i, and S are the clients
+    that have sent one. Each client keeps its G_i and sends the difference to its new one, and the
+    server keeps the mean. So this is EF21 with a codec that loses nothing, apart from S: in the
+    paper the first round has all clients, and EF21 counts an update that was not sent as 0. Results
+    of the algorithm's weighted mean are replaced, so the weights of all clients must be equal.
+
+    Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS
+    2021, https://arxiv.org/abs/2106.04159. There G_i is divided by the client learning rate of its
+    round, and multiplied by that of the server's step; here it is not, which is the same at a
+    constant rate.
+
+    Args:
+      algorithm: what is wrapped.
+    """
+    return with_feedback("mifa", algorithm, Coding(unchanged, "part", (), 0), "mifa")
+
+
+def with_feedback(
+    name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback | Literal["mifa"]
+) -> Algorithm:
     """The algorithm with a codec, and a memory of what has been sent; see `compress`."""
     _refuse(name, algorithm, coding.codec, feedback)
     parts, rule = algorithm.traits.parts, RULES[feedback]
@@ -99,15 +116,18 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     if feedback == "ef":
         return wrapped
 
-    def estimate(server, total, count):
+    def estimate(memory, total, count):
         """The estimate U of each vector and the new mean of all memories."""
-        mean = jax.tree.map(lambda c: c / server.num_clients.astype(c.dtype), total)
-        if feedback == "ef21":
-            memory = jax.tree.map(jnp.add, server.memory, mean)
-            return memory, memory
-        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), server.memory, total)
+        known = memory.vectors
+        num_clients = memory.seen.size
+        mean = jax.tree.map(lambda c: c / num_clients, total)
+        if feedback != "diana":
+            known = jax.tree.map(jnp.add, known, mean)
+            factor = num_clients / memory.seen.sum() if feedback == "mifa" else 1
+            return [scale(factor, tree) for tree in known], known
+        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), known, total)
         rates = _rates(coding, total)
-        return arrived, jax.tree.map(rule.kept, total, mean, server.memory, rates)
+        return arrived, jax.tree.map(rule.kept, total, mean, known, rates)
 
     return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
 
@@ -115,36 +135,34 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
 def _with_server_memory(name, algorithm, kinds_of_u, estimate):
     """The algorithm, whose server puts an estimate that it remembers in place of all updates.
 
-    `estimate` is `(server, total, count) -> (vectors, memory)`, with the sum of what has arrived.
+    `estimate` is `(memory, total, count) -> (vectors U, vectors of the memory)`, with the sum of
+    what has arrived.
     """
-    parts, personal = algorithm.traits.parts, algorithm.personal
+    parts = algorithm.traits.parts
     replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
 
-    def init(params, population):
-        server = Server((), (), [], jnp.asarray(population.num_clients, float))
-        memory = _first_memory(parts, algorithm, params)
-        return server.put(algorithm.init(params, population), memory)
+    def first(params, population):
+        seen = jnp.zeros(population.num_clients, bool)
+        return Memory(_first_memory(parts, algorithm, params), seen)
 
-    def server_update(server, stack, count, group):
+    def server_update(server, memory, stack, count, group):
         _check_uniform(name, algorithm, stack)
+        # an index out of range is dropped
+        senders = jnp.where(stack.mask, stack.dispatches.client, memory.seen.size)
+        memory = memory._replace(seen=memory.seen.at[senders].set(True, mode="drop"))
         total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
-        vectors, memory = estimate(server, total, count)
+        vectors, known = estimate(memory, total, count)
         vectors = _non_negative_moments(kinds_of_u, vectors)
         of_round = replay(name, algorithm, lambda *_: vectors)
-        inner = of_round.server_update(server.inner, stack, count, group)
-        return server.put(inner, memory)
+        after = of_round.server_update(server, stack, count, group)
+        return after, memory._replace(vectors=known)
 
-    return replayed._replace(
-        init=init,
-        broadcast=lambda server, group: algorithm.broadcast(server.inner, group),
-        server_update=server_update,
-        personal=personal and (lambda server, row: personal(server.inner, row)),
-    )
+    return with_memory(replayed, first, server_update)
 
 
 def _refuse(name, algorithm, codec, feedback):
     """Raises ValueError for an algorithm or a codec that the feedback is not for."""
-    found, reason, fix = kinds(algorithm.traits.parts), "", "give feedback=none"
+    found, reason, fix = kinds(algorithm.traits.parts), "", _instead(name, "none")
     if algorithm.prelude is not None:
         reason = "its clients send twice in a round, and have no row in the first exchange"
     elif "choice" in found:
@@ -153,14 +171,20 @@ def _refuse(name, algorithm, codec, feedback):
         reason = "its clients send models, and what was lost of one is no part of the next"
     elif feedback != "ef" and algorithm.traits.reduce == "stack":
         reason = "its server compares the updates with each other, which would all be equal"
-        fix = "give feedback=ef or none"
+        fix = _instead(name, "ef or none")
     elif codec.unbounded:
         reason, _, fix = codec.unbounded.partition("; ")
     elif feedback == "diana" and codec.variance is None:
         reason = "the codec is biased"
         fix = "give feedback=ef or ef21, or an unbiased codec"
     if reason:
-        raise ValueError(f"{name}: feedback={feedback} does not fit: {reason}; {fix}")
+        what = name if name == feedback else f"{name}: feedback={feedback}"
+        raise ValueError(f"{what} does not fit: {reason}; {fix}")
+
+
+def _instead(name, others):
+    """What to give in place of a memory that does not fit."""
+    return "leave mifa out" if name == "mifa" else f"give feedback={others}"
 
 
 def _check_uniform(name, algorithm, stack):
@@ -178,10 +202,10 @@ def _check_uniform(name, algorithm, stack):
     if names:
         what = f"the weights of its clients depend on their {' and '.join(names)}"
         reason = "the server's memory is a plain mean over all clients"
-        fix = "give feedback=ef or none"
+        fix = _instead(name, "ef or none")
         if "num_examples" in names or "share" in names:
             fix = f"give the algorithm weighting=uniform, or {fix}"
-        raise ValueError(f"{name}: feedback with a server's memory: {what}, but {reason}; {fix}")
+        raise ValueError(f"{name}: {what}, but {reason}; {fix}")
 
 
 def _contractive(codec):
