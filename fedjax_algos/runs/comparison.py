@@ -4,14 +4,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
+import numpy as np
+
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
+from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.asynchrony import planners, system_of
-from fedjax_algos.core import Row
+from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.clock import simulate_async_seeds
+from fedjax_algos.participation import Cohorts
+from fedjax_algos.runs.clock import participations, simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
+from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.saving.interruption import check_interruption
@@ -70,19 +75,12 @@ def run(
             folder.add_row(row)
         on_evaluation(row)
 
-    def end(label: str, seed: int, state: FederatedState, last: Row) -> None:
+    def end(label: str, seed: int, state: FederatedState, last: Row, dispatched: Any) -> None:
         if folder is None:
             return
         if experiment.client_data is not None:
-            steps = settings.personal_steps or None
-            metrics = own_models[label](
-                state,
-                experiment.client_data[seed],
-                train=experiment.data[seed] if steps else None,
-                num_steps=steps,
-                seed=seed,
-            )
-            folder.add_clients(client_rows(label, seed, last["round"], metrics))
+            metrics = _evaluate_clients(experiment, own_models[label], seed, state)
+            folder.add_clients(client_rows(label, seed, last["round"], metrics, dispatched))
         folder.end(label, seed, state.model)
         if isinstance(state.clients, DiskClientState):
             state.clients.files.remove()
@@ -109,7 +107,9 @@ def run(
                     **tested,
                 )
             for seed, result in results.items():
-                end(label, seed, result.state, histories[seed][-1])
+                last = histories[seed][-1]
+                shape = settings.clients, last["simulated_seconds"]
+                end(label, seed, result.state, last, participations(result.plan, *shape))
             experiment.plans[label] = next(iter(results.values())).plan
         else:
             for seed, data in seeds.items():
@@ -120,10 +120,39 @@ def run(
                         on_evaluation(row)
                     continue
                 options = settings.loop() | tested | {"checkpoints": saved_in(label, seed)}
+                if settings.evaluate_clients_at == "evaluations":
+                    own = experiment, own_models[label], seed
+                    options["measure"] = partial(_client_columns, *own)
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
                         engine, data, seed=seed, on_evaluation=partial(show, seed), **options
                     )
-                end(label, seed, state, histories[seed][-1])
+                last = histories[seed][-1]
+                end(label, seed, state, last, _dispatched(experiment, method, seed, last["round"]))
         rows += [row for history in histories.values() for row in history]
     return rows
+
+
+def _evaluate_clients(
+    experiment: Experiment, evaluate: EvaluateOwn, seed: int, state: FederatedState
+) -> Metrics:
+    """The metrics of each client's own model, after the personal steps of the settings."""
+    data: Any = experiment.client_data
+    steps = experiment.settings.personal_steps or None
+    train = experiment.data[seed] if steps else None
+    return evaluate(state, data[seed], train=train, num_steps=steps, seed=seed)
+
+
+def _client_columns(*arguments: Any) -> dict[str, float]:
+    """The columns of the distribution over clients, of the arguments of `_evaluate_clients`."""
+    summary = summarise_clients(_evaluate_clients(*arguments)["accuracy"], "lowest")._asdict()
+    return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
+
+
+def _dispatched(experiment: Experiment, method: Method, seed: int, rounds: int) -> np.ndarray:
+    """int[clients]: the dispatches of each client in so many rounds, which are drawn again."""
+    local, settings = experiment.engines[method.label].algorithm.local, experiment.settings
+    cohorts = Cohorts(experiment.data[seed].counts(), local, seed=seed, **settings.cohorts())
+    if rounds and experiment.client_data is not None:
+        cohorts.dispatches(rounds)
+    return cohorts.dispatched
