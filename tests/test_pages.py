@@ -137,7 +137,7 @@ def test_the_costs_of_a_client(capsys):
     exec(program, names := {})
     model = 4 * (64 * 10 + 10)
     sent = names["engine"].transfer(names["state"], names["data"], names["dispatches"])
-    assert sent == (model + 4, model)
+    assert sent[:2] == (model + 4, model)
     memory = names["fa"].count_memory(names["algorithm"], names["state"], names["data"])
     assert memory.between_rounds == model + 1
     assert capsys.readouterr().out == f"{sent}\n{memory}\n"

@@ -43,3 +43,15 @@ def rounds_of(algorithm, sets, num_clients, seed=0, layout="vmapped"):
         state = step(state, one_round(dispatches, index))
         states.append(jax.device_get(state))
     return states
+
+
+def least_squares():
+    """Four clients with f_i(x) = |x - b_i|^2 / 2 in ten dimensions, whose means differ much."""
+    b = 3 * np.random.default_rng(5).normal(size=(4, 10))
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"x": jnp.zeros(10)}),
+        apply=lambda model, batch, key, training: (model.params["x"], ()),
+        loss=lambda x, batch: 0.5 * ((x[None] - batch["b"]) ** 2).sum(1),
+    )
+    data = stored([{"b": b[i : i + 1]} for i in range(4)])
+    return problem, data, b.mean(0)

@@ -252,7 +252,7 @@ def check_asynchronous(algorithm: Algorithm) -> None:
     """Checks that an algorithm needs no synchronous rounds.
 
     Args:
-      algorithm: its fields `prelude`, `traits` and `local` are read.
+      algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
 
     Raises:
       ValueError: with the reason, if a round needs the answers of the whole cohort at once.
@@ -265,7 +265,7 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
     """Checks that an algorithm runs with a planner.
 
     Args:
-      algorithm: its fields `prelude`, `traits` and `local` are read.
+      algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
       planner: the name of a planner, such as "immediate".
 
     Raises:
@@ -284,7 +284,13 @@ def _reason_for_rounds(algorithm: Algorithm) -> str:
         "with a Local without reverse": algorithm.local.reverse is not None,
         "a round has two exchanges (prelude), and the first needs the answers of the whole cohort "
         "before any client trains; use synchronous rounds": algorithm.prelude is not None,
+        "its cohort is chosen by what candidates report of one model; use synchronous rounds": (
+            algorithm.selection is not None
+        ),
         'the server compares all updates of a round with each other (reduce="stack"), but here '
         "they arrive one by one; use synchronous rounds": algorithm.traits.reduce == "stack",
+        "its broadcasts build upon each other (catch_up), so that a download, and its time, would "
+        "depend on the versions that the client has missed; give feedback=none, or use synchronous "
+        "rounds": bool(algorithm.traits.catch_up),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -28,6 +28,10 @@ _OPTIONS = (
 )  # fmt: skip
 _NOTES = [
     "download, upload: of a client in a round.",
+    "message, missed: where broadcasts build upon each other, download is a client's first one; "
+    "then it receives the message of a round, and as much as missed for each that it has missed, "
+    "but never more than download.",
+    "report: what each candidate sends before the cohort is chosen among them.",
     "flops: of a local update, mean of the clients of the first round of seed 0.",
     "client state: what a client keeps between its rounds.",
     "client memory: the most that it needs in a round, besides its examples, frozen params, and "
@@ -83,7 +87,15 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
         found[label] = costs_of(engine.algorithm, data, first, population)
     names = display_names(found)
     columns = [Column("method", [names[label] for label in found])]
+    hidden: set[str] = set()
+    if all(own["message"] == own["download"] for own in found.values()):
+        hidden |= {"message", "missed"}
+    if all(own["report"] is None for own in found.values()):
+        hidden.add("report")
+    notes = [note for note in _NOTES if note.partition(",")[0].partition(":")[0] not in hidden]
     for name in next(iter(found.values())):
+        if name in hidden:
+            continue
         of_each = [own[name] for own in found.values()]
         columns.append(amounts(name, of_each, "FLOP" if name == "flops" else "B"))
-    click.echo(tables.text([ResultTable(columns, _NOTES)]), nl=False)
+    click.echo(tables.text([ResultTable(columns, notes)]), nl=False)

@@ -3,6 +3,7 @@
 An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
 
+import math
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -151,23 +152,31 @@ class Traits(NamedTuple):
     - "count" is a number that is sent exactly and that is public, such as a number of steps.
     - "choice" is the client's choice among alternatives, such as the number of its cluster.
 
+    `broadcast` says the same of what the server sends, where "count" is all that is sent exactly.
+
     Attributes:
       parts: see above; "delta" if the whole update is x - y_i.
+      broadcast: see above; "model" if the whole broadcast is x, or the part of it that is shared.
       reduce: "sum", or "stack": `server_update` receives a `Stack`, and `contribute` is not called.
       asynchrony: the planners of the virtual clock with which it runs.
       pools_examples: whether clients read the examples of others, as in `centralised`.
       requires_sgd: why its rule is right only for clients that step along the gradient itself, so
         that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
+      catch_up: "" if each broadcast stands alone. Otherwise it builds upon all earlier ones, and a
+        client that has missed some downloads these, too, if they are smaller than the whole
+        broadcast ("sum"), or else the whole broadcast, which "full" takes always.
       like: makes a tree of the params that is like each vector of an update, that is, each part
         that is no count and no choice: in structure, shapes and dtypes. By default it is the params
         themselves. Wrappers that keep vectors between rounds read it.
     """
 
     parts: PartKinds = "delta"
+    broadcast: PartKinds = "model"
     reduce: Literal["sum", "stack"] = "sum"
     asynchrony: Asynchrony = Asynchrony()
     pools_examples: bool = False
     requires_sgd: str = ""
+    catch_up: Literal["", "sum", "full"] = ""
     like: Callable[[Params], Any] = like_params
 
 
@@ -185,6 +194,7 @@ class Prelude(NamedTuple):
       server_update: `(server, sums, count, group) -> server state`.
       contribute: `(update, dispatch, staleness) -> contribution`.
       decode: `message -> update`.
+      download: `(server, group) -> message`, or None.
       traits: the parts of its update, and whether its server update receives sums or a stack.
     """
 
@@ -193,7 +203,48 @@ class Prelude(NamedTuple):
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
     decode: Callable[[Any], Update] = as_sent
+    download: Callable[[ServerState, jax.Array], Any] | None = None
     traits: Traits = Traits("vector")
+
+
+class Selection(NamedTuple):
+    """How the cohort of a round is chosen among more candidates, by numbers that these report.
+
+    The sampler draws `num_candidates(M)` clients for a cohort of M. A dispatch counts for each of
+    them: its number, its local steps and its learning rate are those it has if it is chosen. A
+    candidate that fails (`Dispatch.arrives`) reports nothing, and whoever is chosen arrives.
+
+    Attributes:
+      factor: candidates for each client of the cohort, float of at least 1.
+      value: `(model, client_state, data, dispatch, key) -> values`, numbers: what one candidate
+        reports. `model` is the server's.
+      choose: `(values, dispatches, answered, cohort_size, key) -> int32[cohort_size]`: positions
+        of the chosen ones in leaves [candidates], each at most once. `answered`, bool[candidates],
+        is False for empty slots and candidates that fail; to choose one leaves a slot empty.
+      asks: whether candidates download what the algorithm broadcasts, and send their values. If
+        not, the server knows these, and only the chosen clients download.
+    """
+
+    factor: float
+    value: Callable[[Model, ClientState, ClientData, Dispatch, Key], Any]
+    choose: Callable[[Any, Dispatch, jax.Array, int, Key], jax.Array]
+    asks: bool = True
+
+    def num_candidates(self, cohort_size: int) -> int:
+        """`factor * cohort_size`, rounded up.
+
+        Args:
+          cohort_size: M, the number of clients that are chosen.
+        """
+        return math.ceil(self.factor * cohort_size * (1 - 1e-12))
+
+    def cohort_size(self, num_candidates: int) -> int:
+        """M, the inverse of `num_candidates`.
+
+        Args:
+          num_candidates: what `num_candidates(M)` has returned.
+        """
+        return max(1, math.floor(num_candidates / self.factor * (1 + 1e-12)))
 
 
 class Algorithm(NamedTuple):
@@ -208,6 +259,8 @@ class Algorithm(NamedTuple):
       its new state, its update and the `Report` of local training.
     - `decode(message)` is the update that `client_update` has sent; the default is the message.
       Only wrappers that encode what is sent have another one. Bytes are counted of the message.
+    - `download(server, group)` is the message from which a client decodes the broadcast; None if it
+      receives the broadcast itself. Bytes are counted of it, and it is not computed.
     - `contribute(update, dispatch, staleness)` is what the engine SUMS over the cohort. It divides
       nothing. `staleness`, int32[], is 0 in rounds.
     - `server_update(server, sums, count, group)` makes the new server state from the sums over
@@ -222,6 +275,7 @@ class Algorithm(NamedTuple):
       problem: the model and the loss.
       local: how clients train.
       prelude: a first exchange of the round, or None.
+      selection: how the cohort is chosen by what candidates report, or None.
       traits: what it declares about itself.
     """
 
@@ -235,8 +289,10 @@ class Algorithm(NamedTuple):
     broadcast: Callable[[ServerState, jax.Array], Broadcast] = send_params
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
     decode: Callable[[Any], Update] = as_sent
+    download: Callable[[ServerState, jax.Array], Any] | None = None
     client_init: Callable[[Params, Key], ClientState] = stateless
     prelude: Prelude | None = None
+    selection: Selection | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None
     traits: Traits = Traits()
 
@@ -253,17 +309,25 @@ def kinds(parts: PartKinds) -> tuple[str, ...]:
     return tuple(jax.tree.leaves(parts))
 
 
-def split_update(parts: PartKinds, update: Update) -> list[Any]:
-    """The parts of an update, one tree for each of `kinds(parts)`, or ValueError."""
+def split_update(
+    parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
+) -> list[Any]:
+    """The parts of an update, one tree for each of `kinds(parts)`, or ValueError.
+
+    Also those of a broadcast, whose kinds another field of `Traits` has.
+    """
+    what = "update" if field == "parts" else "broadcast"
     structure: Any = jax.tree.structure(parts)
     try:
         trees = structure.flatten_up_to(update)
     except (TypeError, ValueError) as error:
-        raise ValueError(_mismatch(parts, f"the update is {jax.tree.structure(update)}")) from error
+        found = f"the {what} is {jax.tree.structure(update)}"
+        raise ValueError(mismatch(parts, found, field)) from error
     for kind, tree in zip(kinds(parts), trees, strict=True):
         for leaf in jax.tree.leaves(tree) if kind in VECTORS else []:
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                raise ValueError(_mismatch(parts, f"a {kind} has {jnp.result_type(leaf)} entries"))
+                found = f"a {kind} has {jnp.result_type(leaf)} entries"
+                raise ValueError(mismatch(parts, found, field))
     return trees
 
 
@@ -281,11 +345,11 @@ def check_update(parts: PartKinds, update: Update, params: Params) -> None:
             check_like(f"the {kind} in client_update's update: ", tree, params, fix)
 
 
-def _mismatch(parts, what):
-    return (
-        f"the algorithm declares parts={parts!r}, but {what}; give Traits(parts=...) the kind of "
-        "each part of its update, as in fednova"
-    )
+def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:
+    """The message about parts that are not those that the algorithm declares."""
+    whole = "update, as in fednova" if field == "parts" else "broadcast, as in scaffold"
+    fix = f"give Traits({field}=...) the kind of each part of its {whole}"
+    return f"the algorithm declares {field}={parts!r}, but {found}; {fix}"
 
 
 def join_update(parts: PartKinds, trees: Sequence[Any]) -> Update:

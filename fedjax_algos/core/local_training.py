@@ -85,11 +85,6 @@ class Step(NamedTuple):
     gradient_at: Callable[[Params], Params]
 
 
-def key_at_x(key: Key) -> Key:
-    """The key for a gradient or a loss at x, which is the key of no local step."""
-    return jax.random.fold_in(key, 2**31 - 1)
-
-
 class Trained(NamedTuple):
     """A finished local update.
 
@@ -180,6 +175,38 @@ def full_gradient(
     return run
 
 
+def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
+    """`(model, data, key) -> F_i`, float[]: the mean loss over all of a client's examples.
+
+    The model is that of an evaluation, without dropout.
+
+    Args:
+      problem: what is learned.
+      local: its batch size is that of the pieces.
+    """
+
+    def run(model, data, key):
+        width = min(local.batch_size, data.indices.shape[0])
+
+        def add(number, total):
+            batch, mask = data.piece(number, width)
+            return jax.tree.map(jnp.add, total, batch_loss(problem, model, batch, mask, key))
+
+        zero = jnp.zeros((), jnp.result_type(float))
+        most = None if local.reverse is None else -(-local.reverse.max_examples // width)
+        return repeat(add, -(-data.num_examples // width), Mean(zero, zero), most).value()
+
+    return run
+
+
+def batch_loss(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
+    """The loss over the real examples of a batch, of a model as in an evaluation."""
+    outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
+    losses = losses_of(problem, outputs, batch)
+    float_type = jnp.result_type(float)
+    return Mean(jnp.where(mask, losses, 0).sum(dtype=float_type), mask.sum(dtype=float_type))
+
+
 class Train(NamedTuple):
     """The function that `local_training` returns: it runs one client's local steps.
 
@@ -259,19 +286,6 @@ class Train(NamedTuple):
         end = repeat(step, dispatch.num_steps, start, *bounds)
         params, transform_state, statistics, losses = end
         return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
-
-    def full_loss(self, params: Params, data: ClientData, key: Key) -> jax.Array:
-        """F_i, float[]: the mean loss, without the penalty, over all of a client's examples.
-
-        Its gradient is not computed, because nothing reads it.
-
-        Args:
-          params: x, the model at which the loss is taken, as it is in training.
-          data: the client's examples.
-          key: that of the client's training.
-        """
-        _, _, losses = self.full_gradient(data.model(params), data, key_at_x(key))
-        return losses.value()
 
 
 def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:

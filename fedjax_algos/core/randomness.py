@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.types import Array, Key
 
-_MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE = range(6)
+_MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE, _SELECTION = range(7)
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 
@@ -32,6 +32,16 @@ def server_key(seed: jax.Array | int, step: jax.Array | int) -> Key:
 def client_key(seed: jax.Array | int, client: Array) -> Key:
     """The key that initialises a client's state."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _ROW), client)
+
+
+def selection_key(seed: jax.Array | int, step: jax.Array | int) -> Key:
+    """The key with which the cohort of a round is chosen among candidates."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SELECTION), step)
+
+
+def value_key(key: Key) -> Key:
+    """The key with which a candidate finds what it reports, of that of its training."""
+    return jax.random.fold_in(key, _SELECTION)
 
 
 def dispatch_keys(seed: jax.Array | int, client: Array, number: Array) -> tuple[Key, Key]:

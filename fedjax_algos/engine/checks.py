@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
-from fedjax_algos.core.algorithm import PartKind, kinds
+from fedjax_algos.core.algorithm import PartKind, Selection, kinds
 from fedjax_algos.core.checks import (
     check_dispatches,
     check_functions,
@@ -45,6 +45,10 @@ _OF_ALGORITHM = _OF_BOTH | {
     "init": "params population", "client_init": "params key",
     "client_update": "broadcast client_state data dispatch key",
 }  # fmt: skip
+_OF_SELECTION = {
+    "value": "model client_state data dispatch key",
+    "choose": "values dispatches answered cohort_size key",
+}
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
 
@@ -57,19 +61,30 @@ def check_algorithm(algorithm: Algorithm) -> None:
     check_functions(algorithm, _OF_ALGORITHM)
     if algorithm.personal is not None:
         check_functions(algorithm, {"personal": "server client_state"})
+    if algorithm.selection is not None:
+        fix = "give Selection(factor, value, choose), or None"
+        check_kind("selection", algorithm.selection, Selection, fix)
+        check_functions(algorithm.selection, _OF_SELECTION)
+        builds = algorithm.traits.catch_up and not algorithm.selection.asks
+        what = "its broadcasts build upon each other, but only clients that are chosen receive them"
+        require(not builds, f"selection: {what}; give feedback=none downwards")
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
         check_functions(algorithm.prelude, _OF_PRELUDE)
         phases.append(algorithm.prelude)
     for phase in phases:
+        if phase.download is not None:
+            check_functions(phase, {"download": "server group"})
         check_kind("traits", phase.traits, Traits, "give fedjax_algos.Traits(...)")
         check_kind(
             "Traits: asynchrony", phase.traits.asynchrony, Asynchrony, "give Asynchrony(...)"
         )
         check_choice("Traits: reduce", phase.traits.reduce, ("sum", "stack"))
-        for kind in kinds(phase.traits.parts):
-            check_choice("Traits: parts", kind, get_args(PartKind))
+        check_choice("Traits: catch_up", phase.traits.catch_up, ("", "sum", "full"))
+        for field in ("parts", "broadcast"):
+            for kind in kinds(getattr(phase.traits, field)):
+                check_choice(f"Traits: {field}", kind, get_args(PartKind))
 
 
 def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:

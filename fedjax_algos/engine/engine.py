@@ -196,6 +196,7 @@ class Engine(PlacedAlgorithm):
 
         how = self.algorithm, self.placement, self._on_device, self.non_finite
         traced = FederatedRound(*how)
+        self._select_cohort = jax.jit(traced.select_cohort)
         self._run_prelude = jax.jit(traced.run_prelude)
         self._prelude_step = consuming(traced.server_step, self.algorithm.prelude)
         self._run_cohort = consuming(traced.run_cohort)
@@ -327,8 +328,11 @@ class Engine(PlacedAlgorithm):
             devices = data.devices_of(np.minimum(clients, data.num_clients - 1))
             spread = np.arange(clients.shape[-1]) % self.placement.num_devices
             devices = np.where(clients < data.num_clients, devices, spread)
-        order = self.placement.slot_order(dispatches.num_steps, devices)
-        slots = fill_slots(dispatches, order, data.num_clients)
+        if self.algorithm.selection is not None:  # the program fills the slots
+            order, slots = None, jax.tree.map(np.asarray, dispatches)
+        else:
+            order = self.placement.slot_order(dispatches.num_steps, devices)
+            slots = fill_slots(dispatches, order, data.num_clients)
         slots = mark_equal_steps(slots, dispatches, self._common_steps(data), data.num_clients)
         return device_data, slots, order
 
@@ -348,6 +352,8 @@ class Engine(PlacedAlgorithm):
     def _compute(self, state, data, dispatches):
         """One round of what `_prepare` returned."""
         on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
+        if self.algorithm.selection is not None:
+            on_device = self._select_cohort(state.clients, shared, data, on_device)
         if self.algorithm.prelude is not None:
             first = self._run_prelude(shared, data, on_device)
             server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
@@ -413,4 +419,8 @@ def make_engine(
     why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
     fix = "most of them on other devices; give examples='replicated'"
     require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")
+    if algorithm.selection is not None:
+        why = "the cohort is chosen on the device, which needs all candidates' rows and examples"
+        fits = client_state == "device" and not sharded
+        require(fits, f"{why}; give client_state='device' and examples='replicated'")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.core import (
     Algorithm,
@@ -108,6 +109,12 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
     if algorithm.prelude is None:
         return broadcast
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
+
+
+def download(algorithm: Algorithm, server: ServerState) -> list[Any]:
+    """The messages from which a client decodes what `send` returns; read for their shapes."""
+    phases: Any = filter(None, (algorithm.prelude, algorithm))
+    return [(phase.download or phase.broadcast)(server, jnp.int32(0)) for phase in phases]
 
 
 def initialised_row(
@@ -225,12 +232,44 @@ class Transfer(NamedTuple):
     """Bytes of one client in one round, the model's statistics included.
 
     Attributes:
-      download: bytes that a client receives.
+      download: bytes that a client receives; if broadcasts build upon each other, the first time.
       upload: bytes that it sends.
+      message: bytes that it receives if it has received all earlier broadcasts.
+      missed: bytes for each that it has missed, until all are as many as `download`.
+      report: bytes of what a candidate reports if it is asked, before the cohort is chosen; None if
+        nobody is asked.
     """
 
     download: int
     upload: int
+    message: int
+    missed: int
+    report: int | None = None
+
+    def downloads(self, gaps: np.ndarray, chosen: int | None = None) -> int:
+        """Bytes of the downloads of many dispatches.
+
+        Args:
+          gaps: int64[...]: dispatches by the rounds since the client's previous one; [0]: the first
+            ones of clients.
+          chosen: how many of them were chosen; None for all.
+        """
+        if chosen is not None and self.report is None:
+            return chosen * self.download
+        missed = np.arange(-1, len(gaps) - 1)
+        each = np.minimum(self.message + missed * self.missed, self.download)
+        each[0] = self.download
+        return int((gaps * each).sum())
+
+    def uploads(self, answered: int, chosen: int | None = None) -> int:
+        """Bytes of the uploads of many dispatches.
+
+        Args:
+          answered: how many of them have not failed.
+          chosen: how many of these were chosen; None for all.
+        """
+        trained = answered if chosen is None else chosen
+        return answered * (self.report or 0) + trained * self.upload
 
 
 def count_transfer(
@@ -250,5 +289,18 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
     statistics = sent_bytes(arguments[1].statistics)
-    down, up = sent_bytes(shapes.received), sent_bytes((first, update))
-    return Transfer(down + statistics, up + statistics)
+    message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
+    catch_up, up = algorithm.traits.catch_up, sent_bytes((first, update))
+    whole = sent_bytes(shapes.received) if catch_up else message
+    missed = message if catch_up == "sum" else whole
+    report, selection = None, algorithm.selection
+    if selection is not None and selection.asks:
+        reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
+        report = sent_bytes(reported)
+    return Transfer(whole + statistics, up + statistics, message + statistics, missed, report)
+
+
+def _value(selection, params, shapes):
+    """What one candidate reports."""
+    model = shapes.view.model(params)
+    return selection.value(model, shapes.row, shapes.view, shapes.dispatch, shapes.key)

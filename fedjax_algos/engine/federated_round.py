@@ -13,14 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
+from fedjax_algos.core.randomness import selection_key, value_key
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
     exchange,
     first_exchange,
+    initialised_row,
     read_row,
     send,
     shared_of,
+    view_of,
 )
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, floats, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_rows
@@ -61,6 +64,43 @@ class FederatedRound(NamedTuple):
     placement: Placement  # how the cohort is laid out over chunks and devices
     rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
     non_finite: NonFinite = "exclude"  # "error" computes the same; the engine raises
+
+    def select_cohort(
+        self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
+    ) -> Dispatch:
+        """The dispatches that are chosen among those of candidates, leaves [slots].
+
+        The rows are the table, and the dispatches have leaves [candidates]. Without a selection
+        they are returned as they are.
+        """
+        algorithm, selection = self.algorithm, self.algorithm.selection
+        if selection is None:
+            return dispatches
+        shared = shared_of(state), state.dispatched, state.server.params
+        slots = in_slots(dispatches, self.placement, data.num_clients)
+
+        def draw(shared, data, dispatches):  # no batches of local steps
+            return draw_cohort(algorithm.local, shared[0], data, with_arrays(dispatches))
+
+        def of_one(shared, data, dispatch, draws, row):
+            shared, dispatched, params = shared
+            known = read_row(dispatched, dispatch.client)
+            row = initialised_row(algorithm, shared, dispatch.client, row, known)
+            view, key = view_of(shared, data, dispatch, draws), value_key(draws.key)
+            arguments = view.model(params), row, view, with_arrays(dispatch), key
+            return (), selection.value(*arguments)
+
+        inputs = slots, self._read_rows(rows, slots)
+        _, values, _ = map_cohort(of_one, draw, shared, data, inputs, self.placement)
+        number = len(dispatches.client)
+        values = jax.tree.map(lambda leaf: leaf[:number], constrain(self.placement.mesh, values))
+        answered = jnp.asarray(answers(dispatches, data.num_clients))
+        key = selection_key(state.seed, dispatches.server_step[0])
+        size = selection.cohort_size(number)
+        chosen = selection.choose(values, with_arrays(dispatches), answered, size, key)
+        taken = jax.tree.map(lambda leaf: leaf[chosen], dispatches)
+        client = jnp.where(answered[chosen], taken.client, data.num_clients)
+        return in_slots(taken._replace(client=client), self.placement, data.num_clients)
 
     def run_prelude(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
@@ -211,6 +251,9 @@ class FederatedRound(NamedTuple):
     ) -> tuple[FederatedState, Metrics, Screening | None]:
         """A whole round, with the table of all clients' rows in the state; see `run_rounds`."""
         given = screening
+        if self.algorithm.selection is not None:
+            dispatches = self.select_cohort(state.clients, state, data, dispatches)
+            given = None
         if self.algorithm.prelude is not None:
             state, given = self._after_prelude(state, data, dispatches), None
         result = self.run_cohort(state.clients, state, data, dispatches, given)
@@ -233,14 +276,10 @@ class FederatedRound(NamedTuple):
         None for dispatches [cohort] that are not in slots yet.
         """
         cohort_size = len(dispatches.client)
-        num_empty = self.placement.num_slots(cohort_size) - cohort_size
-        dispatches, rows = jax.tree.map(
-            lambda leaf: jnp.pad(leaf, [(0, num_empty)] + [(0, 0)] * (leaf.ndim - 1)),
-            (dispatches, self._read_rows(rows, dispatches)),
-        )
-        filled = np.arange(cohort_size + num_empty) < cohort_size
-        client = jnp.where(filled, dispatches.client, data.num_clients)
-        dispatches = dispatches._replace(client=client)
+        rows = self._read_rows(rows, dispatches)
+        dispatches = in_slots(dispatches, self.placement, data.num_clients)
+        num_empty = len(dispatches.client) - cohort_size
+        rows = jax.tree.map(lambda leaf: _padded(leaf, num_empty), rows)
         state = self._after_prelude(state, data, dispatches)
         traits = self.algorithm.traits._replace(reduce="stack")
         algorithm = self.algorithm._replace(traits=traits)
@@ -250,6 +289,19 @@ class FederatedRound(NamedTuple):
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
         index = slice(cohort_size) if slots is None else slots
         return jax.tree.map(lambda leaf: leaf[index], stack)
+
+
+def _padded(leaf, number):
+    return jnp.pad(leaf, [(0, number)] + [(0, 0)] * (leaf.ndim - 1))
+
+
+def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
+    """Traced dispatches [cohort] in their order, with empty slots after them: leaves [slots]."""
+    cohort_size = len(dispatches.client)
+    num_slots = placement.num_slots(cohort_size)
+    slots = jax.tree.map(lambda leaf: _padded(leaf, num_slots - cohort_size), dispatches)
+    filled = np.arange(num_slots) < cohort_size
+    return slots._replace(client=jnp.where(filled, slots.client, num_clients))
 
 
 def after_round(

@@ -11,9 +11,11 @@ import numpy as np
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
+from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
+from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 _SAMPLED_ROWS = 1000
@@ -66,13 +68,22 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         contributed = handed_in(algorithm, sent, dispatch, staleness)
-        return first, sent.row, after(algorithm, state, contributed, group), sent.report
+        chosen = select(row, state, data, dispatch)
+        return chosen, first, sent.row, after(algorithm, state, contributed, group), sent.report
+
+    def select(row, state, data, dispatch):
+        if algorithm.selection is None:
+            return ()
+        of_round = FederatedRound(algorithm, Placement("sequential"))
+        rows, dispatches = jax.tree.map(lambda leaf: leaf[None], (row, dispatch))
+        return of_round.select_cohort(rows, state, data, dispatches)
 
     state, data, dispatch = tree.unflatten(leaves)
     number = jax.ShapeDtypeStruct((), jnp.int32)
     row = row_shapes(algorithm, state)
     lowered = jax.jit(round_of_one).lower(row, state, data, dispatch, number, number)
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+    program = lowered.as_text() + algorithm.traits.catch_up
+    return hashlib.sha256(program.encode()).hexdigest()[:16]
 
 
 def data_fingerprint(data: RunData) -> str:

@@ -88,8 +88,10 @@ class PureRound:
         given, dispatches = dispatches, self._checked.check(state, data, dispatches, ("cohort",))
         data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed by tracers
         placement = Placement(self.layout)
-        order = placement.slot_order(dispatches.num_steps)
-        slots = fill_slots(dispatches, order, data.num_clients)
+        slots = dispatches  # of candidates, whose slots the round fills
+        if self.algorithm.selection is None:
+            order = placement.slot_order(dispatches.num_steps)
+            slots = fill_slots(dispatches, order, data.num_clients)
         if isinstance(given.num_steps, EqualSteps):
             slots = slots._replace(num_steps=given.num_steps)
         else:

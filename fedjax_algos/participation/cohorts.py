@@ -30,7 +30,14 @@ class Position(NamedTuple):
     next_round: Any  # int32[]
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
+    last_round: np.ndarray  # int32[num_clients]: the round of the last one; -1 if there is none
+    gaps: np.ndarray  # int64[next_round + 1]: dispatches by rounds since the client's previous one
     lost: Any = ()  # int64[]: dispatches that failed; () if none can
+    chosen: Any = ()  # int64[]: who was chosen among candidates; () if all are
+
+    def after(self, rounds: int) -> "Position":
+        """Arrays of the shapes of a position after so many rounds."""
+        return self._replace(gaps=np.zeros(rounds + 1, np.int64))
 
 
 class Cohorts:
@@ -47,6 +54,7 @@ class Cohorts:
       sampler: draws the cohorts; see `samplers`.
       work: how much of its local update each client finishes; see `local_works`. None for all.
       failures: which clients fail to answer after their training; see `failures`. None for none.
+      chosen: how many clients of a cohort are then chosen, if these are candidates; None for all.
 
     Raises:
       ValueError: for counts that are not whole and at least 1, a cohort larger than the population,
@@ -63,6 +71,7 @@ class Cohorts:
         sampler: Sampler = uniform_cohorts,
         work: LocalWork | None = None,
         failures: Failures | None = None,
+        chosen: int | None = None,
     ):
         if work is not None:
             fix = "give one of participation.local_works, such as partial()"
@@ -75,8 +84,11 @@ class Cohorts:
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
         self.sampler, self.work, self.failures = sampler, work or full(), failures
         self.dispatched, self.steps_done = np.zeros((2, len(counts)), np.int32)
+        self.last_round, self.gaps = np.full(len(counts), -1, np.int32), np.zeros(1, np.int64)
         self.next_round = 0
         self.lost: Any = () if failures is None else np.int64(0)
+        self.most_chosen = chosen
+        self.chosen: Any = () if chosen is None else np.int64(0)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -108,10 +120,13 @@ class Cohorts:
         first_step = first_steps(clients, num_steps, self.steps_done) * filled
         arrives = self._arrive(clients, number.astype(np.int32), filled)
         self.next_round += rounds
+        self._add_gaps(drawn[filled], np.repeat(numbers, filled.sum(1)))
         np.add.at(self.dispatched, clients, filled)
         np.add.at(self.steps_done, clients, num_steps)
         if self.failures is not None:
             self.lost = self.lost + filled.sum() - np.sum(arrives)
+        if self.most_chosen is not None:
+            self.chosen = self.chosen + chosen_in(filled, arrives, self.most_chosen).sum()
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = number if self.local.rate_by == "dispatch" else step
@@ -160,10 +175,23 @@ class Cohorts:
             fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
+    def _add_gaps(self, clients, rounds):
+        """Counts dispatches [...] by the rounds since the client's previous one; 0: no previous."""
+        order = np.argsort(clients, kind="stable")
+        clients, rounds = clients[order], rounds[order]
+        again = np.append(False, clients[1:] == clients[:-1])
+        previous = np.where(again, np.roll(rounds, 1), self.last_round[clients])
+        gaps = np.where(previous < 0, 0, np.maximum(rounds - previous, 1))  # 1: twice in a cohort
+        counted = np.bincount(gaps, minlength=self.next_round + 1)
+        counted[: len(self.gaps)] += self.gaps
+        self.gaps = counted
+        np.maximum.at(self.last_round, clients, rounds)
+
     def position(self) -> Position:
         """How far the dispatches have been drawn, to go on from there with `go_to`."""
-        counted = self.dispatched.copy(), self.steps_done.copy(), self.lost
-        return Position(np.int32(self.next_round), *counted)
+        counted = self.dispatched.copy(), self.steps_done.copy(), self.last_round.copy()
+        of_all = self.gaps, self.lost, self.chosen
+        return Position(np.int32(self.next_round), *counted, *of_all)
 
     def go_to(self, position: Position) -> None:
         """Continues from where an equal `Cohorts` was.
@@ -174,12 +202,20 @@ class Cohorts:
         self.next_round = int(position.next_round)
         self.dispatched = np.array(position.dispatched, np.int32)
         self.steps_done = np.array(position.steps_done, np.int32)
-        self.lost = position.lost
+        self.last_round = np.array(position.last_round, np.int32)
+        self.gaps = np.array(position.gaps)
+        self.lost, self.chosen = position.lost, position.chosen
 
     def __repr__(self) -> str:
         own = {name: getattr(self, name) for name in ("seed", "next_round")}
         sizes = {"clients": len(self.counts), "cohort_size": self.cohort_size}
         return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
+
+
+def chosen_in(filled: np.ndarray, arrives: Any, most: int) -> np.ndarray:
+    """int64[rounds]: how many of the candidates of each round are chosen, at most `most`."""
+    answered = filled if isinstance(arrives, tuple) else filled & arrives
+    return np.minimum(answered.sum(-1, dtype=np.int64), most)
 
 
 def may_leave_empty(sampler: Any) -> bool:

@@ -158,11 +158,14 @@ def costs_of_rounds(
 ) -> dict[str, Any]:
     """The counted columns after so many rounds; `flops` are those of all their dispatches."""
     dispatched = int(position.dispatched.sum(dtype=np.int64))
-    lost = None if isinstance(position.lost, tuple) else int(position.lost)
+    lost, chosen = (
+        None if isinstance(number, tuple) else int(number)
+        for number in (position.lost, position.chosen)
+    )
     return {
         "round_number": rounds,
-        "download_bytes": dispatched * transfer.download,
-        "upload_bytes": (dispatched - (lost or 0)) * transfer.upload,
+        "download_bytes": transfer.downloads(position.gaps, chosen),
+        "upload_bytes": transfer.uploads(dispatched - (lost or 0), chosen),
         "flops": flops,
         "lost": lost,
         "participation_gini": gini(position.dispatched),

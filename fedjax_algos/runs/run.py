@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Required, TypedDict
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.analysis.costs import UncountedError, count_flops
+from fedjax_algos.analysis.costs.measured import count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan
@@ -91,10 +93,12 @@ class Rounds(NamedTuple):
         evaluations = num_runs * -(-self.rounds // self.eval_every)
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
-    def cohorts(self, counts: np.ndarray, local: Local, seed: int) -> Cohorts:
+    def cohorts(self, counts: np.ndarray, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
         """The cohorts of a run before its first round; `counts`: int[num_clients]."""
-        names = "cohort_size", "sampler", "work", "failures"
-        return Cohorts(counts, local, seed=seed, **{name: getattr(self, name) for name in names})
+        names = "sampler", "work", "failures"
+        how = {name: getattr(self, name) for name in names}
+        how |= cohort_sizes(algorithm, self.cohort_size, len(counts))
+        return Cohorts(counts, local, seed=seed, **how)
 
 
 class Window(NamedTuple):
@@ -123,13 +127,42 @@ def draw_windows(
         yield Window(number, repeated, flops, cohorts.position())
 
 
+def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> dict[str, int]:
+    """The sizes for `Cohorts`: of the cohort, or of candidates and of those that are chosen."""
+    if algorithm.selection is None:
+        return {"cohort_size": cohort_size}
+    candidates = algorithm.selection.num_candidates(cohort_size)
+    what = f"a cohort of {cohort_size} is chosen among {candidates} candidates, which are more"
+    fix = "give fewer candidates, or a smaller cohort"
+    require(candidates <= num_clients, f"{what} than the {num_clients} clients; {fix}")
+    return {"cohort_size": candidates, "chosen": cohort_size}
+
+
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
     """Counts the operations of each dispatch, by shapes; NaN and a warning where it cannot."""
     try:
-        return count_flops(algorithm, state, data_shapes(data)).of
+        training = count_flops(algorithm, state, data_shapes(data)).of
+        if algorithm.selection is None:
+            return training
+        reporting = count_report_flops(algorithm, state, data_shapes(data)).of
+        return partial(_flops_of_candidates, algorithm.selection, reporting, training)
     except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
         warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
         return lambda dispatches: np.full(dispatches.client.shape, np.nan)
+
+
+def _flops_of_candidates(selection, reporting, training, dispatches):
+    """Those of reports, and each candidate's share of the training of those that are chosen."""
+    filled = dispatches.num_examples > 0
+    arrives = filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
+    of_one = training(dispatches)
+    equal = of_one[arrives]
+    if equal.size and (equal != equal[0]).any():  # who trains is known to the device alone
+        of_one = np.full_like(of_one, np.nan)
+    most = selection.cohort_size(dispatches.client.shape[-1])
+    answered = arrives.sum(-1, keepdims=True)
+    share = np.minimum(answered, most) / np.maximum(answered, 1)
+    return reporting(dispatches) + np.where(arrives, of_one * share, 0)
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:

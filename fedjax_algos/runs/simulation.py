@@ -198,7 +198,7 @@ class _SynchronousRun:
         check_data(engine.algorithm.problem, data, loop.test)
         self.engine, self.loop = engine, loop
         counts, self.data = data.counts(), engine.put_data(data)
-        self.draw = partial(loop.cohorts, counts, engine.algorithm.local, seed)
+        self.draw = partial(loop.cohorts, counts, engine.algorithm, engine.algorithm.local, seed)
         self.cohorts = self.draw()
         population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
         if state is None:
@@ -266,7 +266,8 @@ class _SynchronousRun:
         if saved is None:
             return False
         self.state = fill_state(self.state, saved.arrays, self.folder)
-        self.cohorts.go_to(fill(self.cohorts.position(), saved.arrays, "cohorts"))
+        like = self.cohorts.position().after(saved.position)
+        self.cohorts.go_to(fill(like, saved.arrays, "cohorts"))
         self.done, self.flops = saved.position, float(saved.arrays["flops"])
         recorder.restore(saved, self.state)
         return True

@@ -3,10 +3,17 @@
 from collections.abc import Sequence
 
 from fedjax_algos.core import Algorithm
+from fedjax_algos.core.files import require
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import split_wrappers
 
 wrappers = Registry[Algorithm]("wrapper", Algorithm)
+
+
+def check_order(name: str, algorithm: Algorithm) -> None:
+    """Raises ValueError for a wrapper of an algorithm whose cohort is chosen by values."""
+    fix = f"choose it by the last wrapper, after {name}, and in one way"
+    require(algorithm.selection is None, f"{name}: the cohort is chosen already; {fix}")
 
 
 def wrap(algorithm: Algorithm, specs: str | Sequence[str]) -> Algorithm:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm, Dispatch, Prelude
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.wrappers.registry import check_order
 
 Estimate = Callable[[list[Any], list[jax.Array], jax.Array], list[Any]]
 Phase = TypeVar("Phase", Algorithm, Prelude)
@@ -35,6 +36,7 @@ def replay(name: str, algorithm: Algorithm, estimate: Estimate) -> Algorithm:
     Raises:
       ValueError: for an algorithm whose rule has no meaning if all updates are equal.
     """
+    check_order(name, algorithm)
     reason = ""
     if algorithm.traits.reduce == "stack":
         reason = "its server compares the updates with each other, which would all be equal"

@@ -12,13 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Array, Params, Population, Stack, Update, WeightedSum
-from fedjax_algos.core.algorithm import kinds
+from fedjax_algos.core import Algorithm, Array, Params, Population, Update, WeightedSum
+from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.files import require
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_training import mean_loss
 from fedjax_algos.core.options import Positive, Range, Real
-from fedjax_algos.wrappers.memory import with_memory
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.compression.feedback import Server, with_own_state
+from fedjax_algos.wrappers.registry import check_order, wrappers
 
 
 class WithLoss(NamedTuple):
@@ -159,6 +159,7 @@ def reweighted(
     Raises:
       ValueError: for an algorithm whose rule is not that of a weighted mean.
     """
+    check_order(name, algorithm)
     reason = ""
     if algorithm.traits.reduce == "stack":
         reason = "its server looks at single updates, and not at a weighted mean"
@@ -167,11 +168,11 @@ def reweighted(
     elif "choice" in kinds(algorithm.traits.parts):
         reason = "its clients choose what they train, so that they have no common loss"
     require(not reason, f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
-    train = local_training(algorithm.problem, algorithm.local)
-    received = _find_params(name, algorithm)
+    loss_of = mean_loss(algorithm.problem, algorithm.local)
 
     def client_update(broadcast, row, data, dispatch, key):
-        loss = train.full_loss(received(broadcast), data, key)
+        params = _received(name, algorithm, broadcast)
+        loss = loss_of(data.model(params), data, key)
         row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
         return row, WithLoss(message, loss), report
 
@@ -183,10 +184,10 @@ def reweighted(
             raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
         return sums
 
-    def server_update(server, memory, stack: Stack, count, group):
+    def server_update(server, stack, count, group):
         each = jax.vmap(contribute, (0, 0, None))(stack.updates, stack.dispatches, jnp.int32(0))
         losses = Losses(stack.updates.loss, each.weight, stack.dispatches.client, stack.mask)
-        factor, memory = factors(losses, memory)
+        factor, memory = factors(losses, server.own)
 
         def weighed_sum(leaf):
             shape = (-1, *[1] * (leaf.ndim - 1))
@@ -195,7 +196,7 @@ def reweighted(
 
         sums = jax.tree.map(weighed_sum, each)
         sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
-        return algorithm.server_update(server, sums, count, group), memory
+        return Server.of(algorithm.server_update(server.inner, sums, count, group), memory)
 
     traits = algorithm.traits
     wrapped = algorithm._replace(
@@ -204,29 +205,18 @@ def reweighted(
         contribute=contribute,
         traits=traits._replace(parts=WithLoss(traits.parts, "count"), reduce="stack"),
     )
-    return with_memory(wrapped, lambda params, population: first(population), server_update)
+    stateful = with_own_state(wrapped, lambda inner, population: first(population))
+    return stateful._replace(server_update=server_update)
 
 
-def _find_params(name: str, algorithm: Algorithm) -> Callable[[Any], Params]:
-    """`broadcast -> x`, by the trace of the algorithm's broadcast, which has x as a part."""
-
-    def init():
-        params = algorithm.problem.init(jax.random.key(0)).params
-        return algorithm.init(params, Population(1, 1, 1))
-
-    def sent(server):
-        return server.params, algorithm.broadcast(server, jnp.int32(0))
-
-    closed, (params, _) = jax.make_jaxpr(sent, return_shape=True)(jax.eval_shape(init))
-    leaves, structure = jax.tree.flatten(params)
-    own, parts = closed.jaxpr.outvars[: len(leaves)], closed.jaxpr.outvars[len(leaves) :]
+def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
+    """The model x in a broadcast."""
+    parts = algorithm.traits.broadcast
+    trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
+    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
+    whole: Any = jax.tree.structure(model.params)
+    for kind, tree in trees:
+        if kind == "model" and jax.tree.structure(tree) == whole:
+            return tree
     reason = "its clients do not receive the whole global model, so that it has no loss there"
-    found = f"{name} cannot wrap this algorithm: {reason}; leave {name} out"
-    require(all(each in parts for each in own), found)
-    places = [parts.index(each) for each in own]
-
-    def params_in(broadcast):
-        received = jax.tree.leaves(broadcast)
-        return structure.unflatten([received[place] for place in places])
-
-    return params_in
+    raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")

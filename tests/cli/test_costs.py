@@ -62,6 +62,12 @@ def test_the_command(command, refused):
     # 650 weights; FedHBM downloads one number more
     assert lines[1].split()[1:5] == ["2.6", "kB", "2.6", "kB"]
     assert any(line.startswith("server state: the global model") for line in lines)
+    assert "missed" not in lines[0]
+    lines = command("costs", "fedavg+topk:fraction=0.1,direction=down,feedback=ef21", *model)
+    cells = lines.splitlines()[1].split("  ")
+    # 65 values, and places of ten bits in 21 words
+    assert [cell.strip() for cell in cells if "B" in cell][:4] == ["2.6 kB"] * 2 + ["344.0 B"] * 2
+    assert "message, missed: where broadcasts build upon each other" in lines
     assert "unknown algorithm 'fedavgs'" in refused("costs", "fedavgs")
     assert "Missing argument" in refused("costs")
     assert "cohort=0 is out of range" in refused("costs", "fedavg", "--cohort", "0")

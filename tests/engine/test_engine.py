@@ -37,7 +37,8 @@ def test_bytes_are_counted_from_what_is_sent():
         settings = dict(zip(("optimizer", "upload"), options, strict=False))
         engine = fa.make_engine(Case(name, settings).build(toy.problem, LOCAL))
         state = engine.init(0, POPULATION)
-        assert engine.transfer(state, toy.data, dispatches) == (down * size, up * size), name
+        transfer = engine.transfer(state, toy.data, dispatches)
+        assert transfer == (down * size, up * size, down * size, down * size), name
 
 
 def test_given_params_start_the_run_and_are_not_consumed():

@@ -38,6 +38,29 @@ def test_fields_of_dispatches():
     assert (dispatches.learning_rate == 0.25).all()
 
 
+def test_rounds_since_the_previous_dispatch_are_counted():
+    """Client 6 is an empty slot; 0 is twice in a cohort; windows and a restart change nothing."""
+    sets = [(0, 1, 6), (6, 6, 6), (1, 2, 0), (0, 0, 5), (6, 6, 6), (2, 0, 6), (5, 1, 2)]
+
+    def sampler(seed, rounds, num_clients, cohort_size):
+        return np.array(sets, np.int32)[rounds]
+
+    sampler.may_leave_empty = True
+
+    def cohorts():
+        return Cohorts(COUNTS, LOCAL, cohort_size=3, seed=0, sampler=sampler)
+
+    for windows in ([7], [1, 1, 4, 1], [2, 5]):
+        drawn = cohorts()
+        for window in windows:
+            drawn.dispatches(window)
+            position, drawn = drawn.position(), cohorts()
+            drawn.go_to(position)
+        assert position.gaps.tolist() == [4, 3, 3, 2, 1, 0, 0, 0]  # the first ones, then 1 round
+        assert position.last_round.tolist() == [5, 6, 6, -1, -1, 6]
+        assert position.gaps.shape == cohorts().position().after(7).gaps.shape
+
+
 def test_cohorts_are_uniform_without_replacement():
     cohorts = uniform(1, np.arange(6000), 10, 4)
     assert all(len(set(cohort)) == 4 for cohort in cohorts.tolist())

@@ -29,6 +29,9 @@ WRAPPERS = [
     "topk:fraction=0.3,feedback=ef",
     "topk:fraction=0.3,feedback=ef21",
     "randk:fraction=0.3,feedback=diana",
+    "eden:bits=2,direction=down",
+    "qsgd:levels=7,direction=down",
+    "topk:fraction=0.3,direction=down,feedback=ef21",
 ]
 TWICE, CHOICE = "its clients send twice in a round", "its clients choose what they train"
 REFUSED = {
@@ -44,6 +47,7 @@ REFUSED = {
     },
 }
 REFUSED["diana"] = REFUSED["ef21"]
+REFUSED_DOWNWARDS = dict.fromkeys(("mime", "mimemom"), "the server sends twice in a round")
 
 
 def uniform(case):
@@ -70,7 +74,10 @@ def test_every_algorithm_runs_or_is_refused_with_its_reason(case):
         bare, runs = uniform(case), []
         for spec in WRAPPERS:
             _, _, feedback = spec.partition("feedback=")
-            reason = REFUSED[feedback or "none"].get(case.name)
+            refused = REFUSED[feedback or "none"]
+            if "direction=down" in spec:
+                refused = REFUSED_DOWNWARDS if feedback else {}
+            reason = refused.get(case.name)
             if reason is None:
                 runs.append(traced(spec))
                 continue
@@ -183,7 +190,10 @@ def run_async(executor):
     return result.state
 
 
-@pytest.mark.parametrize("spec", ["topk:fraction=0.3,feedback=ef", "cast:dtype=float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "spec",
+    ["topk:fraction=0.3,feedback=ef", "cast:dtype=float8_e4m3fn", "qsgd:levels=7,direction=down"],
+)
 def test_compression_on_the_virtual_clock(spec):
     """One dispatch after another is the same as four in a wave; float8 has no infinity."""
     algorithm = wrap(algorithms["scaffold"](TOY.problem, LOCAL), spec)
@@ -221,8 +231,12 @@ def test_all_entries_are_sent_as_they_are(spec):
 def test_a_cast_to_the_type_of_the_params_changes_no_bit(name):
     with jax.enable_x64(False):
         bare = algorithms[name](TOY.problem, LOCAL)
-        ends = [run(wrap(bare, spec), TOY.data, SETS) for spec in ("", "cast:dtype=float32")]
-    chex.assert_trees_all_equal(*ends)
+        cast = "cast:dtype=float32"
+        end, *others = [
+            run(wrap(bare, spec), TOY.data, SETS) for spec in ("", cast, f"{cast},direction=down")
+        ]
+    for other in others:
+        chex.assert_trees_all_equal(other, end)
 
 
 SPECS = [

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import run, stored
-from wrapper_helpers import rounds_of, sends
+from wrapper_helpers import least_squares, rounds_of, sends
 
 import fedjax_algos as fa
 from fedjax_algos.wrappers import Codec, compress, randk, topk
@@ -161,18 +161,6 @@ def test_fedavg_with_top_k_and_error_feedback_in_numpy():
         x = x - total / sum(counts[i] for i in cohort)
         np.testing.assert_allclose(found["x"], x, atol=1e-7)
     assert np.abs(e).min(0).max() > 1e-3  # entries that no client has sent
-
-
-def least_squares():
-    """Four clients with f_i(x) = |x - b_i|^2 / 2 in ten dimensions, whose means differ much."""
-    b = 3 * np.random.default_rng(5).normal(size=(4, 10))
-    problem = fa.Problem(
-        init=lambda key: fa.Model({"x": jnp.zeros(10)}),
-        apply=lambda model, batch, key, training: (model.params["x"], ()),
-        loss=lambda x, batch: 0.5 * ((x[None] - batch["b"]) ** 2).sum(1),
-    )
-    data = stored([{"b": b[i : i + 1]} for i in range(4)])
-    return problem, data, b.mean(0)
 
 
 def test_top_1_alone_stalls_where_its_memories_converge():

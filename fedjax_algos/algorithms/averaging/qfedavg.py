@@ -11,7 +11,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_training import local_training, mean_loss
 from fedjax_algos.core.options import NonNegative
 from fedjax_algos.core.trees import add_scaled, scale
 
@@ -39,10 +39,10 @@ def qfedavg(problem: Problem, local: Local, *, q: NonNegative = 1.0) -> Algorith
       q: q, at least 0; a larger one gives more weight to high losses, and 0 is FedAvg with equal
         weights.
     """
-    train = local_training(problem, local)
+    train, loss_of = local_training(problem, local), mean_loss(problem, local)
 
     def client_update(x, state, data, dispatch, key):
-        loss = train.full_loss(x, data, key) + _SMALLEST_LOSS
+        loss = loss_of(data.model(x), data, key) + _SMALLEST_LOSS
         trained = train(x, data, dispatch, key)
         lipschitz = 1 / dispatch.learning_rate
         step = scale(lipschitz, optax.tree.sub(x, trained.params))

@@ -113,6 +113,7 @@ def scaffold(
         client_init=client_init,
         traits=Traits(
             parts=Upload("delta", "vector"),
+            broadcast=Broadcast("model", "vector"),
             requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd",
         ),
     )

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.core import Params
+from fedjax_algos.core.algorithm import PartKinds
 from fedjax_algos.core.trees import add_scaled
 
 # why a client takes no further optimiser; see `Traits.requires_sgd`
@@ -37,6 +38,7 @@ class BiasedOptimizer(NamedTuple):
     update: Callable[[Params, Any], Params]  # U: (g, s) -> direction of the step
     track: Callable[[Params, Any], Any]  # T: (g, s) -> s
     inverse: Callable[[Params, Any], Params]  # I: (mean direction, s) -> mean g
+    parts: PartKinds = "count"  # of s; see `Traits.broadcast`
 
     def transform(self) -> optax.GradientTransformation:
         """The same optimiser as an optax transformation, whose update reads the old statistics."""
@@ -60,13 +62,6 @@ class AdamStatistics(NamedTuple):
     v: Params
 
 
-STATISTICS_PARTS = {  # see `Traits.parts`
-    "sgdm": SGDmStatistics("vector"),
-    "rmsprop": RMSPropStatistics("moments"),
-    "adam": AdamStatistics("vector", "moments"),
-}
-
-
 def sgd() -> BiasedOptimizer:
     """SGD, which has no statistics: `U = g`."""
     return BiasedOptimizer(
@@ -74,6 +69,7 @@ def sgd() -> BiasedOptimizer:
         update=lambda g, s: g,
         track=lambda g, s: (),
         inverse=lambda d, s: d,
+        parts=(),
     )
 
 
@@ -84,6 +80,7 @@ def momentum(*, beta=0.9) -> BiasedOptimizer:
         update=lambda g, s: add_scaled(g, beta, s.m),
         track=lambda g, s: SGDmStatistics(add_scaled(g, beta, s.m)),
         inverse=lambda d, s: add_scaled(d, -beta, s.m),
+        parts=SGDmStatistics("vector"),
     )
 
 
@@ -94,6 +91,7 @@ def sgdm(*, beta=0.9) -> BiasedOptimizer:
         update=lambda g, s: optax.tree.update_moment(g, s.m, beta, 1),
         track=lambda g, s: SGDmStatistics(optax.tree.update_moment(g, s.m, beta, 1)),
         inverse=lambda d, s: jax.tree.map(lambda d, m: (d - beta * m) / (1 - beta), d, s.m),
+        parts=SGDmStatistics("vector"),
     )
 
 
@@ -104,6 +102,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
         update=lambda g, s: jax.tree.map(lambda g, v: g / (jnp.sqrt(v) + eps), g, s.v),
         track=lambda g, s: RMSPropStatistics(optax.tree.update_moment(g, s.v, beta, 2)),
         inverse=lambda d, s: jax.tree.map(lambda d, v: d * (jnp.sqrt(v) + eps), d, s.v),
+        parts=RMSPropStatistics("moments"),
     )
 
 
@@ -115,6 +114,7 @@ def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
         update=lambda g, s: scaling.update(momentum.update(g, s), s),
         track=lambda g, s: AdamStatistics(momentum.track(g, s).m, scaling.track(g, s).v),
         inverse=lambda d, s: momentum.inverse(scaling.inverse(d, s), s),
+        parts=AdamStatistics("vector", "moments"),
     )
 
 

@@ -143,6 +143,8 @@ def fedgbo(
     reason += "have changed since; give upload=gradient"
     only_in_rounds = Asynchrony(allowed=("barrier",), reason=reason)
     asynchrony = Asynchrony() if upload == "gradient" else only_in_rounds
+    # the inverse needs the statistics that clients step with
+    sent = ServerState("model", "count" if upload == "model" else getattr(chosen, "parts", "count"))
     return Algorithm(
         problem=problem,
         local=local,
@@ -151,5 +153,5 @@ def fedgbo(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(parts, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(parts, sent, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

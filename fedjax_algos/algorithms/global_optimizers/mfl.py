@@ -11,7 +11,6 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
-    STATISTICS_PARTS,
     OptimizerName,
     ServerState,
     biased_optimizer,
@@ -96,12 +95,17 @@ def mfl(
     reason = "the mean of a few clients' statistics would replace what the others contributed; "
     reason += "run it in synchronous rounds"
     asynchrony = Asynchrony(allowed=("barrier",), reason=reason)
-    parts = Upload("delta", STATISTICS_PARTS[optimizer])
+    parts = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps).parts
     frame = fedavg(problem, local, weighting=weighting)
     return frame._replace(
         init=init,
         broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(parts, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(
+            Upload("delta", parts),
+            ServerState("model", parts),
+            asynchrony=asynchrony,
+            requires_sgd=OWN_OPTIMIZER,
+        ),
     )

@@ -21,8 +21,8 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     sgd,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Prelude, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import full_gradient, key_at_x, local_training
+from fedjax_algos.core import Algorithm, Key, Local, Params, Prelude, Problem, Traits, Weighting
+from fedjax_algos.core.local_training import full_gradient, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
@@ -31,6 +31,11 @@ class ServerState(NamedTuple):
     params: Params  # x
     optimizer_statistics: Any  # s
     control: Params  # c
+
+
+def key_at_x(key: Key) -> Key:
+    """The key for a gradient at x, which is the key of no local step."""
+    return jax.random.fold_in(key, 2**31 - 1)
 
 
 def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorithm:
@@ -77,7 +82,7 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         client_update=client_update,
         server_update=server_update,
         prelude=prelude,
-        traits=Traits(requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(broadcast=(optimizer.parts, "vector"), requires_sgd=OWN_OPTIMIZER),
     )
 
 

@@ -21,14 +21,10 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     frozen,
     momentum,
 )
+from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import (
-    batch_gradient,
-    full_gradient,
-    key_at_x,
-    local_training,
-)
+from fedjax_algos.core.local_training import batch_gradient, full_gradient, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
@@ -64,7 +60,11 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(Upload("delta", "vector"), requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(
+            Upload("delta", "vector"),
+            broadcast=ServerState("model", optimizer.parts),
+            requires_sgd=OWN_OPTIMIZER,
+        ),
     )
 
 

@@ -69,5 +69,8 @@ def fedcm(
         broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd"),
+        traits=Traits(
+            broadcast=ServerState("model", "vector"),
+            requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd",
+        ),
     )

@@ -97,7 +97,9 @@ def ghbm(
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(requires_sgd="" if nesterov else DISPLACEMENT),
+        traits=Traits(
+            broadcast=Broadcast("model", "vector"), requires_sgd="" if nesterov else DISPLACEMENT
+        ),
     )
 
 

@@ -4,7 +4,7 @@ Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with G
 Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ DISPLACEMENT = "its momentum moves the model by a given amount, which an optimis
 
 class ServerState(NamedTuple):
     params: Params  # theta^t
-    participation: jax.Array  # float[]: C
+    participation: Any  # float[]: C
 
 
 class ClientState(NamedTuple):
@@ -91,5 +91,5 @@ def localghbm(
         client_update=client_update,
         server_update=server_update,
         client_init=client_init,
-        traits=Traits(requires_sgd=DISPLACEMENT),
+        traits=Traits(broadcast=ServerState("model", "count"), requires_sgd=DISPLACEMENT),
     )

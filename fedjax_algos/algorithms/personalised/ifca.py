@@ -21,7 +21,7 @@ from fedjax_algos.core import (
     WeightedSum,
     Weighting,
 )
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_training import local_training, mean_loss
 from fedjax_algos.core.options import Count, Positive
 
 
@@ -50,11 +50,12 @@ def ifca(
 ) -> Algorithm:
     """`j = argmin_j F_i(theta_j)`; then FedAvg of each theta_j over the clients that chose it.
 
-    F_i is the mean training loss over all of client i's examples. A model that no client chose
-    stays. A client downloads all models and uploads one delta. The choice stays with the client as
-    its state; before its first dispatch it is the first model. The first model starts as that of
-    the run, the others as the problem's initialisation with keys of their own, the same for every
-    seed. `params`, the model that is evaluated as the global one, is the mean of the models.
+    F_i is the mean loss over all of client i's training examples, without dropout. A model that no
+    client chose stays. A client downloads all models and uploads one delta. The choice stays with
+    the client as its state; before its first dispatch it is the first model. The first model starts
+    as that of the run, the others as the problem's initialisation with keys of their own, the same
+    for every seed. `params`, the model that is evaluated as the global one, is the mean of the
+    models.
 
     Args:
       problem: the model and the loss.
@@ -64,7 +65,7 @@ def ifca(
       weighting: weights of the mean deltas: "uniform" as in the paper, or "examples" (proportional
         to n_i) as in the released code on FEMNIST.
     """
-    train = local_training(problem, local)
+    train, loss_of = local_training(problem, local), mean_loss(problem, local)
 
     def init(params, population):
         keys = [jax.random.key(number) for number in range(1, clusters)]
@@ -79,7 +80,7 @@ def ifca(
         return jnp.int32(0)
 
     def client_update(models, chosen, data, dispatch, key):
-        losses = jax.lax.map(lambda theta: train.full_loss(theta, data, key), models)
+        losses = jax.lax.map(lambda theta: loss_of(data.model(theta), data, key), models)
         cluster = jnp.argmin(losses).astype(jnp.int32)
         theta = jax.tree.map(lambda leaf: leaf[cluster], models)
         trained = train(theta, data, dispatch, key)
@@ -119,5 +120,5 @@ def ifca(
         contribute=contribute,
         client_init=client_init,
         personal=personal,
-        traits=Traits(Upload("delta", "choice")),
+        traits=Traits(Upload("delta", "choice"), broadcast="vector"),
     )

@@ -14,7 +14,7 @@ from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.local_training import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.exchange import exchange_shapes, shared_of
+from fedjax_algos.engine.exchange import exchange_shapes, send, shared_of
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 
@@ -22,7 +22,7 @@ class ClientMemory(NamedTuple):
     """Bytes that an algorithm needs on a client, besides its examples and one step's gradient.
 
     Attributes:
-      between_rounds: of the client's state.
+      between_rounds: of the client's state, and of what later broadcasts build upon.
       in_round: of the state, of the broadcast, and of the arrays that local training changes.
       in_training: of the arrays that local training changes, and of those that one of its loops
         reads, as if nothing else were kept.
@@ -57,6 +57,23 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
     return total([count(exchange.jaxpr, _INTEGERS) for exchange in exchanges])
 
 
+def count_report_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
+    """The operations with which a candidate finds what it reports; see `count_flops`."""
+    selection = algorithm.selection
+    assert selection is not None
+    tree, leaves = _shapes_of(state, data)
+    shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
+    params = jax.eval_shape(lambda server: server.params, tree.unflatten(leaves)[0])
+
+    def report(dispatch, params, row, view, key):
+        view = view._replace(num_examples=dispatch.num_examples, first_step=dispatch.first_step)
+        return selection.value(view.model(params), row, view, dispatch, key)
+
+    with without_bounds():
+        arguments = shapes.dispatch, params, shapes.row, shapes.view, shapes.key
+        return count(jax.make_jaxpr(report)(*arguments), _INTEGERS)
+
+
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
     """The memory that the algorithm needs on a client, from the shapes of its trace.
 
@@ -76,6 +93,8 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
         in_round = max(in_round, exchange.inputs + changed)
         in_training = max(in_training, changed + read)
     own = tree_bytes(row_shapes(algorithm, state))
+    if algorithm.traits.catch_up:
+        own += tree_bytes(jax.eval_shape(functools.partial(send, algorithm), state.server))
     return ClientMemory(own, in_round, in_training)
 
 
@@ -94,11 +113,16 @@ class _Exchange(NamedTuple):
 
 
 def _exchanges(algorithm, state, data):
+    return _traced(algorithm, *_shapes_of(state, data))
+
+
+def _shapes_of(state, data):
+    """The tree and the leaves of what `exchange_shapes` takes after the algorithm."""
     dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in _FIELDS))
     inputs = state.server, shared_of(state), data, dispatch
     leaves, tree = jax.tree.flatten(inputs)
     shapes = (jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _traced(algorithm, tree, tuple(shapes))
+    return tree, tuple(shapes)
 
 
 @functools.lru_cache(maxsize=64)

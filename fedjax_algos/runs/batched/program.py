@@ -156,9 +156,9 @@ def traced_names(run: Run, static: frozenset[str]) -> list[str]:
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 
 
-def cohorts_of(run: Run, loop: Rounds) -> Cohorts:
+def cohorts_of(run: Run, loop: Rounds, algorithm: Algorithm) -> Cohorts:
     """The cohorts of a run before its first round."""
-    return loop.cohorts(run.data.counts(), run.local, run.seed)
+    return loop.cohorts(run.data.counts(), algorithm, run.local, run.seed)
 
 
 def call_size(
@@ -220,7 +220,7 @@ class Call:
         self.group, self.indices, self.shared = group, indices, shared
         self.own = [group.runs[index] for index in indices]
         self.filled = self.own + [group.first] * (group.size - len(indices))
-        self.cohorts = [cohorts_of(run, group.loop) for run in self.filled]
+        self.cohorts = [cohorts_of(run, group.loop, group.algorithm) for run in self.filled]
         traced = traced_names(group.first, group.static)
         tables = list(dict.fromkeys(map(table_of, group.runs.values())))
         self.entries = Entry(
@@ -276,7 +276,7 @@ class Call:
         flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
         if saved is None:
             return 0, flops
-        position = stack([drawn.position() for drawn in self.cohorts])
+        position = stack([drawn.position().after(saved.position) for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
         for i, drawn in enumerate(self.cohorts):
@@ -298,7 +298,7 @@ class Call:
             group.state,
             self.filled[0].data,
             loop,
-            [cohorts_of(run, loop) for run in self.filled],
+            [cohorts_of(run, loop, group.algorithm) for run in self.filled],
             loop.rounds,
             runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.filled],
             initial_model=array_fingerprint(loop.params),

@@ -193,7 +193,7 @@ class BatchedRuns:
         population = Population(clients, loop.cohort_size, len(first.data.indices))
         begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = programs.cohorts_of(first, loop).dispatches(1)
+        dispatches = programs.cohorts_of(first, loop, algorithm).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
         mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)

@@ -1,4 +1,4 @@
-"""How the parts of an update are encoded by a codec of one vector, and decoded."""
+"""How the parts of an update or a broadcast are encoded by a codec of one vector, and decoded."""
 
 import dataclasses
 import itertools
@@ -25,11 +25,11 @@ class Shapes(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes"])
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What a client sends.
+    """What a client sends, or the server.
 
     Attributes:
-      parts: those of the update, in its order: of a vector a list with a message of the codec for
-        each vector that was encoded, and a count or a choice as it is.
+      parts: those of the update or broadcast, in its order: of a vector a list with a message of
+        the codec for each vector that was encoded, and a count or a choice as it is.
       shapes: `Shapes` of each part, which both ends know, so they are no array.
     """
 
@@ -38,7 +38,7 @@ class Sent:
 
 
 class Coding(NamedTuple):
-    """A codec for the vectors of updates."""
+    """A codec for the vectors of updates, or of broadcasts."""
 
     codec: Codec
     scope: Scope

@@ -1,4 +1,4 @@
-"""Any algorithm with a codec: its clients send encoded vectors, which the server decodes.
+"""Any algorithm with a codec: its clients send encoded vectors, or the server does.
 
 `Algorithm.decode` makes the update of a message, so the algorithm's own `contribute` and
 `server_update` see vectors as before, and bytes are counted of what is sent.
@@ -9,17 +9,20 @@ import typing
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fedjax_algos.core import Algorithm
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
+from fedjax_algos.wrappers.compression.downwards import CatchUp, encode_broadcasts
 from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.registry import check_order, wrappers
 
-__all__ = ["Feedback", "Scope", "codec", "codecs", "compress"]
+__all__ = ["CatchUp", "Direction", "Feedback", "Scope", "codec", "codecs", "compress"]
+Direction = Literal["up", "down"]
 codecs = Registry[Codec]("codec", Codec)
 
 
@@ -30,27 +33,42 @@ def compress(
     *,
     feedback: Feedback = "none",
     scope: Scope = "part",
+    direction: Direction = "up",
+    catch_up: CatchUp = "sum",
 ) -> Algorithm:
     """An algorithm whose clients send the vectors of their updates encoded by a codec.
 
-    In an algorithm with a prelude both exchanges are encoded. Counts and choices are sent as they
-    are, and statistics of the model, which the engine averages, are not encoded either.
+    With direction="down" its server does so with those of its broadcasts. In an algorithm with a
+    prelude both exchanges are encoded. Counts and choices are sent as they are, and statistics of
+    the model, which the engine averages, are not encoded either.
 
     Args:
       name: the wrapper's, for messages and random numbers.
       algorithm: what is wrapped.
       codec: how one vector is sent. It works in float32.
       feedback: what a client remembers of each vector: nothing ("none"), what was lost ("ef"), or
-        what the server knows of it ("ef21" and, with an unbiased codec, "diana").
+        what the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards there
+        are "none" and "ef21", which sends the difference to what all clients hold.
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
         by itself ("leaf"). Parts are never joined, because their scales differ.
+      direction: whether updates are encoded ("up"), or broadcasts ("down").
+      catch_up: what a client downloads, downwards with "ef21", if it has missed rounds: their
+        messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
-      ValueError: for an unknown feedback or scope, or an algorithm or a codec that the feedback is
+      ValueError: for an unknown value of an option, or an algorithm or a codec that the feedback is
         not for.
     """
+    check_order(name, algorithm)
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
+    check_choice("direction", direction, get_args(Direction))
+    check_choice("catch_up", catch_up, get_args(CatchUp))
+    differences = direction == "down" and feedback == "ef21"
+    fix = "give it with direction=down and feedback=ef21"
+    require(catch_up == "sum" or differences, f"{name}: catch_up={catch_up} has no effect; {fix}")
+    if direction == "down":
+        return encode_broadcasts(name, algorithm, codec, feedback, scope, catch_up)
     if codec is unchanged and feedback in ("none", "ef"):
         return algorithm
     coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.core import Algorithm, ClientState
-from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
+from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import scale
-from fedjax_algos.wrappers.compression.codec import unchanged
+from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
-from fedjax_algos.wrappers.memory import with_memory
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.replay import replay, weights_of
 
@@ -35,10 +34,28 @@ class Row(NamedTuple):
     memory: Vectors
 
 
-class Memory(NamedTuple):
-    """What the server remembers."""
+class Server(NamedTuple):
+    """The server state of the algorithm, and what a wrapper keeps beside it."""
 
-    vectors: Vectors  # the mean of the memories of all N clients
+    params: Params
+    rest: ServerState  # of the algorithm, with params=()
+    own: Any  # of the wrapper
+
+    @classmethod
+    def of(cls, inner: ServerState, own: Any) -> "Server":
+        """The state of both."""
+        return cls(inner.params, inner._replace(params=()), own)
+
+    @property
+    def inner(self) -> ServerState:
+        """The server state of the algorithm."""
+        return self.rest._replace(params=self.params)
+
+
+class Memory(NamedTuple):
+    """What the server remembers of all clients."""
+
+    mean: Vectors  # of the memories of all N clients
     seen: jax.Array  # bool[N]: who has sent something
 
 
@@ -64,8 +81,8 @@ def mifa(algorithm: Algorithm) -> Algorithm:
     `U = (1/|S|) sum_{i in S} G_i`, where G_i is the last update of client i, and S are the clients
     that have sent one. Each client keeps its G_i and sends the difference to its new one, and the
     server keeps the mean. So this is EF21 with a codec that loses nothing, apart from S: in the
-    paper the first round has all clients, and EF21 counts an update that was not sent as 0. Results
-    of the algorithm's weighted mean are replaced, so the weights of all clients must be equal.
+    paper the first round has all clients, and EF21 counts an update that was not sent as 0. The
+    algorithm's weighted mean is replaced, so the weights of all clients must be equal.
 
     Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS
     2021, https://arxiv.org/abs/2106.04159. There G_i is divided by the client learning rate of its
@@ -84,11 +101,11 @@ def with_feedback(
     """The algorithm with a codec, and a memory of what has been sent; see `compress`."""
     _refuse(name, algorithm, coding.codec, feedback)
     parts, rule = algorithm.traits.parts, RULES[feedback]
-    if feedback != "ef":  # what is sent is the change of a vector, of any sign
-        parts = jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, parts)
+    if feedback != "ef":
+        parts = changes_of(parts)
     coding = coding._replace(parts=parts)
     if feedback != "diana":
-        coding = coding._replace(codec=_contractive(coding.codec))
+        coding = coding._replace(codec=contractive(coding.codec))
 
     def client_init(params, key):
         return Row(algorithm.client_init(params, key), _first_memory(parts, algorithm, params))
@@ -96,11 +113,11 @@ def with_feedback(
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
         update = algorithm.decode(message)
-        vectors = _vectors(parts, update)
+        vectors = vectors_of(parts, update)
         check_like("the vectors of the update: ", vectors, row.memory, _FIX)
         wanted = jax.tree.map(rule.encoded, vectors, row.memory)
-        sent = coding.encode(key, _with_vectors(parts, update, wanted))
-        decoded = _vectors(parts, coding.decode(sent))
+        sent = coding.encode(key, with_vectors(parts, update, wanted))
+        decoded = vectors_of(parts, coding.decode(sent))
         rates = _rates(coding, wanted)
         memory = jax.tree.map(rule.kept, wanted, decoded, row.memory, rates)
         return Row(inner, memory), sent, report
@@ -116,18 +133,17 @@ def with_feedback(
     if feedback == "ef":
         return wrapped
 
-    def estimate(memory, total, count):
+    def estimate(own, total, count):
         """The estimate U of each vector and the new mean of all memories."""
-        known = memory.vectors
-        num_clients = memory.seen.size
+        num_clients = own.seen.size
         mean = jax.tree.map(lambda c: c / num_clients, total)
         if feedback != "diana":
-            known = jax.tree.map(jnp.add, known, mean)
-            factor = num_clients / memory.seen.sum() if feedback == "mifa" else 1
-            return [scale(factor, tree) for tree in known], known
-        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), known, total)
+            memory = jax.tree.map(jnp.add, own.mean, mean)
+            factor = num_clients / own.seen.sum() if feedback == "mifa" else 1
+            return [scale(factor, tree) for tree in memory], memory
+        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), own.mean, total)
         rates = _rates(coding, total)
-        return arrived, jax.tree.map(rule.kept, total, mean, known, rates)
+        return arrived, jax.tree.map(rule.kept, total, mean, own.mean, rates)
 
     return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
 
@@ -135,29 +151,56 @@ def with_feedback(
 def _with_server_memory(name, algorithm, kinds_of_u, estimate):
     """The algorithm, whose server puts an estimate that it remembers in place of all updates.
 
-    `estimate` is `(memory, total, count) -> (vectors U, vectors of the memory)`, with the sum of
-    what has arrived.
+    `estimate` is `(own, total, count) -> (vectors, memory)`, with the sum of what has arrived.
     """
     parts = algorithm.traits.parts
     replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
 
-    def first(params, population):
-        seen = jnp.zeros(population.num_clients, bool)
-        return Memory(_first_memory(parts, algorithm, params), seen)
+    def first(inner, population):
+        memory = _first_memory(parts, algorithm, inner.params)
+        return Memory(memory, jnp.zeros(population.num_clients, bool))
 
-    def server_update(server, memory, stack, count, group):
+    def server_update(server, stack, count, group):
         _check_uniform(name, algorithm, stack)
+        total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
         # an index out of range is dropped
-        senders = jnp.where(stack.mask, stack.dispatches.client, memory.seen.size)
-        memory = memory._replace(seen=memory.seen.at[senders].set(True, mode="drop"))
-        total = jax.tree.map(partial(_sum_of, stack.mask), _vectors(parts, stack.updates))
-        vectors, known = estimate(memory, total, count)
-        vectors = _non_negative_moments(kinds_of_u, vectors)
+        senders = jnp.where(stack.mask, stack.dispatches.client, server.own.seen.size)
+        own = server.own._replace(seen=server.own.seen.at[senders].set(True, mode="drop"))
+        vectors, memory = estimate(own, total, count)
+        vectors = non_negative_moments(kinds_of_u, vectors)
         of_round = replay(name, algorithm, lambda *_: vectors)
-        after = of_round.server_update(server, stack, count, group)
-        return after, memory._replace(vectors=known)
+        inner = of_round.server_update(server.inner, stack, count, group)
+        return Server.of(inner, own._replace(mean=memory))
 
-    return with_memory(replayed, first, server_update)
+    return with_own_state(replayed, first)._replace(server_update=server_update)
+
+
+def with_own_state(algorithm: Algorithm, first: Callable[[ServerState, Any], Any]) -> Algorithm:
+    """The algorithm with a `Server`, whose server update is still to be replaced.
+
+    `first` is `(inner, population) -> own`.
+    """
+    prelude, personal = algorithm.prelude, algorithm.personal
+
+    def init(params, population):
+        inner = algorithm.init(params, population)
+        return Server.of(inner, first(inner, population))
+
+    def broadcasting(phase):
+        download = phase.download
+        return phase._replace(
+            broadcast=lambda server, group: phase.broadcast(server.inner, group),
+            download=download and (lambda server, group: download(server.inner, group)),
+        )
+
+    def after_prelude(server, sums, count, group):
+        return Server.of(prelude.server_update(server.inner, sums, count, group), server.own)
+
+    return broadcasting(algorithm)._replace(
+        init=init,
+        personal=personal and (lambda server, row: personal(server.inner, row)),
+        prelude=prelude and broadcasting(prelude)._replace(server_update=after_prelude),
+    )
 
 
 def _refuse(name, algorithm, codec, feedback):
@@ -208,7 +251,7 @@ def _check_uniform(name, algorithm, stack):
         raise ValueError(f"{name}: {what}, but {reason}; {fix}")
 
 
-def _contractive(codec):
+def contractive(codec: Codec) -> Codec:
     """An unbiased codec, divided by 1 + omega, so that it shrinks the distance to every vector."""
     omega = codec.variance
     if omega is None:
@@ -225,14 +268,19 @@ def _rates(coding, vectors):
     return [jax.tree.map(lambda d: 1 / (1 + omega(d)), coding.sizes(tree)) for tree in vectors]
 
 
-def _vectors(parts, update):
-    """The vectors of an update."""
+def changes_of(parts: PartKinds) -> PartKinds:
+    """The kinds of the changes of parts: those of vectors have any sign."""
+    return jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, parts)
+
+
+def vectors_of(parts: PartKinds, update: Any) -> Vectors:
+    """The vectors of an update, or of a broadcast."""
     trees = zip(kinds(parts), split_update(parts, update), strict=True)
     return [tree for kind, tree in trees if kind in VECTORS]
 
 
-def _with_vectors(parts, update, vectors):
-    """An update with other vectors."""
+def with_vectors(parts: PartKinds, update: Any, vectors: Vectors) -> Any:
+    """An update, or a broadcast, with other vectors."""
     new = iter(vectors)
     trees = zip(kinds(parts), split_update(parts, update), strict=True)
     return join_update(parts, [next(new) if kind in VECTORS else tree for kind, tree in trees])
@@ -244,7 +292,8 @@ def _first_memory(parts, algorithm, params):
     return [jax.tree.map(jnp.zeros_like, like) for kind in kinds(parts) if kind in VECTORS]
 
 
-def _non_negative_moments(parts, vectors):
+def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
+    """The vectors, with no entry of a mean of squares below 0."""
     of_vectors = [kind for kind in kinds(parts) if kind in VECTORS]
     return [
         jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree

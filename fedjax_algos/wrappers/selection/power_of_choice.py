@@ -1,0 +1,65 @@
+"""Power of choice: of more candidates those with the largest loss are chosen."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.core.local_training import mean_loss
+from fedjax_algos.wrappers.registry import check_order, wrappers
+from fedjax_algos.wrappers.selection.values import (
+    Candidates,
+    batch_loss,
+    largest,
+    remembering,
+)
+
+Loss = Literal["full", "batch", "last"]
+
+
+@wrappers.register
+def power_of_choice(
+    algorithm: Algorithm, *, candidates: Candidates = 2.0, loss: Loss = "full"
+) -> Algorithm:
+    """Of d candidates, the M with the largest local loss `F_i(x)` make up the cohort.
+
+    Candidates download x and report their loss; equal ones are chosen by the smaller id. The paper
+    draws candidates in proportion to their examples (the sampler `by_size`) and takes the uniform
+    mean of the chosen (`weighting=uniform`). Clients with a large loss are preferred, so the model
+    converges to another point than the minimum of the mean loss.
+
+    Cho et al., "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice
+    Selection Strategies", https://arxiv.org/abs/2010.01243.
+
+    Args:
+      algorithm: what is wrapped; selection is the last wrapper.
+      candidates: d/M, at least 1; d is rounded up. With 1 all candidates are chosen.
+      loss: "full" is the mean over all of the client's examples (pow-d), "batch" the mean of one
+        batch of the size of the local ones, drawn with replacement (cpow-d), and "last" the mean of
+        the client's last local update (rpow-d), which needs no report; who has not trained yet is
+        chosen before all others.
+
+    Raises:
+      ValueError: for an algorithm with a selection, and where rounds are made for more candidates
+        than clients, or for rows or examples that are not on the device.
+    """
+    check_order("power_of_choice", algorithm)
+
+    def choose(values, dispatches, answered, cohort_size, key):
+        return largest(values, dispatches, answered)[:cohort_size]
+
+    if loss == "last":
+        unknown = np.float32(np.inf)
+        algorithm = remembering(
+            algorithm, unknown, lambda report, data, dispatch: report.metrics["train_loss"].value()
+        )
+        selection = Selection(candidates, lambda model, row, *_: row.known, choose, asks=False)
+        return algorithm._replace(selection=selection)
+    loss_of = {"full": mean_loss, "batch": batch_loss}[loss](algorithm.problem, algorithm.local)
+
+    def value(model, row, data, dispatch, key):
+        return loss_of(model, data, key).astype(jnp.float32)
+
+    return algorithm._replace(selection=Selection(candidates, value, choose))

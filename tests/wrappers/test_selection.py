@@ -1,0 +1,271 @@
+"""Cohorts that are chosen among candidates by values: who is chosen, what is counted, and where."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CASES, dispatches_of, fixed, one_round, run, small_network
+from wrapper_helpers import sends
+
+import fedjax_algos as fa
+from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.engine.exchange import count_transfer
+from fedjax_algos.participation import Cohorts, independent
+from fedjax_algos.wrappers import wrap
+from fedjax_algos.wrappers.selection.oort import Known, current_utility
+
+pytestmark = pytest.mark.usefixtures("x64")
+TOY = small_network()
+LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
+EVERYONE = [(0, 1, 2, 3), (3, 0, 1, 2)]
+POPULATION = fa.Population(4, 2, 17)
+ONE_EACH = list({case.name: case for case in CASES}.values())
+COMPARED = ["fedavg", "scaffold", "fedlga", "mime", "fednova", "ifca"]
+
+
+def losses_at(params, clients):
+    """The mean squared error of each client at some params, by NumPy."""
+
+    def loss(examples):
+        hidden = np.tanh(examples["x"] @ params["hidden"]["w"] + params["hidden"]["b"])
+        return np.mean((hidden @ params["out"] - examples["y"]) ** 2)
+
+    return np.array([loss(TOY.clients[client]) for client in clients])
+
+
+def chosen_by_hand(algorithm, sets, losses=losses_at):
+    """The params after each round, in which the two candidates of the largest loss take part."""
+    dispatches, round_fn = dispatches_of(TOY.data, LOCAL, sets), fa.pure_round(algorithm)
+    state, step, ends = round_fn.init(0, POPULATION), jax.jit(round_fn), []
+    for index in range(len(sets)):
+        candidates = one_round(dispatches, index)
+        values = losses(jax.device_get(state.server.params), candidates.client)
+        best = np.argsort(-values, kind="stable")[:2]
+        taken = jax.tree.map(lambda leaf, best=best: leaf[best], candidates)
+        state, _ = step(state, TOY.data, taken)
+        ends.append(state.server.params)
+    return ends
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_round_is_that_of_the_candidates_with_the_largest_loss(name):
+    """Sums, a stack, a prelude, rows, counts and choices; two rounds."""
+    bare = next(case for case in ONE_EACH if case.name == name).build(TOY.problem, LOCAL)
+    ends = run(wrap(bare, "power_of_choice"), TOY.data, EVERYONE)
+    chex.assert_trees_all_close(ends, chosen_by_hand(bare, EVERYONE), rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("spec", ["power_of_choice:loss=batch", "oort"])
+def test_every_algorithm_has_rounds_with_chosen_cohorts(case, spec):
+    """Traced only, with the statistics and rows of each."""
+    round_fn = fa.pure_round(wrap(case.build(TOY.problem, LOCAL), spec))
+    state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
+    dispatch = one_round(dispatches_of(TOY.data, LOCAL, EVERYONE), 0)
+    after, _ = jax.eval_shape(round_fn, state, TOY.data, dispatch)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+def choose(spec, values, clients=None, answered=None, size=2, step=0, seed=0):
+    """The positions that a wrapper chooses."""
+    number = len(jax.tree.leaves(values)[0])
+    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
+    dispatch = one_round(dispatches_of(TOY.data, LOCAL, [(0,)]), 0)
+    dispatches = jax.tree.map(lambda leaf: np.repeat(leaf, number), dispatch)
+    clients = np.arange(number) if clients is None else np.asarray(clients)
+    dispatches = dispatches._replace(client=clients, server_step=np.full(number, step))
+    answered = np.ones(number, bool) if answered is None else np.asarray(answered)
+    arguments = jax.tree.map(jnp.asarray, (values, dispatches, answered))
+    return np.asarray(selection.choose(*arguments, size, jax.random.key(seed))).tolist()
+
+
+def test_goldens_of_power_of_choice():
+    values = np.array([0.3, 0.9, 0.1, 0.7])
+    assert choose("power_of_choice", values) == [1, 3]
+    assert choose("power_of_choice", np.ones(4), clients=[7, 2, 9, 5]) == [1, 3]  # the smaller ids
+    assert choose("power_of_choice", values, answered=[1, 0, 1, 1]) == [3, 0]
+    assert choose("power_of_choice", np.array([0.1, np.inf, np.nan, 0.2])) == [1, 3]
+
+
+def test_goldens_of_oort():
+    """A utility of 4 examples with loss 1, and of 9 with loss 2; their bonuses in round 10."""
+    known = Known(jnp.array([4.0, 18.0]), jnp.array([9, 2]))
+    found = current_utility(known, jnp.int32(10)) - known.utility
+    np.testing.assert_allclose(found, [0.15995, 0.33931], atol=5e-6)
+
+
+def test_oort_explores_first_and_then_exploits():
+    known = Known(np.array([5.0, 1.0, 4.9, 0.0, 0.0, 0.0]), np.array([1, 1, 1, 0, 0, 0]))
+    spec = "oort:exploration=0.5,decay=1"
+    draws = [choose(spec, known, size=4, step=1, seed=seed) for seed in range(8)]
+    for drawn in draws:
+        assert len(set(drawn)) == 4
+        assert set(drawn[:2]) == {0, 2}  # 1 has less than .95 of the second utility
+        assert set(drawn[2:]) <= {3, 4, 5}
+    assert len({tuple(drawn) for drawn in draws}) > 3
+    assert set(choose("oort", known, size=3)) == {3, 4, 5}  # exploration of .9: all are new
+    everyone = known._replace(round_number=np.ones(6, int))
+    assert len(set(choose("oort", everyone, size=4))) == 4  # nobody is new
+    some = [1, 0, 1, 1, 0, 0]  # three answer: the fourth place is of one who does not
+    assert sorted(choose("oort", known, size=4, answered=some))[0::2] != [3, 4]
+    chosen = choose("oort", known, size=4, answered=some)
+    assert len(set(chosen)) == 4
+    assert {0, 2, 3} <= set(chosen)
+
+
+def test_draws_of_oort_are_proportional_to_utility():
+    """Of two admissible clients the one with three times the utility is first in 3 of 4 draws."""
+    known = Known(jnp.array([3.0, 1.0]), jnp.array([1, 1]))
+    spec = "oort:exploration=0,least_exploration=0,cutoff=0"
+    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
+    dispatches = one_round(dispatches_of(TOY.data, LOCAL, [(0, 1)]), 0)
+
+    def first(seed):
+        answered = jnp.ones(2, bool)
+        return selection.choose(known, dispatches, answered, 1, jax.random.key(seed))[0]
+
+    share = jax.vmap(first)(jnp.arange(10_000)).mean()
+    assert abs(share - 0.25) < 0.013  # 3 standard deviations
+
+
+def test_the_last_loss_is_that_of_the_last_local_update():
+    """Who has not trained comes first; then the largest loss of the last update counts."""
+    bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
+    wrapped = wrap(bare, "power_of_choice:loss=last")
+    known = np.full(4, np.inf)
+    dispatches = dispatches_of(TOY.data, LOCAL, [*EVERYONE, *EVERYONE])
+    plain, state = jax.jit(fa.pure_round(bare)), fa.pure_round(bare).init(0, POPULATION)
+    for index in range(4):
+        candidates = one_round(dispatches, index)
+        best = np.lexsort((candidates.client, -known[candidates.client]))[:2]
+        for place in best:  # one at a time, for its own loss
+            alone = jax.tree.map(lambda leaf, place=place: leaf[[place]], candidates)
+            _, metrics = plain(state, TOY.data, alone)
+            known[candidates.client[place]] = metrics["train_loss"].value()
+        taken = jax.tree.map(lambda leaf, best=best: leaf[best], candidates)
+        state, _ = plain(state, TOY.data, taken)
+    end = run(wrapped, TOY.data, [*EVERYONE, *EVERYONE])[-1]
+    chex.assert_trees_all_close(end, state.server.params, rtol=1e-6)
+
+
+def simulate(engine, data=TOY.data, **options):
+    given = {"cohort_size": 2, "rounds": 3, "eval_every": 2, "seed": 1}
+    return fa.simulate(engine, data, **given | options)
+
+
+def test_all_places_and_layouts_agree():
+    """Devices, chunks, one round in a call, and pure rounds."""
+    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), "power_of_choice:candidates=1.5")
+    first, _ = simulate(fa.make_engine(algorithm))
+    for option in ({"layout": "2"}, {"devices": 2, "layout": "vmapped"}):
+        state, _ = simulate(fa.make_engine(algorithm, **option))
+        chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
+    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=3, seed=1)
+    engine = fa.make_engine(algorithm)
+    state = engine.init(1, POPULATION)
+    for _ in range(3):
+        of_round = one_round(cohorts.dispatches(1), 0)
+        state, _ = engine.round(state, TOY.data, of_round)
+    chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
+
+
+def test_a_candidate_that_fails_reports_nothing():
+    """And the chosen ones arrive; who fails is known from the dispatches."""
+    bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
+    how = {"failures": independent(probability=0.4), "sampler": fixed([(0, 1, 2, 3)] * 3)}
+    engine = fa.make_engine(wrap(bare, "power_of_choice"))
+    state, rows = simulate(engine, **how)
+    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=4, seed=1, **how)
+    dispatches, plain = cohorts.dispatches(3), fa.make_engine(bare)
+    expected = plain.init(1, POPULATION)
+    trained, answered = 0, int(dispatches.arrives.sum())
+    for index in range(3):
+        candidates = one_round(dispatches, index)
+        values = losses_at(jax.device_get(expected.server.params), candidates.client)
+        values = np.where(candidates.arrives, values, -np.inf)
+        best = np.argsort(-values)[:2]
+        best = best[candidates.arrives[best]]
+        trained += len(best)
+        taken = jax.tree.map(lambda leaf, best=best: leaf[best], candidates)
+        expected, _ = plain.round(expected, TOY.data, taken)
+    chex.assert_trees_all_close(state.server, expected.server, rtol=1e-10)
+    assert (answered, trained) == (6, 5)
+    model = 8 * 20
+    assert rows[-1]["lost"] == 12 - answered
+    assert rows[-1]["download_bytes"] == 12 * model  # all candidates are asked
+    assert rows[-1]["upload_bytes"] == 4 * answered + trained * model
+
+
+@pytest.mark.parametrize("loss", ["full", "batch", "last"])
+def test_what_is_counted(loss):
+    """Candidates that are asked download the model and report 4 bytes; the chosen ones train."""
+    bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
+    _, (_, plain) = simulate(fa.make_engine(bare), rounds=2)
+    engine = fa.make_engine(wrap(bare, f"power_of_choice:loss={loss}"))
+    _, (_, row) = simulate(engine, rounds=2)
+    model, asked = 8 * 20, 0 if loss == "last" else 8
+    assert row["download_bytes"] == model * (asked or 4)
+    assert row["upload_bytes"] == 4 * model + 4 * asked
+    examples = {"full": 24 * 2, "batch": 4 * 8, "last": 0}[loss]  # in pieces of 4
+    each = 2 * (3 * 4 + 4) + 12  # multiply-adds, and about as many others
+    assert row["flops"] - plain["flops"] == pytest.approx(examples * each, rel=0.05, abs=8)
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_the_same_numbers(tmp_path):
+    engine = fa.make_engine(wrap(fa.algorithms.fedavg(TOY.problem, LOCAL), "oort"))
+    whole, rows = simulate(engine, rounds=4)
+    saved = fa.Checkpoints(tmp_path, every=0)
+    simulate(engine, rounds=2, checkpoints=saved)
+    state, again = simulate(engine, rounds=4, checkpoints=saved)
+    chex.assert_trees_all_equal(state.server, whole.server)
+    chex.assert_trees_all_equal(state.clients, whole.clients)
+    kept = ("round", "download_bytes", "upload_bytes", "flops")
+    np.testing.assert_equal([[row[name] for name in kept] for row in again],
+                            [[row[name] for name in kept] for row in rows])  # fmt: skip
+
+
+def test_work_that_differs_has_no_count_of_operations():
+    """Only the device knows who trains; bytes are counted."""
+    local = LOCAL._replace(steps=None, epochs=1)
+    engine = fa.make_engine(wrap(fa.algorithms.fedavg(TOY.problem, local), "power_of_choice"))
+    _, rows = simulate(engine, rounds=1)
+    assert np.isnan(rows[-1]["flops"])
+
+
+def test_what_does_not_fit_is_refused():
+    bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
+    wrapped = wrap(bare, "power_of_choice")
+    with pytest.raises(ValueError, match=r"candidates=0.5 is out of range"):
+        wrap(bare, "power_of_choice:candidates=0.5")
+    with pytest.raises(ValueError, match="oort: the cohort is chosen already"):
+        wrap(bare, "power_of_choice+oort")
+    with pytest.raises(ValueError, match=r"topk: the cohort is chosen already.*after topk"):
+        wrap(bare, "power_of_choice+topk")
+    with pytest.raises(ValueError, match=r"mean: the cohort is chosen already.*after mean"):
+        wrap(bare, "power_of_choice+mean")
+    with pytest.raises(ValueError, match="client_state='device' and examples='replicated'"):
+        fa.make_engine(wrapped, client_state="host")
+    with pytest.raises(ValueError, match="examples='replicated'"):
+        fa.make_engine(wrapped, devices=2, examples="sharded")
+    with pytest.raises(ValueError, match=r"chosen by what candidates report.*synchronous rounds"):
+        fa.make_executor(wrapped)
+    with pytest.raises(ValueError, match=r"chosen among 6 candidates.*than the 4 clients"):
+        simulate(fa.make_engine(wrapped), cohort_size=3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.5, 2.0, 3.0, 10.0])
+def test_the_number_of_candidates_gives_the_cohort(factor):
+    selection = Selection(factor, None, None)
+    for size in range(1, 300):
+        candidates = selection.num_candidates(size)
+        assert candidates == int(np.ceil(round(factor * size, 6)))
+        assert selection.cohort_size(candidates) == size
+
+
+def test_bytes_of_one_client():
+    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), "power_of_choice")
+    state = fa.make_engine(algorithm).init(0, POPULATION)
+    dispatch = one_round(dispatches_of(TOY.data, LOCAL, EVERYONE), 0)
+    transfer = count_transfer(algorithm, state, TOY.data, dispatch)
+    assert transfer == (2 * 8 * 20, 2 * 8 * 20, 2 * 8 * 20, 2 * 8 * 20, 4)
