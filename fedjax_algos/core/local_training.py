@@ -190,7 +190,7 @@ def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Ke
 
         def add(number, total):
             batch, mask = data.piece(number, width)
-            return jax.tree.map(jnp.add, total, batch_loss(problem, model, batch, mask, key))
+            return jax.tree.map(jnp.add, total, loss_of_batch(problem, model, batch, mask, key))
 
         zero = jnp.zeros((), jnp.result_type(float))
         most = None if local.reverse is None else -(-local.reverse.max_examples // width)
@@ -199,7 +199,7 @@ def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Ke
     return run
 
 
-def batch_loss(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
+def loss_of_batch(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
     """The loss over the real examples of a batch, of a model as in an evaluation."""
     outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
     losses = losses_of(problem, outputs, batch)

@@ -16,8 +16,8 @@ from fedjax_algos.core import (
     Model,
     Problem,
     Report,
-    local_training,
 )
+from fedjax_algos.core.local_training import loss_of_batch
 from fedjax_algos.core.options import Range
 
 Candidates = Annotated[float, Range(1)]
@@ -37,7 +37,7 @@ def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, K
 
     def run(model, data, key):
         batch, mask = data.batch(jnp.int32(_BEFORE_ALL), local.batch_size, "replacement")
-        return local_training.batch_loss(problem, model, batch, mask, key).value()
+        return loss_of_batch(problem, model, batch, mask, key).value()
 
     return run
 
