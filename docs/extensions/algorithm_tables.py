@@ -62,7 +62,7 @@ def costs(name: str) -> Costs:
     model = tree_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
     server = tree_bytes(state.server) - model
     flops = fa.count_flops(algorithm, state, data).of(dispatches)[0]
-    return Costs(*sent, memory.between_rounds, server, memory.in_training, flops)
+    return Costs(*sent[:2], memory.between_rounds, server, memory.in_training, flops)
 
 
 def meanings(name: str) -> dict[str, str]:

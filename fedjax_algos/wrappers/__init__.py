@@ -17,6 +17,9 @@ from fedjax_algos.wrappers.compression.compress import (
     compress,
 )
 from fedjax_algos.wrappers.compression.feedback import mifa
+from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
+from fedjax_algos.wrappers.compression.majority import majority
+from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
 from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
@@ -43,13 +46,16 @@ __all__ = [
     "compress",
     "drive",
     "eden",
+    "fetchsgd",
     "identity",
     "klevel",
+    "majority",
     "mean",
     "mifa",
     "natural",
     "oort",
     "power_of_choice",
+    "powersgd",
     "qsgd",
     "randk",
     "replay",

@@ -1,5 +1,7 @@
 """The mean of the cohort's updates as one estimate: the simplest rule on the server."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -25,12 +27,15 @@ def mean(algorithm: Algorithm) -> Algorithm:
     """
 
     def estimate(vectors, weights, mask):
-        return [_mean(tree, w, mask) for tree, w in zip(vectors, weights, strict=True)]
+        each = zip(vectors, weights, strict=True)
+        return [weighted_mean(tree, w, mask) for tree, w in each]
 
     return replay("mean", algorithm, estimate)
 
 
-def _mean(tree, weights, mask):
+def weighted_mean(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
+    """The mean of what has arrived, over the first axis of each leaf."""
+
     def of_leaf(leaf):
         shape = (-1, *[1] * (leaf.ndim - 1))
         arrived = jnp.where(mask.reshape(shape), leaf, 0)  # 0 * NaN is NaN

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Dispatch, Prelude
+from fedjax_algos.core import Algorithm, Contribution, Dispatch, Prelude, Stack
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
 from fedjax_algos.wrappers.registry import check_order
 
@@ -42,11 +42,28 @@ def replay(name: str, algorithm: Algorithm, estimate: Estimate) -> Algorithm:
         reason = "its server compares the updates with each other, which would all be equal"
     elif "choice" in kinds(algorithm.traits.parts):
         reason = "its clients choose what they train, so that they have no common mean"
-    if reason:
-        raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
+    _refuse_if(reason, name)
     if algorithm.prelude is not None:
         algorithm = algorithm._replace(prelude=_replayed(algorithm.prelude, estimate))
     return _replayed(algorithm, estimate)
+
+
+def require_one_vector(name: str, algorithm: Algorithm) -> None:
+    """Raises ValueError unless clients send one delta or gradient; `name` is the wrapper's."""
+    sent = [kind for kind in kinds(algorithm.traits.parts) if kind in VECTORS]
+    reason = ""
+    if algorithm.prelude is not None:
+        reason = "its clients send twice in a round"
+    elif len(sent) > 1:
+        reason = "its clients send several vectors, whose scales differ"
+    elif "model" in sent:
+        reason = "its clients send models, and the rule is one of deltas or gradients"
+    _refuse_if(reason, name)
+
+
+def _refuse_if(reason, name):
+    if reason:
+        raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
 
 
 def weights_of(phase: Algorithm | Prelude, trees: list[Any], dispatch: Dispatch) -> list[jax.Array]:
@@ -81,26 +98,36 @@ def _places(phase):
     return [place for place, kind in enumerate(kinds(phase.traits.parts)) if kind in VECTORS]
 
 
+def arrived(phase: Algorithm | Prelude, stack: Stack) -> tuple[list[Any], list[jax.Array]]:
+    """The vectors of a stack of updates, and their weights, 0 for what has not arrived."""
+
+    def weights(trees, dispatch, has_arrived):
+        return [jnp.where(has_arrived, weight, 0) for weight in weights_of(phase, trees, dispatch)]
+
+    trees = split_update(phase.traits.parts, stack.updates)
+    of_clients = jax.vmap(weights)(trees, stack.dispatches, stack.mask)
+    return [trees[place] for place in _places(phase)], of_clients
+
+
+def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> Contribution:
+    """The sums of a cohort in which every client has sent the estimates, with its own counts."""
+    replacing = dict(zip(_places(phase), estimates, strict=True))
+
+    def contribution(own, dispatch, has_arrived):
+        own = [replacing.get(place, tree) for place, tree in enumerate(own)]
+        sums = _contribution(phase, own, dispatch)
+        return jax.tree.map(lambda leaf: jnp.where(has_arrived, leaf, 0), sums)
+
+    trees = split_update(phase.traits.parts, stack.updates)
+    contributions = jax.vmap(contribution)(trees, stack.dispatches, stack.mask)
+    return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), contributions)
+
+
 def _replayed(phase: Phase, estimate: Estimate) -> Phase:
     """A phase whose server update replaces the vectors of a stack before it sums them."""
-    parts, places = phase.traits.parts, _places(phase)
-
-    def weights(trees, dispatch, arrived):
-        return [jnp.where(arrived, weight, 0) for weight in weights_of(phase, trees, dispatch)]
 
     def server_update(server, stack, count, group):
-        trees = split_update(parts, stack.updates)
-        of_clients = jax.vmap(weights)(trees, stack.dispatches, stack.mask)
-        estimates = estimate([trees[place] for place in places], of_clients, stack.mask)
-        replacing = dict(zip(places, estimates, strict=True))
-
-        def replaced(own, dispatch, arrived):
-            own = [replacing.get(place, tree) for place, tree in enumerate(own)]
-            sums = _contribution(phase, own, dispatch)
-            return jax.tree.map(lambda leaf: jnp.where(arrived, leaf, 0), sums)
-
-        contributions = jax.vmap(replaced)(trees, stack.dispatches, stack.mask)
-        sums = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), contributions)
-        return phase.server_update(server, sums, count, group)
+        estimates = estimate(*arrived(phase, stack), stack.mask)
+        return phase.server_update(server, replaced(phase, stack, estimates), count, group)
 
     return phase._replace(server_update=server_update, traits=phase.traits._replace(reduce="stack"))

@@ -115,6 +115,12 @@ def _layer(eqn):
     return native.flops([var.aval.shape for var in (*eqn.invars, *eqn.outvars)], **eqn.params)
 
 
+def _qr(eqn):
+    *batch, m, n = eqn.invars[0].aval.shape
+    high, low = max(m, n), min(m, n)
+    return math.prod(batch) * 4 * low**2 * (high - low / 3)  # of both Q and R
+
+
 def _update_size(eqn):
     return eqn.invars[-1].aval.size
 
@@ -140,6 +146,7 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
         lambda eqn: _output_size(eqn) * math.prod(eqn.params["window_dimensions"]),
     ),
     "select_and_scatter_add": _input_size,
+    "qr": _qr,
     **dict.fromkeys(("scatter-add", "scatter-mul"), _update_size),
 }
 _MOVES = (

@@ -25,12 +25,15 @@ class Codec(NamedTuple):
         biased one.
       unbounded: why a biased codec may make a vector longer, and what to do, so that no client may
         remember what it has lost; "" if it never does.
+      of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
+        a codec has the scope "leaf".
     """
 
     encode: Callable[[Key, jax.Array], Message]
-    decode: Callable[[Message, int], jax.Array]
+    decode: Callable[[Message, Any], jax.Array]
     variance: Callable[[int], float] | None = None
     unbounded: str = ""
+    of_leaves: bool = False
 
 
 unchanged = Codec(lambda key, v: v, lambda message, d: message, lambda d: 0.0)

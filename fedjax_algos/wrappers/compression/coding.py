@@ -80,12 +80,17 @@ class Coding(NamedTuple):
         """The leaves that each vector is made of."""
         return [[leaf] for leaf in leaves] if self.scope == "leaf" else [leaves]
 
+    def _size(self, group):
+        """The entries of a vector, or of a codec of leaves the leaf's shape."""
+        return group[0].shape if self.codec.of_leaves else sum(leaf.size for leaf in group)
+
     def _encode(self, key, leaves):
         messages = []
         for index, group in enumerate(self._vectors(leaves)):
             flat = [leaf.astype(jnp.float32).reshape(-1) for leaf in group]
             vector = jnp.concatenate([jnp.zeros(0, jnp.float32), *flat])
             if vector.size:
+                vector = vector.reshape(self._size(group))
                 message = self.codec.encode(jax.random.fold_in(key, index), vector)
                 messages.append(_as_finite(jnp.isfinite(vector).all(), message))
         return messages
@@ -97,7 +102,8 @@ class Coding(NamedTuple):
             if not ends or not ends[-1]:  # a part that is not sent
                 leaves += [jnp.zeros(leaf.shape, leaf.dtype) for leaf in group]
                 continue
-            pieces = jnp.split(self.codec.decode(next(messages), ends[-1]), ends[:-1])
+            vector = self.codec.decode(next(messages), self._size(group))
+            pieces = jnp.split(vector.reshape(-1), ends[:-1])
             for piece, leaf in zip(pieces, group, strict=True):
                 leaves.append(piece.reshape(leaf.shape).astype(leaf.dtype))
         return shapes.structure.unflatten(leaves)

@@ -56,12 +56,14 @@ def compress(
         messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
-      ValueError: for an unknown value of an option, or an algorithm or a codec that the feedback is
-        not for.
+      ValueError: for an unknown value of an option, an algorithm or a codec that the feedback is
+        not for, or a codec of leaves with another scope.
     """
     check_order(name, algorithm)
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
+    if codec.of_leaves and scope != "leaf":
+        raise ValueError(f"{name}: scope={scope} has no matrices; give scope=leaf")
     check_choice("direction", direction, get_args(Direction))
     check_choice("catch_up", catch_up, get_args(CatchUp))
     differences = direction == "down" and feedback == "ef21"

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.core import Algorithm, ClientState, Params, ServerState
+from fedjax_algos.core import Algorithm, ClientState, Params, ServerState, Stack
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.replay import replay, weights_of
+from fedjax_algos.wrappers.replay import replaced, replay, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
 _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
@@ -133,45 +133,50 @@ def with_feedback(
     if feedback == "ef":
         return wrapped
 
-    def estimate(own, total, count):
-        """The estimate U of each vector and the new mean of all memories."""
-        num_clients = own.seen.size
+    def estimate(server, stack, count):
+        """The estimate U of each vector, and the new mean of all memories."""
+        _check_uniform(name, wrapped, stack)
+        own, num_clients = server.own, server.own.seen.size
+        # an index out of range is dropped
+        senders = jnp.where(stack.mask, stack.dispatches.client, num_clients)
+        seen = own.seen.at[senders].set(True, mode="drop")
+        total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
         mean = jax.tree.map(lambda c: c / num_clients, total)
         if feedback != "diana":
-            memory = jax.tree.map(jnp.add, own.mean, mean)
-            factor = num_clients / own.seen.sum() if feedback == "mifa" else 1
-            return [scale(factor, tree) for tree in memory], memory
-        arrived = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), own.mean, total)
-        rates = _rates(coding, total)
-        return arrived, jax.tree.map(rule.kept, total, mean, own.mean, rates)
-
-    return _with_server_memory(name, wrapped, algorithm.traits.parts, estimate)
-
-
-def _with_server_memory(name, algorithm, kinds_of_u, estimate):
-    """The algorithm, whose server puts an estimate that it remembers in place of all updates.
-
-    `estimate` is `(own, total, count) -> (vectors, memory)`, with the sum of what has arrived.
-    """
-    parts = algorithm.traits.parts
-    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
+            found = memory = jax.tree.map(jnp.add, own.mean, mean)
+            if feedback == "mifa":
+                found = [scale(num_clients / seen.sum(), tree) for tree in memory]
+        else:
+            found = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), own.mean, total)
+            memory = jax.tree.map(rule.kept, total, mean, own.mean, _rates(coding, total))
+        found = non_negative_moments(algorithm.traits.parts, found)
+        return found, Memory(memory, seen)
 
     def first(inner, population):
         memory = _first_memory(parts, algorithm, inner.params)
         return Memory(memory, jnp.zeros(population.num_clients, bool))
 
-    def server_update(server, stack, count, group):
-        _check_uniform(name, algorithm, stack)
-        total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
-        # an index out of range is dropped
-        senders = jnp.where(stack.mask, stack.dispatches.client, server.own.seen.size)
-        own = server.own._replace(seen=server.own.seen.at[senders].set(True, mode="drop"))
-        vectors, memory = estimate(own, total, count)
-        vectors = non_negative_moments(kinds_of_u, vectors)
-        of_round = replay(name, algorithm, lambda *_: vectors)
-        inner = of_round.server_update(server.inner, stack, count, group)
-        return Server.of(inner, own._replace(mean=memory))
+    return with_server_memory(name, wrapped, first, estimate)
 
+
+def with_server_memory(
+    name: str,
+    algorithm: Algorithm,
+    first: Callable[[ServerState, Any], Any],
+    estimate: Callable[[Server, Stack, jax.Array], tuple[list[Any], Any]],
+) -> Algorithm:
+    """The algorithm, whose server puts an estimate that it remembers in place of all updates.
+
+    `first` is `(inner, population) -> own`, and `estimate` is `(server, stack, count) -> (vectors,
+    own)`.
+    """
+
+    def server_update(server, stack, count, group):
+        vectors, own = estimate(server, stack, count)
+        sums = replaced(algorithm, stack, vectors)
+        return Server.of(algorithm.server_update(server.inner, sums, count, group), own)
+
+    replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
     return with_own_state(replayed, first)._replace(server_update=server_update)
 
 

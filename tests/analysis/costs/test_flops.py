@@ -33,6 +33,12 @@ def test_a_dense_layer():
     assert found == 2 * product + batch * outputs
 
 
+def test_a_qr_decomposition():
+    """Of a square matrix LAPACK's 4/3 n^3 for R and as many for Q; of a column, twice 2 m."""
+    assert operations(jnp.linalg.qr, shape(30, 30)) == pytest.approx(8 / 3 * 30**3)
+    assert operations(jnp.linalg.qr, shape(1000, 1)) == pytest.approx(4 * 1000, rel=1e-3)
+
+
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_recurrent_layer(cell):
     batch, times, inputs, width = 2, 7, 3, 5

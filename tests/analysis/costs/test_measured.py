@@ -103,7 +103,7 @@ def known(field):
 def test_bytes_over_fedavg(costs):
     algorithm, state, data = on_perceptron(costs.name, **costs.options)
     sent = fa.make_engine(algorithm).transfer(state, data, dispatches_of([3], [100]))
-    assert 0 <= sum(sent) - costs.sent * 2 * 4 * SIZE <= 4 * 4
+    assert 0 <= sum(sent[:2]) - costs.sent * 2 * 4 * SIZE <= 4 * 4
 
 
 @known("memory")
