@@ -1,6 +1,6 @@
 """Fashion-MNIST's T-shirts, pullovers and shirts: three classes, of which each is a client.
 
-COMMAND   python experiments/papers/claims.py run fairness/fashion_mnist_worst
+COMMAND   python experiments/papers/claims.py run fairness/fashion_mnist_afl
 EXPECTED  results/papers/three_classes.npz, with 18,000 training and 3,000 test images
 TIME      a few seconds
 """
