@@ -99,6 +99,7 @@ CASES = [
     Case("adabest", {"mu": 0.02, "beta": 0.8}),
     Case("fednova", {}),
     Case("fednova", {"momentum": 0.5, "mu": 0.3, "server_learning_rate": 0.7}),
+    Case("qfedavg", {"q": 2.0}),
     Case("fedcm", {"alpha": 0.3, "server_learning_rate": 0.7}),
     Case("ghbm", {"tau": 2}),
     Case("fedadc", {"weighting": "uniform"}),

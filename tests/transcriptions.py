@@ -21,6 +21,7 @@ class Dispatch(NamedTuple):
     eta: float  # the client's rate
     batch: Callable[[int, float], float]  # (k, y): mean gradient of step k's examples at y
     full: Callable[[float], float]  # mean gradient of all n_i examples
+    loss: Callable[[float], float]  # mean loss of all n_i examples
 
 
 def transcription(
@@ -32,8 +33,8 @@ def transcription(
     for t, cohort in enumerate(sets):
         dispatches = []
         for i in cohort:
-            batch, full = gradients(seed, i, numbers[i], clients[i], batch_size)
-            dispatches.append(Dispatch(i, t + 1, steps[i], full_steps, rate(t), batch, full))
+            of_client = functions(seed, i, numbers[i], clients[i], batch_size)
+            dispatches.append(Dispatch(i, t + 1, steps[i], full_steps, rate(t), *of_client))
             numbers[i] += 1
         counts = [len(clients[i]["a"]) if rule.weighting == "examples" else 1.0 for i in cohort]
         p = np.array(counts) / sum(counts)
@@ -51,8 +52,8 @@ def transcription(
     return history
 
 
-def gradients(seed, client, number, examples, batch_size):
-    """Minibatch gradients and the full gradient; with batch size None, every batch is all data."""
+def functions(seed, client, number, examples, batch_size):
+    """Gradients of batches, the full gradient and loss; a batch without a size is all data."""
     a, b = examples["a"], examples["b"]
 
     def full(y):
@@ -62,7 +63,10 @@ def gradients(seed, client, number, examples, batch_size):
         rows = positions(seed, client, number, len(a), k, batch_size)
         return float(np.mean(a[rows] * (y - b[rows])))
 
-    return (batch if batch_size else lambda k, y: full(y)), full
+    def loss(y):
+        return float(np.mean(a * (y - b) ** 2 / 2))
+
+    return (batch if batch_size else lambda k, y: full(y)), full, loss
 
 
 class FedAvg:
@@ -307,6 +311,19 @@ class FedNova(FedProx):
         self.x = self.x - self.eta * tau * p @ d
 
 
+class QFedAvg(FedAvg):
+    weighting, q = "uniform", 1.0
+
+    def finish(self, dispatch, y):
+        f, lipschitz = dispatch.loss(self.x) + 1e-10, 1 / dispatch.eta
+        gradient = lipschitz * (self.x - y)
+        h = self.q * f ** (self.q - 1) * gradient**2 + lipschitz * f**self.q
+        return f**self.q * gradient, h
+
+    def server_update(self, dispatches, p, deltas, h):
+        self.x = self.x - sum(deltas) / sum(h)
+
+
 class Scaffold(FedAvg):
     weighting, c = "uniform", 0.0
 
@@ -440,7 +457,7 @@ RULES = {
     for rule in (
         *(FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedGBO, MFL, MimeLite, MimeXlite, MimeLiteMom, Mime, MimeMom),
-        *(FedLGA, FedNova, Scaffold, FedDyn, AdaBest, FedCM),
+        *(FedLGA, FedNova, QFedAvg, Scaffold, FedDyn, AdaBest, FedCM),
         *(GHBM, FedADC, LocalGHBM, FedHBM),
     )
 }

@@ -22,6 +22,7 @@ from fedjax_algos.algorithms.averaging.fedopt import (
     fedyogi,
 )
 from fedjax_algos.algorithms.averaging.fedprox import fedprox
+from fedjax_algos.algorithms.averaging.qfedavg import qfedavg
 from fedjax_algos.algorithms.control_variates.adabest import adabest
 from fedjax_algos.algorithms.control_variates.feddyn import feddyn
 from fedjax_algos.algorithms.control_variates.scaffold import scaffold
@@ -80,5 +81,6 @@ __all__ = [
     "mimexlite",
     "perfedavg",
     "pfedme",
+    "qfedavg",
     "scaffold",
 ]

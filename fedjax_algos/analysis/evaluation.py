@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.analysis.statistics import CLIENTS
 from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem, checks
 from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import check_one_each
@@ -135,17 +136,24 @@ def make_evaluate_clients(
 class ClientSummary(NamedTuple):
     """The distribution of a metric over clients, as `summarise_clients` computes it.
 
-    Its `mean`, `standard_deviation`, `worst_decile` and `weighted_mean` are defined there.
+    Its `mean`, `standard_deviation`, `worst_decile`, `weighted_mean`, `best_decile` and
+    `jain_index` are defined there.
     """
 
     mean: float
     standard_deviation: float
     worst_decile: float
     weighted_mean: float
+    best_decile: float
+    jain_index: float
+
+
+# columns of a run of which `settings.evaluate_clients_at` is "evaluations", by the field
+CLIENT_COLUMNS = {name: f"{CLIENTS}{name}" for name in ClientSummary._fields}
 
 
 def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> ClientSummary:
-    """The mean, the standard deviation and the worst tenth of a metric over clients.
+    """The mean of a metric over clients, and how much they differ.
 
     With v_i the value of client i and C clients:
 
@@ -153,7 +161,10 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     - `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`;
     - `worst_decile` is the mean of the ceil(C / 10) worst v_i; NaN is worse than any number;
     - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples; for a `ClassMean`, the
-      value of all examples together.
+      value of all examples together;
+    - `best_decile` is the mean of the ceil(C / 10) best v_i;
+    - `jain_index = (sum v_i)^2 / (C sum v_i^2)`, from 1 / C, if one client has all, to 1, if all
+      v_i are equal, also if they are 0.
 
     Clients of weight 0, such as those without examples, are left out.
 
@@ -177,8 +188,12 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
     sign, num_worst = 1 if worst == "highest" else -1, -(-means.size // 10)
-    worst_means = sign * np.sort(sign * means)[-num_worst:]  # sort puts NaN last
-    return ClientSummary(*map(float, (means.mean(), means.std(), worst_means.mean(), pooled)))
+    ordered = sign * np.sort(sign * means)  # NaN last
+    deciles = ordered[-num_worst:].mean(), ordered[:num_worst].mean()
+    squares = means.size * (means**2).sum()
+    jain = means.sum() ** 2 / squares if squares else 1.0
+    found = means.mean(), means.std(), deciles[0], pooled, deciles[1], jain
+    return ClientSummary(*map(float, found))
 
 
 def _quotients(values: Mean) -> np.ndarray:

@@ -17,7 +17,7 @@ _LINES = (
     "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
     "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
     "MimeLiteMom FedAvgM   FedAT    FedCompass FedAsync FedBuff    Mime    FedYogi",
-    "-           LocalGHBM FedHBM   FedAdagrad FedADC   FedRMSProp AdaBest -",
+    "-           LocalGHBM FedHBM   FedAdagrad FedADC   FedRMSProp AdaBest q-FedAvg",
     "-           APFL      Ditto    pFedMe     FedRep   FedBN      IFCA    Per-FedAvg",
 )
 STYLE_TABLE = [name for line in _LINES for name in line.split()]

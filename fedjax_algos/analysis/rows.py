@@ -20,6 +20,7 @@ def metrics_row(
     arrivals: int | None = None,
     lost: int | None = None,
     excluded_updates: int | None = None,
+    participation_gini: float | None = None,
 ) -> Row:
     """One evaluation of a run: its columns, in the order of metrics.csv.
 
@@ -39,6 +40,7 @@ def metrics_row(
       arrivals: number of updates that have arrived; None in a synchronous run.
       lost: number of dispatches whose update did not arrive; None in rounds without failures.
       excluded_updates: number of updates that were not finite and left out; None if they are kept.
+      participation_gini: the Gini coefficient of the clients' numbers of dispatches.
     """
     row = {
         "round": round_number,
@@ -47,6 +49,7 @@ def metrics_row(
         "arrivals": arrivals,
         "lost": lost,
         "excluded_updates": excluded_updates,
+        "participation_gini": participation_gini,
         "download_bytes": download_bytes,
         "upload_bytes": upload_bytes,
         "flops": flops,

@@ -27,13 +27,14 @@ __all__ = [
 ]
 
 PREFIX = "test_"  # of the columns of an evaluation on test examples
+CLIENTS = "client_accuracy_"  # of the columns of an evaluation of each client
 METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
 MIN_SEEDS_OF_A_TEST = 3
 LEVEL = 0.05  # of all comparisons with the best together
 SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
-_LOWER_IS_BETTER = {"loss", "error", "perplexity"}  # words of a metric's name
+_LOWER_IS_BETTER = {"loss", "error", "perplexity", "deviation"}  # words of a metric's name
 _TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 Mark: TypeAlias = Literal["best", "not told", ""]
 
@@ -349,6 +350,18 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
         known = [other for other in measured if not _falls(other)]
         choice = f"choose {one_of(known)}, or " if known else ""
         raise ValueError(f"target_metric={name!r} is not measured; {choice}name it in metrics too")
+
+
+def metric_column(target_metric: str) -> str:
+    """The column of a target metric: of test examples, unless it is one of the clients."""
+    return target_metric if target_metric.startswith(CLIENTS) else PREFIX + target_metric
+
+
+def gini(amounts: Sequence[float] | np.ndarray) -> float:
+    """The Gini coefficient of float[n], at least 0: 0 if all are equal, 1 - 1/n if one has all."""
+    ordered, number = np.sort(amounts).astype(float), len(amounts)
+    weights = 2 * np.arange(1, number + 1) - number - 1
+    return float(weights @ ordered / (number * ordered.sum())) if ordered.any() else 0.0
 
 
 def _falls(name):

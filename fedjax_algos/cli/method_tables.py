@@ -7,14 +7,20 @@ from typing import Any, NamedTuple
 from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run
-from fedjax_algos.analysis.statistics import METRIC, PREFIX, Estimate, Mark, describe_estimates
+from fedjax_algos.analysis.statistics import (
+    METRIC,
+    Estimate,
+    Mark,
+    describe_estimates,
+    metric_column,
+)
 from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence
-from fedjax_algos.runs.results import summarise_client_rows
+from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a label in a note
@@ -41,7 +47,7 @@ def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
     """By what the settings compare methods, of which one has to be the reference."""
     if labels is not None and settings.reference is not None:
         check_choice("reference", settings.reference, labels)
-    return Goal(settings.target, settings.reference, PREFIX + settings.target_metric)
+    return Goal(settings.target, settings.reference, metric_column(settings.target_metric))
 
 
 def best_first(rows: list[Row], metric: str = METRIC) -> list[Row]:
@@ -242,17 +248,21 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
     """A table of the accuracy over clients, with one line for each method."""
     summaries = summarise_client_rows(rows_of_clients)
     names = display_names(summaries)
-    headings = ("mean", "spread", "worst tenth", "pooled")  # of the fields of a summary
-    values = zip(*summaries.values(), strict=True)
-    columns = [percentages(*each) for each in zip(headings, values, strict=True)]
+    # of the fields of a summary
+    headings = ("mean", "spread", "worst tenth", "pooled", "best tenth", "Jain index")
+    *shares, jain = zip(headings, zip(*summaries.values(), strict=True), strict=True)
+    columns = [*(percentages(*each) for each in shares), Column(*jain, ".3f")]
+    unequal = participation_ginis(rows_of_clients)
+    columns += [Column("Gini", unequal, ".3f")] if unequal else []
     steps = f", after {settings.personal_steps} more local steps" if settings.personal_steps else ""
     where = settings.evaluate_clients.replace("_", "-")
     mean = ", mean of the seeds" if len(settings.seeds) > 1 else ""
     notes = [
         f"accuracy in % on each client's {where} examples{mean}: of its own model or, if the "
         f"method makes none, of the global one{steps}.",
-        "mean, spread (the standard deviation) and worst tenth are over clients, pooled over "
-        "examples.",
+        "mean, spread (the standard deviation), worst and best tenth are over clients, pooled over "
+        "examples. Jain index: 1 if all clients have the same accuracy.",
+        *["Gini: of the clients' numbers of dispatches; 0 if all are equal."] * bool(unequal),
     ]
     return ResultTable([Column("method", [names[label] for label in summaries]), *columns], notes)
 

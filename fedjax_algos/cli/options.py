@@ -50,6 +50,8 @@ HELP = {
     "test_examples": "if there are more, so many are drawn for evaluation [all]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
     "its held_out ones: none, train or held_out",
+    "evaluate_clients_at": "with --evaluate-clients: at the end alone, or at all evaluations too, "
+    "which adds columns such as client_accuracy_worst_decile: end or evaluations",
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",

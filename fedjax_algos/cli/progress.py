@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from fedjax_algos.analysis.statistics import PREFIX
+from fedjax_algos.analysis.statistics import metric_column
 from fedjax_algos.core import Row
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation
@@ -64,7 +64,7 @@ class RunProgress:
         clock = settings.seconds is not None
         self._unit, self._axis = ("second", "simulated_seconds") if clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
-        self._metric, self._seeds = PREFIX + settings.target_metric, list(settings.seeds)
+        self._metric, self._seeds = metric_column(settings.target_metric), list(settings.seeds)
         self._before, self._total = dict[str, float](), 0.0  # what is before each part, and all
         self._length = settings.seconds or settings.rounds
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds

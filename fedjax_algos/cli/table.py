@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR, check_names
-from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
+from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
 from fedjax_algos.cli.config_file import stored_settings
@@ -110,7 +110,7 @@ def goal_of_folders(
         comparisons = results.comparison_names(folders)
         if reference is not None and len(set(comparisons)) > 1:
             reference = f"{comparisons[0]}{SEPARATOR}{reference}"
-    return Goal(target, reference, PREFIX + metric)
+    return Goal(target, reference, metric_column(metric))
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:

@@ -29,8 +29,8 @@ _NO_FILE = ConfigFile()
 # settings that say which runs are compared, how they are measured, and how they are computed
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
-    "evaluate_clients", "held_out", "personal_steps", "layout", "devices", "client_state",
-    "examples",
+    "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "layout", "devices",
+    "client_state", "examples",
 }  # fmt: skip
 
 
@@ -168,4 +168,11 @@ def _introduction(experiment: Experiment) -> list[str]:
     if ratios := experiment.speed_ratios():
         each = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
         lines.append(f"seconds per step of the slowest client / the fastest: {each}")
+    if settings.evaluate_clients_at == "evaluations" and experiment.client_data:
+        number = 1 + -(-settings.rounds // settings.eval_every)
+        examples = next(iter(experiment.client_data.values())).counts().sum()
+        lines.append(
+            f"clients are evaluated {number} times in a run, with {number * examples} examples "
+            f"in all{', after local steps' * bool(settings.personal_steps)}"
+        )
     return [*lines, *experiment.notes]

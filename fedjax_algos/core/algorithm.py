@@ -37,6 +37,9 @@ from fedjax_algos.core.types import (
 class WeightedSum(NamedTuple):
     """The default contribution: `weight * update` and `weight`, summed over the group.
 
+    A server rule that receives it reads the updates in their mean alone. So wrappers may multiply
+    the contributions of clients by factors; a rule that needs the sum itself has a type of its own.
+
     Attributes:
       total: sum of w_i * update_i, a tree like one update.
       weight: float[]: sum of w_i.

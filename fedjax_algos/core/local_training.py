@@ -175,6 +175,38 @@ def full_gradient(
     return run
 
 
+def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
+    """`(model, data, key) -> F_i`, float[]: the mean loss over all of a client's examples.
+
+    The model is that of an evaluation, without dropout.
+
+    Args:
+      problem: what is learned.
+      local: its batch size is that of the pieces.
+    """
+
+    def run(model, data, key):
+        width = min(local.batch_size, data.indices.shape[0])
+
+        def add(number, total):
+            batch, mask = data.piece(number, width)
+            return jax.tree.map(jnp.add, total, loss_of_batch(problem, model, batch, mask, key))
+
+        zero = jnp.zeros((), jnp.result_type(float))
+        most = None if local.reverse is None else -(-local.reverse.max_examples // width)
+        return repeat(add, -(-data.num_examples // width), Mean(zero, zero), most).value()
+
+    return run
+
+
+def loss_of_batch(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
+    """The loss over the real examples of a batch, of a model as in an evaluation."""
+    outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
+    losses = losses_of(problem, outputs, batch)
+    float_type = jnp.result_type(float)
+    return Mean(jnp.where(mask, losses, 0).sum(dtype=float_type), mask.sum(dtype=float_type))
+
+
 class Train(NamedTuple):
     """The function that `local_training` returns: it runs one client's local steps.
 

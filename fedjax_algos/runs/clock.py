@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.analysis.statistics import gini
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
@@ -239,6 +240,7 @@ class _PlannedRun(NamedTuple):
             "simulated_seconds": float(now),
             "arrivals": num_arrived,
             "lost": num_ended - num_arrived,
+            "participation_gini": gini(participations(self.plan, self.data.num_clients, now)),
         }
 
 
@@ -253,6 +255,11 @@ def plan_run(
 ) -> Plan:
     """The plan of `simulate_async`; trains nothing."""
     return _plan_run(executor, data, Clock(planner, system, seconds), seed).plan
+
+
+def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
+    """int[num_clients]: the dispatches of each client that have ended by a simulated time."""
+    return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
 
 
 def _plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> _PlannedRun:

@@ -4,14 +4,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
+import numpy as np
+
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
+from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.asynchrony import planners, system_of
-from fedjax_algos.core import Row
+from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.clock import plan_run, simulate_async_seeds
+from fedjax_algos.participation import Cohorts
+from fedjax_algos.runs.clock import participations, plan_run, simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
+from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.saving.interruption import check_interruption
@@ -71,19 +77,12 @@ def run(
             folder.add_row(row)
         on_evaluation(row)
 
-    def end(label: str, seed: int, state: FederatedState, last: Row) -> None:
+    def end(label: str, seed: int, state: FederatedState, last: Row, counted: Callable) -> None:
         if folder is None:
             return
         if experiment.client_data is not None:
-            steps = settings.personal_steps or None
-            metrics = own_models[label](
-                state,
-                experiment.client_data[seed],
-                train=experiment.data[seed] if steps else None,
-                num_steps=steps,
-                seed=seed,
-            )
-            folder.add_clients(client_rows(label, seed, last["round"], metrics))
+            metrics = _evaluate_clients(experiment, own_models[label], seed, state)
+            folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
         folder.end(label, seed, state.model)
         if isinstance(state.clients, DiskClientState):
             state.clients.files.remove()
@@ -113,7 +112,8 @@ def run(
                     **tested,
                 )
             for seed, result in results.items():
-                end(label, seed, result.state, histories[seed][-1])
+                counted = partial(_ended, experiment, result.plan)
+                end(label, seed, result.state, histories[seed][-1], counted)
             if (first := next(iter(seeds))) in results:
                 experiment.plans[label] = results[first].plan
         else:
@@ -125,11 +125,13 @@ def run(
                         on_evaluation(row)
                     continue
                 options = settings.loop() | tested | {"checkpoints": saved_in(label, seed)}
+                options |= _measures(experiment, own_models[label], seed)
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
                         engine, data, seed=seed, on_evaluation=partial(show, seed), **options
                     )
-                end(label, seed, state, histories[seed][-1])
+                counted = partial(_dispatched, experiment, method, seed)
+                end(label, seed, state, histories[seed][-1], counted)
         rows += [row for history in histories.values() for row in history]
     return rows
 
@@ -147,3 +149,46 @@ def add_plans(experiment: Experiment) -> None:
             seconds=settings.seconds or 0,
             seed=seed,
         )
+
+
+def _evaluate_clients(
+    experiment: Experiment, evaluate: EvaluateOwn, seed: int, state: FederatedState
+) -> Metrics:
+    """The metrics of each client's own model, after the personal steps of the settings."""
+    data: Any = experiment.client_data
+    steps = experiment.settings.personal_steps or None
+    train = experiment.data[seed] if steps else None
+    return evaluate(state, data[seed], train=train, num_steps=steps, seed=seed)
+
+
+def _measures(experiment: Experiment, evaluate: EvaluateOwn, seed: int) -> dict[str, Any]:
+    """The argument `measure` of `simulate`, if clients are evaluated in each evaluation."""
+    if experiment.settings.evaluate_clients_at != "evaluations":
+        return {}
+    return {"measure": partial(_client_columns, experiment, evaluate, seed)}
+
+
+def _client_columns(*arguments: Any) -> dict[str, float]:
+    """The columns of the distribution over clients, of the arguments of `_evaluate_clients`."""
+    summary = summarise_clients(_evaluate_clients(*arguments)["accuracy"], "lowest")._asdict()
+    return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
+
+
+def _ended(experiment: Experiment, plan: Plan, last: Row) -> np.ndarray:
+    """int[clients]: the dispatches of each client that have ended by a row on the clock."""
+    return participations(plan, experiment.settings.clients, last["simulated_seconds"])
+
+
+def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) -> np.ndarray:
+    """[clients]: the dispatches of each client until a row, which are drawn again.
+
+    They are NaN if the cohort is chosen among candidates, which the device alone knows.
+    """
+    algorithm, settings = experiment.engines[method.label].algorithm, experiment.settings
+    counts = experiment.data[seed].counts()
+    if algorithm.selection is not None:
+        return np.full(len(counts), np.nan)
+    cohorts = Cohorts(counts, algorithm.local, seed=seed, **settings.cohorts())
+    if last["round"]:
+        cohorts.dispatches(last["round"])
+    return cohorts.dispatched

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.analysis.statistics import gini
 from fedjax_algos.core import Batch, Mean, Metrics, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.engine.exchange import Transfer
@@ -167,6 +168,7 @@ def costs_of_rounds(
         "upload_bytes": transfer.uploads(dispatched - (lost or 0), chosen),
         "flops": flops,
         "lost": lost,
+        "participation_gini": None if chosen is not None else gini(position.dispatched),
     }
 
 

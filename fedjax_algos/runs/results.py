@@ -17,7 +17,7 @@ from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
 from fedjax_algos.analysis.labels import SEPARATOR, file_name
 from fedjax_algos.analysis.rows import rows_by_run
-from fedjax_algos.analysis.statistics import records
+from fedjax_algos.analysis.statistics import gini, records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.core.files import require, written
@@ -130,12 +130,14 @@ def _write_partitions(folder, experiment):
 
 
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
-    """Writes `clients.csv`, a row for each client that was evaluated, and returns the rows."""
+    """Writes `clients.csv`, a row for each client that was evaluated, its figure; the rows."""
     if experiment.client_data is None:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
     rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
     write_table(folder.path / "clients.csv", rows)
+    with written(folder.path / "clients.png") as beside:
+        pictures.plot_clients(rows, beside)
     return rows
 
 
@@ -263,7 +265,9 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
             raise ValueError(f"{path}: {few}, but there are {longest} of others; {fix}")
 
 
-def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> list[Row]:
+def client_rows(
+    label: str, seed: int, round_number: int, metrics: Metrics, participations: np.ndarray
+) -> list[Row]:
     """One row for each client of a run, at its last round; NaN for one without examples."""
     values = {}
     for name, metric in metrics.items():
@@ -271,7 +275,13 @@ def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> l
         values[name] = np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
     run = {"method": label, "seed": seed, "round": round_number}
     return [
-        {**run, "client": i, "examples": int(count), **{n: float(v[i]) for n, v in values.items()}}
+        {
+            **run,
+            "client": i,
+            "examples": int(count),
+            "participations": participations[i].item(),
+            **{name: float(of_clients[i]) for name, of_clients in values.items()},
+        }
         for i, count in enumerate(np.asarray(metrics["loss"].weight))
     ]
 
@@ -287,3 +297,13 @@ def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
         label: ClientSummary(*np.mean([*map(summary, by_seed.values())], axis=0).tolist())
         for label, by_seed in rows_by_run(rows).items()
     }
+
+
+def participation_ginis(rows: list[Row]) -> list[float]:
+    """The Gini coefficient of the clients' participations by method, the mean over the seeds."""
+    if any("participations" not in row for row in rows):  # of an earlier version
+        return []
+    return [
+        float(np.mean([gini([row["participations"] for row in own]) for own in by_seed.values()]))
+        for by_seed in rows_by_run(rows).values()
+    ]

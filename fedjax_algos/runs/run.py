@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_algos.analysis.costs import UncountedError, count_flops
 from fedjax_algos.analysis.costs.measured import count_report_flops
-from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
@@ -200,7 +200,7 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     what = f"the model measures {one_of(measured)}, but no accuracy, by which methods are compared"
     fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
     require("accuracy" in measured, f"{what}; {fix}")
-    check_target_metric(target_metric, measured)
+    check_target_metric(target_metric, [*measured, *CLIENT_COLUMNS.values()])
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:

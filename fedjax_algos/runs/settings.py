@@ -4,7 +4,8 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 from fedjax_algos import participation
-from fedjax_algos.analysis.statistics import check_target_metric
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS
+from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.asynchrony import SystemModelFactory, system_of
 from fedjax_algos.asynchrony.systems.in_rounds import make_in_system, reads_system
 from fedjax_algos.core import Batches, Local, Problem
@@ -18,6 +19,7 @@ from fedjax_algos.core.options import (
     Positive,
     Proportion,
     Range,
+    check_choice,
     check_value,
     options,
 )
@@ -33,7 +35,12 @@ from fedjax_algos.runs.run import Rounds, check_evaluations
 from fedjax_algos.wrappers import wrappers
 
 # what to give where a setting can have no other value
-_ELSEWHERE = {"client_state": "device", "examples": "replicated", "evaluate_clients": "none"}
+_ELSEWHERE = {
+    "client_state": "device",
+    "examples": "replicated",
+    "evaluate_clients": "none",
+    "evaluate_clients_at": "end",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,9 @@ class Settings:
     - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
     - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
       "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
-      each client may train its model for `personal_steps` local steps.
+      each client may train its model for `personal_steps` local steps. With `evaluate_clients_at`
+      "evaluations" this is done at each evaluation of a run in rounds, too, and the distribution of
+      the accuracy is in the columns of `CLIENT_COLUMNS`, which may be the `target_metric`.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       planner, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
@@ -115,6 +124,7 @@ class Settings:
     reference: str | None = None
     test_examples: Count | None = None
     evaluate_clients: Literal["none", "train", "held_out"] = "none"
+    evaluate_clients_at: Literal["end", "evaluations"] = "end"
     held_out: Proportion = 0.2
     personal_steps: Annotated[int, Range(0, MAX_INT32)] = 0
     seconds: Positive | None = None
@@ -142,6 +152,11 @@ class Settings:
         losses.parse(self.loss or "cross_entropy")
         metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
+        if metric_column(self.target_metric) == self.target_metric:
+            check_choice("target_metric", self.target_metric, CLIENT_COLUMNS.values())
+            measured = self.evaluate_clients != "none" and self.evaluate_clients_at == "evaluations"
+            fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
+            require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             wrappers.parse(spec)
         num_seeds = len(self.seeds)
@@ -158,7 +173,7 @@ class Settings:
                 why = "on the virtual clock the system model loses dispatches"
                 fix = "give system='simulated:dropout=0.3'"
                 raise ValueError(f"failures={self.failures!r} is for rounds; {why}: {fix}")
-            refuse(self, "the virtual clock", "client_state", "examples")
+            refuse(self, "the virtual clock", "client_state", "examples", "evaluate_clients_at")
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
@@ -172,6 +187,9 @@ class Settings:
         if not self.seeds or len(set(self.seeds)) < num_seeds:
             fix = f"give different numbers from 0 to {2**31 - 1}"
             raise ValueError(f"seeds={self.seeds} is out of range; {fix}")
+        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
+            fix = "give evaluate_clients='train' or 'held_out'"
+            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
         chunk_size(self.layout, 1)
 
     @property

@@ -1,7 +1,7 @@
 """Runs in rounds: windows of rounds, each of which ends with an evaluation."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -59,6 +59,7 @@ def simulate(
     params: Params | Model | None = None,
     on_evaluation: Callable[..., bool | None] = lambda row: None,
     evaluate: Callable | None = None,
+    measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
     checkpoints: Checkpoints | str | Path | None = None,
     state: FederatedState | None = None,
     start_round: int | None = None,
@@ -92,6 +93,7 @@ def simulate(
         checkpoint before the last one; the next rounds CONSUME it, so copy what you keep:
         `jax.tree.map(jnp.copy, state.server.params)`. If it returns True, the run stops.
       evaluate: what `make_evaluate` returned, so that engines share its compilation.
+      measure: makes further columns of the state at each evaluation, which it must not consume.
       checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
         end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
         with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
@@ -125,7 +127,8 @@ def simulate(
     """
     report = _reporter(on_evaluation)
     loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
-    run = _SynchronousRun(engine, data, loop, seed, evaluate, state, start_round, checkpoints)
+    given = evaluate, state, start_round, checkpoints, measure
+    run = _SynchronousRun(engine, data, loop, seed, *given)
     with recording.show_progress(progress, run.end, "rounds") as show:
 
         def tell(number: int, row: Row, latest: FederatedState | None) -> bool:
@@ -187,6 +190,7 @@ class _SynchronousRun:
         state: FederatedState | None,
         start_round: int | None,
         checkpoints: Checkpoints | str | Path | None = None,
+        measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
     ):
         check_kind("engine", engine, Engine, "give make_engine(algorithm)")
         loop.check()
@@ -206,7 +210,8 @@ class _SynchronousRun:
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
         problem = engine.algorithm.problem
-        self.evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
+        evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
+        self.evaluate_model = lambda state: {**evaluate_model(state), **measure(state)}
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
             first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))

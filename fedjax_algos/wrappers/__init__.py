@@ -16,6 +16,7 @@ from fedjax_algos.wrappers.compression.compress import (
     codecs,
     compress,
 )
+from fedjax_algos.wrappers.compression.feedback import mifa
 from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
 from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
@@ -26,6 +27,7 @@ from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
+from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
 from fedjax_algos.wrappers.selection.oort import oort
 from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
 
@@ -34,7 +36,9 @@ __all__ = [
     "Codec",
     "Direction",
     "Feedback",
+    "Losses",
     "Scope",
+    "afl",
     "cast",
     "codec",
     "codecs",
@@ -46,6 +50,7 @@ __all__ = [
     "klevel",
     "majority",
     "mean",
+    "mifa",
     "natural",
     "oort",
     "power_of_choice",
@@ -53,8 +58,11 @@ __all__ = [
     "qsgd",
     "randk",
     "replay",
+    "reweighted",
     "scaled_sign",
     "sparse_ternary",
+    "superquantile",
+    "term",
     "terngrad",
     "topk",
     "wrap",

@@ -55,6 +55,8 @@ adabest:mu=0.02,beta=0.8,weighting=uniform
 -0.0368500000 -0.2577128779 0.3009620048 0.0293823883 -0.0811556414
 fednova:weighting=uniform 1,3,5
 0.3060000000 0.1248883284 0.4512765992 0.2700746125 0.1039014700
+qfedavg:q=2
+0.3733198990 0.3284940043 0.4712066889 0.3470827016 0.3104436279
 fedcm:alpha=0.1,weighting=uniform
 0.4633192500 0.4066195945 0.3841368231 0.3326508770 0.2676094534
 ghbm:tau=2,beta=0.9,weighting=uniform
@@ -128,3 +130,18 @@ def test_fedlga_in_two_dimensions(settings, expected):
     algorithm = Case("fedlga", settings).build(problem, fa.Local(1, 0.1, steps=4, batches="full"))
     (first,) = run(algorithm, data, [(0, 1)], num_steps=(2, 4))
     np.testing.assert_allclose(2 * first["w"] - [0.3, 0.4], expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("q", "expected"), [(1.0, (0.983333333, 0.8)), (0.0, (0.95, 0.85))])
+def test_qfedavg_in_two_dimensions(q, expected):
+    """F = (1, 4) and y = (.9, 1), (1, .7), so h = (11, 49) for q = 1; by the authors' formulas."""
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"w": jnp.ones(2)}),
+        apply=lambda model, batch, key, training: (model.params["w"], ()),
+        loss=lambda w, batch: batch["f"] + batch["g"] @ (w - 1),
+    )
+    g, f = np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([1.0, 4.0])
+    data = stored([{"g": g[i : i + 1], "f": f[i : i + 1]} for i in range(2)])
+    algorithm = Case("qfedavg", {"q": q}).build(problem, fa.Local(1, 0.1, steps=1))
+    (first,) = run(algorithm, data, [(0, 1)])
+    np.testing.assert_allclose(first["w"], expected, rtol=0, atol=2e-9)

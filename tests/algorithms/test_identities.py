@@ -52,6 +52,7 @@ IS_FEDAVG = {
     "L1: FedLGA where all work is complete": ("fedlga", {}),
     "L1: with a server rate": ("fedlga", ETA),
     "N1: FedNova at equal work": ("fednova", E),
+    "q-FedAvg at q = 0": ("qfedavg", {"q": 0.0}),
     "P1: Ditto's global model": ("ditto", {"strength": 0.7, **U}),
     "P2: APFL's global model": ("apfl", {"alpha": 0.3, **U}),
     "P5: IFCA with one cluster": ("ifca", {"clusters": 1, **U}),

@@ -81,12 +81,22 @@ def test_summary_of_clients():
     assert lowest.mean == highest.mean == lowest.weighted_mean == 12
     assert lowest.standard_deviation == pytest.approx(np.sqrt((25**2 - 1) / 12))
     assert lowest.worst_decile == 1  # of ceil(2.5) = 3 clients: 0, 1, 2
-    assert highest.worst_decile == 23
+    assert highest.worst_decile == lowest.best_decile == 23
     assert fa.summarise_clients(metric(np.arange(20.0)), "lowest").worst_decile == 0.5
     assert fa.summarise_clients(metric(np.arange(4.0)), "highest").worst_decile == 3
     for worst in ("lowest", "highest"):
         summary = fa.summarise_clients(metric([1.0, np.nan, 3.0]), worst)
-        assert np.isnan([summary.mean, summary.worst_decile]).all()
+        assert np.isnan([summary.mean, summary.worst_decile, summary.jain_index]).all()
+        assert summary.best_decile == (3 if worst == "lowest" else 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1.0, 1, 1, 0], 0.75), ([0.3] * 5, 1), ([0, 0, 0.2], 1 / 3), ([0.0, 0], 1), ([0.5], 1)],
+)
+def test_jain_indices(values, expected):
+    found = fa.summarise_clients(metric(np.array(values)), "lowest").jain_index
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_wrong_calls():

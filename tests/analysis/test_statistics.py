@@ -17,8 +17,10 @@ from fedjax_algos.analysis.statistics import (
     describe_estimates,
     finite_quality,
     first_at,
+    gini,
     holm,
     mark_best,
+    metric_column,
     paired_difference,
     paired_p_value,
     ratio_on_common_seeds,
@@ -272,3 +274,20 @@ def test_ratios_are_over_common_seeds():
     assert ratio_on_common_seeds(np.array([10.0, 60.0]), np.array([20.0, 50.0])) == (1, 2)
     assert ratio_on_common_seeds(np.array([INF, 5.0]), np.array([5.0, INF])) == (None, 0)
     assert ratio_on_common_seeds(np.array([5.0]), np.array([0.0])) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "expected"),
+    [([1, 1, 1], 0), ([0, 0, 1], 2 / 3), ([3, 1], 0.25), ([0, 0], 0), ([4], 0), ([1, 3, 2], 2 / 9)],
+)
+def test_gini_coefficients(amounts, expected):
+    """Half the mean difference of two amounts, relative to their mean."""
+    amounts = np.array(amounts)
+    assert gini(amounts) == pytest.approx(expected)
+    differences = np.abs(amounts[:, None] - amounts).mean()
+    assert gini(amounts) * 2 * amounts.mean() == pytest.approx(differences)
+
+
+def test_columns_of_target_metrics():
+    assert metric_column("dice_score") == "test_dice_score"
+    assert metric_column("client_accuracy_mean") == "client_accuracy_mean"

@@ -123,7 +123,7 @@ def test_of_clients_with_models_of_their_own():
     metrics = fa.make_evaluate_own(ditto, batch_size=4)(state, data)
     check(metrics, own_params(ditto, engine, state, 5), clients)
     # a client without examples, and one whose examples have no weight
-    written = client_rows("ditto", 1, 1, metrics)
+    written = client_rows("ditto", 1, 1, metrics, np.zeros(len(metrics["loss"].weight)))
     assert [np.isnan(row["balanced_accuracy"]) for row in written] == [n == 0 for n in COUNTS]
     assert [np.isnan(row["words"]) for row in written] == [False, False, True, False, True]
     assert [row["examples"] for row in written] == list(COUNTS)
@@ -137,7 +137,8 @@ def test_summaries_over_clients():
     of_all = expected(model.params, pooled(clients))
     found = fa.summarise_clients(metrics["balanced_accuracy"], "lowest")
     values = [expected(model.params, each)[1] for each in clients if len(each["y"])]
-    wanted = np.mean(values), np.std(values), min(values), of_all[1]
+    jain = sum(values) ** 2 / (len(values) * np.square(values).sum())
+    wanted = np.mean(values), np.std(values), min(values), of_all[1], max(values), jain
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     found = fa.summarise_clients(metrics["words"], "lowest")
     values = [expected(model.params, each)[2] for each in clients if each["w"].any()]

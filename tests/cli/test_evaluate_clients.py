@@ -8,10 +8,13 @@ import pytest
 from report_helpers import Page, assert_alone
 
 import fedjax_algos as fa
+from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.cli import main
 from fedjax_algos.core import Mean
 from fedjax_algos.core.files import checked_json, write_json
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.experiment import split, split_held_out
-from fedjax_algos.runs.results import client_rows, summarise_client_rows
+from fedjax_algos.runs.results import client_rows, participation_ginis, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
@@ -21,16 +24,22 @@ HELD_OUT = ["--evaluate-clients", "held_out", "--held-out", "0.3"]
 
 
 @pytest.mark.slow
-def test_compare_evaluates_each_client(command, here, read_table):
+def test_compare_evaluates_each_client(command, here, read_table, capsys):
     """The values are those of `make_evaluate_own` on examples that no client trained on."""
-    out = command("compare", "fedavg", "ditto", *SMALL, *HELD_OUT, "--seeds", "2")
+    at_all = ["--eval-every", 1, "--evaluate-clients-at", "evaluations"]
+    goal = ["--target-metric", "client_accuracy_worst_decile", "--target", 0.01]
+    options = [*SMALL, *HELD_OUT, *at_all, *goal]
+    main(["compare", "fedavg", "ditto", *map(str, options), "--seeds", "2"])
+    out, notes = capsys.readouterr()
+    (evaluated,) = re.findall(r"clients are evaluated 3 times in a run, with (\d+) exa", notes)
+    assert "final, best: client accuracy worst decile in %" in out
     legend = "each client's held-out examples, mean of the seeds: of its own model or"
     for word in ("worst tenth", "pooled", legend):
         assert word in out
     folder = here / "results" / "compare"
     written = read_table(folder / "clients.csv")
     assert len(written) == 2 * 2 * 12
-    settings = Settings(**SHAPE, evaluate_clients="held_out", held_out=0.3)
+    settings = Settings(**SHAPE, eval_every=1, evaluate_clients="held_out", held_out=0.3)
     dataset = settings.load()
     (data, _), test = split(settings, dataset, 1), split_held_out(settings, dataset, 1)
     ditto = fa.algorithms.ditto(settings.problem(dataset), settings.local(0.1))
@@ -38,6 +47,17 @@ def test_compare_evaluates_each_client(command, here, read_table):
     metrics = fa.make_evaluate_own(ditto)(state, test)
     own = [row for row in written if (row["method"], row["seed"]) == ("ditto", "1")]
     assert [int(row["examples"]) for row in own] == test.counts().tolist()
+    assert int(evaluated) == 3 * split_held_out(settings, dataset, 0).counts().sum()
+    cohorts = Cohorts(data.counts(), settings.local(0.1), seed=1, **settings.cohorts())
+    cohorts.dispatches(2)
+    assert [int(row["participations"]) for row in own] == cohorts.dispatched.tolist()
+    *_, last = [row for row in read_table(folder / "metrics.csv") if row["seed"] == "1"]
+    summary = fa.summarise_clients(metrics["accuracy"], "lowest")._asdict()
+    for name, value in summary.items():
+        assert float(last[f"client_accuracy_{name}"]) == pytest.approx(value, rel=1e-6)
+    assert float(last["participation_gini"]) == gini(cohorts.dispatched)
+    shown = Page(here / command("report", folder).strip())
+    assert "Accuracy and dispatches of each client" in [i["alt"] for i in shown.attributes("img")]
     for name in ("accuracy", "loss"):
         values = [float(row[name]) for row in own]
         expected = np.where(test.counts() > 0, metrics[name].value(), np.nan)
@@ -47,7 +67,7 @@ def test_compare_evaluates_each_client(command, here, read_table):
     config = checked_json(json.loads((folder / "config.json").read_text()))
     write_json(folder / "config.json", config | {"complete": False})
     resume = ["--seeds", "2", "--out", folder, "--resume"]
-    command("compare", "fedavg", "ditto", *SMALL, *HELD_OUT, *resume)
+    command("compare", "fedavg", "ditto", *options, *resume)
     assert read_table(folder / "clients.csv") == written
 
 
@@ -77,6 +97,16 @@ def test_wrong_options(refused):
     for line in ("--evaluate-clients train", "--held-out 0.3", "--personal-steps 2"):
         error = refused("sweep", "fedprox", "--grid", "mu=0.1,1", *SMALL, *line.split())
         assert f"unknown option {line.split()[0]!r}" in error
+    at_all, own = ["--evaluate-clients-at", "evaluations"], "client_accuracy_worst_decile"
+    assert "has no examples; give evaluate_clients" in refused("compare", *SMALL, *at_all)
+    error = refused("compare", *SMALL, "--target-metric", own)
+    assert "is not measured; give evaluate_clients as well, and evaluate_clients_at" in error
+    for name in ("client_accuracy_worst", "client_accuracy_standard_deviation"):
+        error = refused("compare", *SMALL, *HELD_OUT, *at_all, "--target-metric", name)
+        assert re.search("is unknown; choose client|is lower for better models", error)
+    error = refused("run", "fedbuff", "--seconds", 9, *HELD_OUT, *at_all)
+    assert "evaluate_clients_at='evaluations' is not for the virtual clock" in error
+    assert "is not measured" in refused("tune", "fedavg", "--grid", "q=1", "--target-metric", own)
     error = refused("compare", *SMALL, "--evaluate-clients", "held_out", "--held-out", "1e-6")
     assert "held_out=1e-06 of the examples of each of the 12 clients is less than one" in error
 
@@ -86,8 +116,11 @@ def test_the_summary_is_the_mean_of_the_seeds():
     counts, rows = np.array([4.0, 1.0, 0.0]), []
     for seed, right in ((0, [2.0, 1.0, 0.0]), (1, [4.0, 0.0, 0.0])):
         metrics = {name: Mean(np.array(right), counts) for name in ("loss", "accuracy")}
-        rows += client_rows("m", seed, 5, metrics)
+        rows += client_rows("m", seed, 5, metrics, np.array([3, 1, 0]) * (seed == 0))
     assert [row["examples"] for row in rows[:3]] == [4, 1, 0]
     assert np.isnan(rows[2]["accuracy"])
     summary = summarise_client_rows(rows)["m"]
-    assert summary == pytest.approx(((0.75 + 0.5) / 2, (0.25 + 0.5) / 2, 0.25, (3 / 5 + 4 / 5) / 2))
+    mean, spread, pooled = (0.75 + 0.5) / 2, (0.25 + 0.5) / 2, (3 / 5 + 4 / 5) / 2
+    assert summary == pytest.approx((mean, spread, 0.25, pooled, 1, (0.9 + 0.5) / 2))
+    assert participation_ginis(rows) == pytest.approx([0.5 / 2])
+    assert participation_ginis([{"method": "m", "seed": 0}]) == []  # of an earlier version

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 ONE_EACH = {case.name: case for case in CASES}  # the last one of each name
 OWN_OPTIMIZER = {"fedgbo", "mfl", "mimelite", "mimexlite", "mimelitemom", "mime", "mimemom"}
-GRADIENTS_OF_DELTAS = {"scaffold", "fednova", "fedcm", "fedlga"}
+GRADIENTS_OF_DELTAS = {"scaffold", "fednova", "fedcm", "fedlga", "qfedavg"}
 DISPLACEMENTS = {"ghbm", "localghbm", "fedhbm"}
 REFUSING = OWN_OPTIMIZER | GRADIENTS_OF_DELTAS | DISPLACEMENTS
 SMALL = Settings(model="linear", clients=12, cohort=4, rounds=2, local_steps=3, eval_every=1)

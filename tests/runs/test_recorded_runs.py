@@ -76,7 +76,7 @@ def measured(name):
         {
             key: value if isinstance(value, str) else float(value).hex()
             for key, value in row.items()
-            if key not in ("wall_seconds", "excluded_updates")
+            if key not in ("wall_seconds", "excluded_updates", "participation_gini")
         }
         for row in RUNS[name]()
     ]

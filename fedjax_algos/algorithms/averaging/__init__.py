@@ -2,6 +2,7 @@
 
 The server keeps the model x, at most with the state of a server optimiser. Clients start from x,
 keep nothing between rounds, and upload the delta x - y_i. Members differ in the local objective
-(FedProx, FedMAX), in the weights or the lengths of the deltas (FedNova, FedLGA), in the rule of the
-server step (FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp), or in the data (centralised).
+(FedProx, FedMAX), in the weights or the lengths of the deltas (FedNova, FedLGA, q-FedAvg), in the
+rule of the server step (FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp), or in the data
+(centralised).
 """

@@ -12,7 +12,7 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem
+from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled
@@ -22,6 +22,10 @@ class ServerState(NamedTuple):
     params: Params  # x
     correction: Params  # h, the mean of all h_i
     num_clients: jax.Array  # float[]: N
+
+
+class Sums(NamedTuple):
+    delta: WeightedSum  # of x - y_i; h needs the sum itself
 
 
 @algorithms.register
@@ -59,11 +63,15 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
 
     def server_update(server, sums, count, group):
         x, h, num_clients = server
-        h = add_scaled(h, alpha / num_clients, sums.total)
-        averaged = optax.tree.sub(x, sums.mean())  # mean_S y_i
+        h = add_scaled(h, alpha / num_clients, sums.delta.total)
+        averaged = optax.tree.sub(x, sums.delta.mean())  # mean_S y_i
         return ServerState(add_scaled(averaged, -1 / alpha, h), h, num_clients)
 
     frame = fedavg(problem, local, weighting="uniform")
     return frame._replace(
-        init=init, client_update=client_update, server_update=server_update, client_init=client_init
+        init=init,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=lambda *arguments: Sums(frame.contribute(*arguments)),
+        client_init=client_init,
     )

@@ -21,7 +21,7 @@ from fedjax_algos.core import (
     WeightedSum,
     Weighting,
 )
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_training import local_training, mean_loss
 from fedjax_algos.core.options import Count, Positive
 
 
@@ -50,11 +50,12 @@ def ifca(
 ) -> Algorithm:
     """`j = argmin_j F_i(theta_j)`; then FedAvg of each theta_j over the clients that chose it.
 
-    F_i is the mean training loss over all of client i's examples. A model that no client chose
-    stays. A client downloads all models and uploads one delta. The choice stays with the client as
-    its state; before its first dispatch it is the first model. The first model starts as that of
-    the run, the others as the problem's initialisation with keys of their own, the same for every
-    seed. `params`, the model that is evaluated as the global one, is the mean of the models.
+    F_i is the mean loss over all of client i's training examples, without dropout. A model that no
+    client chose stays. A client downloads all models and uploads one delta. The choice stays with
+    the client as its state; before its first dispatch it is the first model. The first model starts
+    as that of the run, the others as the problem's initialisation with keys of their own, the same
+    for every seed. `params`, the model that is evaluated as the global one, is the mean of the
+    models.
 
     Args:
       problem: the model and the loss.
@@ -64,7 +65,7 @@ def ifca(
       weighting: weights of the mean deltas: "uniform" as in the paper, or "examples" (proportional
         to n_i) as in the released code on FEMNIST.
     """
-    train = local_training(problem, local)
+    train, loss_of = local_training(problem, local), mean_loss(problem, local)
 
     def init(params, population):
         keys = [jax.random.key(number) for number in range(1, clusters)]
@@ -79,11 +80,8 @@ def ifca(
         return jnp.int32(0)
 
     def client_update(models, chosen, data, dispatch, key):
-        def loss(params):
-            _, _, losses = train.full_gradient(data.model(params), data, key)
-            return losses.value()
-
-        cluster = jnp.argmin(jax.lax.map(loss, models)).astype(jnp.int32)
+        losses = jax.lax.map(lambda theta: loss_of(data.model(theta), data, key), models)
+        cluster = jnp.argmin(losses).astype(jnp.int32)
         theta = jax.tree.map(lambda leaf: leaf[cluster], models)
         trained = train(theta, data, dispatch, key)
         return cluster, Upload(optax.tree.sub(theta, trained.params), cluster), trained.report

@@ -1,6 +1,7 @@
 """Figures of metrics, partitions and timelines, and the numbers of a timeline."""
 
 from fedjax_algos.analysis.pictures.axes import AXES, picture_style, save_figure
+from fedjax_algos.analysis.pictures.clients import plot_clients
 from fedjax_algos.analysis.pictures.curves import BANDS, Style, method_styles
 from fedjax_algos.analysis.pictures.metrics import LOG_AXES, draw_metric, plot_metric
 from fedjax_algos.analysis.pictures.partitions import plot_partition
@@ -26,6 +27,7 @@ __all__ = [
     "idle_share",
     "method_styles",
     "picture_style",
+    "plot_clients",
     "plot_metric",
     "plot_partition",
     "plot_staleness",

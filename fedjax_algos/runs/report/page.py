@@ -19,7 +19,7 @@ from fedjax_algos.analysis.labels import display_names, file_name
 from fedjax_algos.analysis.pictures import method_styles
 from fedjax_algos.analysis.pictures.axes import axes_of
 from fedjax_algos.analysis.rows import column_by_method
-from fedjax_algos.analysis.statistics import METRIC, PREFIX, SPREADS, choose_spread, spread
+from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, metric_column, spread
 from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import read_file
@@ -49,7 +49,7 @@ def make_report(
     folder: Path, rows: list[Row], configuration: dict, settings: Settings, tables: ReportTables
 ) -> str:
     """The report of a results folder as HTML, in which every text of the folder is escaped."""
-    data = figure_data(rows, PREFIX + settings.target_metric)
+    data = figure_data(rows, metric_column(settings.target_metric))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
         "Settings": _settings_section(configuration),
@@ -151,6 +151,7 @@ def _results_section(
     """The tables of results, and `summary.csv` with all digits."""
     content = [_shown_table(each, each.title or "methods") for each in methods]
     content += [_shown_table(clients, "each client's own model")] if clients else []
+    content.append(picture(folder / "clients.png", "Accuracy and dispatches of each client"))
     headings, *rows = _read_table(folder / "summary.csv") or [[]]
     if rows:
         exact = table(headings, rows, caption="summary.csv")

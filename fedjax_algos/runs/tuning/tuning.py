@@ -18,7 +18,7 @@ import numpy as np
 import tomli_w
 
 from fedjax_algos.analysis.rows import rows_by_run
-from fedjax_algos.analysis.statistics import PREFIX
+from fedjax_algos.analysis.statistics import metric_column
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import checked_json, parse_json, read_file, require, write_json
@@ -38,7 +38,9 @@ from fedjax_algos.runs.tuning.search_space import ModelBasedSearch, SearchSpace,
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 # settings that tuning chooses itself, and those of a machine
-_LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices")
+_LEFT_OUT = (
+    "seeds", "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "devices",
+)  # fmt: skip
 
 Search = Literal["grid", "optuna"]
 Halving = Annotated[int, Range(2, MAX_INT32)]
@@ -327,7 +329,7 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
         return math.nan
     axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
     start = (1 - LAST_SHARE) * rows[-1][axis]
-    return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
+    return float(np.mean([row[metric_column(target_metric)] for row in rows if row[axis] > start]))
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:

@@ -2,7 +2,7 @@
 
 With "ef" (error feedback) a client adds to a vector what was lost of those before. With "ef21" and
 "diana" it sends the difference to what the server already knows, of which the server keeps the mean
-over all clients.
+over all clients. MIFA is EF21 of which nothing is lost.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,10 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from fedjax_algos.core import Algorithm, ClientState, Params, ServerState, Stack
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
 from fedjax_algos.core.checks import check_like
-from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.replay import replaced, replay, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
@@ -54,7 +56,7 @@ class Memory(NamedTuple):
     """What the server remembers of all clients."""
 
     mean: Vectors  # of the memories of all N clients
-    num_clients: jax.Array  # float[]: N
+    seen: jax.Array  # bool[N]: who has sent something
 
 
 class Rule(NamedTuple):
@@ -69,9 +71,33 @@ RULES = {
     "ef21": Rule(lambda v, g: v - g, lambda a, c, g, alpha: g + c),
     "diana": Rule(lambda v, h: v - h, lambda a, c, h, alpha: h + alpha * c),
 }
+RULES["mifa"] = RULES["ef21"]
 
 
-def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback) -> Algorithm:
+@wrappers.register
+def mifa(algorithm: Algorithm) -> Algorithm:
+    """MIFA: the mean over the last updates of all clients, also of those that are not in the round.
+
+    `U = (1/|S|) sum_{i in S} G_i`, where G_i is the last update of client i, and S are the clients
+    that have sent one. Each client keeps its G_i and sends the difference to its new one, and the
+    server keeps the mean. So this is EF21 with a codec that loses nothing, apart from S: in the
+    paper the first round has all clients, and EF21 counts an update that was not sent as 0. The
+    algorithm's weighted mean is replaced, so the weights of all clients must be equal.
+
+    Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS
+    2021, https://arxiv.org/abs/2106.04159. There G_i is divided by the client learning rate of its
+    round, and multiplied by that of the server's step; here it is not, which is the same at a
+    constant rate.
+
+    Args:
+      algorithm: what is wrapped.
+    """
+    return with_feedback("mifa", algorithm, Coding(unchanged, "part", (), 0), "mifa")
+
+
+def with_feedback(
+    name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback | Literal["mifa"]
+) -> Algorithm:
     """The algorithm with a codec, and a memory of what has been sent; see `compress`."""
     _refuse(name, algorithm, coding.codec, feedback)
     parts, rule = algorithm.traits.parts, RULES[feedback]
@@ -110,20 +136,25 @@ def with_feedback(name: str, algorithm: Algorithm, coding: Coding, feedback: Fee
     def estimate(server, stack, count):
         """The estimate U of each vector, and the new mean of all memories."""
         _check_uniform(name, wrapped, stack)
-        own = server.own
+        own, num_clients = server.own, server.own.seen.size
+        # an index out of range is dropped
+        senders = jnp.where(stack.mask, stack.dispatches.client, num_clients)
+        seen = own.seen.at[senders].set(True, mode="drop")
         total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
-        mean = jax.tree.map(lambda c: c / own.num_clients.astype(c.dtype), total)
-        if feedback == "ef21":
+        mean = jax.tree.map(lambda c: c / num_clients, total)
+        if feedback != "diana":
             found = memory = jax.tree.map(jnp.add, own.mean, mean)
+            if feedback == "mifa":
+                found = [scale(num_clients / seen.sum(), tree) for tree in memory]
         else:
             found = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), own.mean, total)
             memory = jax.tree.map(rule.kept, total, mean, own.mean, _rates(coding, total))
         found = non_negative_moments(algorithm.traits.parts, found)
-        return found, own._replace(mean=memory)
+        return found, Memory(memory, seen)
 
     def first(inner, population):
         memory = _first_memory(parts, algorithm, inner.params)
-        return Memory(memory, jnp.asarray(population.num_clients, float))
+        return Memory(memory, jnp.zeros(population.num_clients, bool))
 
     return with_server_memory(name, wrapped, first, estimate)
 
@@ -179,7 +210,7 @@ def with_own_state(algorithm: Algorithm, first: Callable[[ServerState, Any], Any
 
 def _refuse(name, algorithm, codec, feedback):
     """Raises ValueError for an algorithm or a codec that the feedback is not for."""
-    found, reason, fix = kinds(algorithm.traits.parts), "", "give feedback=none"
+    found, reason, fix = kinds(algorithm.traits.parts), "", _instead(name, "none")
     if algorithm.prelude is not None:
         reason = "its clients send twice in a round, and have no row in the first exchange"
     elif "choice" in found:
@@ -188,14 +219,20 @@ def _refuse(name, algorithm, codec, feedback):
         reason = "its clients send models, and what was lost of one is no part of the next"
     elif feedback != "ef" and algorithm.traits.reduce == "stack":
         reason = "its server compares the updates with each other, which would all be equal"
-        fix = "give feedback=ef or none"
+        fix = _instead(name, "ef or none")
     elif codec.unbounded:
         reason, _, fix = codec.unbounded.partition("; ")
     elif feedback == "diana" and codec.variance is None:
         reason = "the codec is biased"
         fix = "give feedback=ef or ef21, or an unbiased codec"
     if reason:
-        raise ValueError(f"{name}: feedback={feedback} does not fit: {reason}; {fix}")
+        what = name if name == feedback else f"{name}: feedback={feedback}"
+        raise ValueError(f"{what} does not fit: {reason}; {fix}")
+
+
+def _instead(name, others):
+    """What to give in place of a memory that does not fit."""
+    return "leave mifa out" if name == "mifa" else f"give feedback={others}"
 
 
 def _check_uniform(name, algorithm, stack):
@@ -213,10 +250,10 @@ def _check_uniform(name, algorithm, stack):
     if names:
         what = f"the weights of its clients depend on their {' and '.join(names)}"
         reason = "the server's memory is a plain mean over all clients"
-        fix = "give feedback=ef or none"
+        fix = _instead(name, "ef or none")
         if "num_examples" in names or "share" in names:
             fix = f"give the algorithm weighting=uniform, or {fix}"
-        raise ValueError(f"{name}: feedback with a server's memory: {what}, but {reason}; {fix}")
+        raise ValueError(f"{name}: {what}, but {reason}; {fix}")
 
 
 def contractive(codec: Codec) -> Codec:

@@ -7,12 +7,12 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.core.local_training import mean_loss
 from fedjax_algos.wrappers.registry import check_order, wrappers
 from fedjax_algos.wrappers.selection.values import (
     Candidates,
     batch_loss,
     largest,
-    mean_loss,
     remembering,
 )
 

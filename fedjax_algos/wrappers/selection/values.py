@@ -13,13 +13,11 @@ from fedjax_algos.core import (
     Dispatch,
     Key,
     Local,
-    Mean,
     Model,
     Problem,
     Report,
 )
-from fedjax_algos.core.checks import apply_model, losses_of, with_mask
-from fedjax_algos.core.local_training import repeat
+from fedjax_algos.core.local_training import loss_of_batch
 from fedjax_algos.core.options import Range
 
 Candidates = Annotated[float, Range(1)]
@@ -34,41 +32,14 @@ class Row(NamedTuple):
     known: Any
 
 
-def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """`(model, data, key) -> float[]`: the mean loss over all of a client's examples.
-
-    The model is that of an evaluation, without dropout; `local` gives the size of the pieces.
-    """
-
-    def run(model, data, key):
-        width = min(local.batch_size, data.indices.shape[0])
-
-        def add(number, total):
-            batch, mask = data.piece(number, width)
-            return jax.tree.map(jnp.add, total, _losses(problem, model, batch, mask, key))
-
-        zero = jnp.zeros((), jnp.result_type(float))
-        most = None if local.reverse is None else -(-local.reverse.max_examples // width)
-        return repeat(add, -(-data.num_examples // width), Mean(zero, zero), most).value()
-
-    return run
-
-
 def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
     """`(model, data, key) -> float[]`: the mean loss of a batch, drawn with replacement."""
 
     def run(model, data, key):
         batch, mask = data.batch(jnp.int32(_BEFORE_ALL), local.batch_size, "replacement")
-        return _losses(problem, model, batch, mask, key).value()
+        return loss_of_batch(problem, model, batch, mask, key).value()
 
     return run
-
-
-def _losses(problem, model, batch, mask, key):
-    outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
-    losses = losses_of(problem, outputs, batch)
-    float_type = jnp.result_type(float)
-    return Mean(jnp.where(mask, losses, 0).sum(dtype=float_type), mask.sum(dtype=float_type))
 
 
 def largest(value: jax.Array, dispatches: Dispatch, answered: jax.Array) -> jax.Array:

@@ -64,6 +64,7 @@ COSTS = [
     Costs("fedavgm", {}, 1, (0, 2, 1), None),
     Costs("fednova", {}, 1, None, 7),
     Costs("fedlga", {}, 1, (0, 2, 1), 2),
+    Costs("qfedavg", {}, 1, (0, 2, 2), None),
     Costs("feddyn", {}, 1, (1, 3, 3), 6),
     Costs("adabest", {}, 1, (1, 3, 2), 3),
     Costs("scaffold", {}, 2, (1, 4, 2), 3),
@@ -148,6 +149,16 @@ def test_mime_takes_a_second_gradient_in_each_step():
     assert step == pytest.approx(2 * gradient + 4 * SIZE, rel=1e-4)
     # each piece is scaled and added
     assert full == pytest.approx(gradient * 128 / 8 + 2 * SIZE, rel=1e-3)
+
+
+def test_qfedavg_takes_a_forward_pass_over_all_examples():
+    """In batches of 8, without the gradient, which nothing reads."""
+    loss, step = flop_counter("qfedavg").loops
+    layers = 2 * 8 * (784 * 400 + 400 * 10)
+    assert layers < loss.body.fixed < layers + 8 * (784 + 2 * 400 + 10 * 10)
+    assert step.body.fixed == flop_counter("fedavg").loops[0].body.fixed
+    (pieces,) = {float(loss.length(dispatches_of(3, np.array([n])))[0]) for n in (33, 40)}
+    assert pieces == 5
 
 
 @pytest.mark.parametrize(("name", "passes"), [("mimelite", 1), ("mime", 1), ("mimexlite", 0)])

@@ -9,6 +9,7 @@ from plan_helpers import plan_of_figure_1
 from summary_helpers import FIRST, OTHER, rows
 
 from fedjax_algos.analysis.pictures import (
+    plot_clients,
     plot_metric,
     plot_partition,
     plot_staleness,
@@ -25,12 +26,18 @@ def partitioned(num_clients):
 
 
 TWO = partial(plot_metric, ROWS, metric=["test_accuracy", "test_loss"], log="both")
+CLIENTS = [
+    {"method": name, "seed": seed, "accuracy": accuracy, "participations": i}
+    for name, seed in (("fedavg", 0), ("fedavg", 1), ("qfedavg", 0), ("qfedavg", 1))
+    for i, accuracy in enumerate([0.3 + seed / 10, np.nan, 0.9])
+]
 PICTURES = {  # by name: how each is drawn, and its width in a paper
     "metric": (partial(plot_metric, ROWS), 3.25),
     "two metrics": (TWO, 6.75),
     "timeline": (partial(plot_timeline, plan_of_figure_1()), 6.75),
     "staleness": (partial(plot_staleness, plan_of_figure_1()), 3.25),
     "small partition": (partial(plot_partition, LABELS, partitioned(20)), 3.25),
+    "clients": (partial(plot_clients, CLIENTS), 6.75),
     "large partition": (partial(plot_partition, LABELS, partitioned(60)), 3.25),
 }
 EACH = pytest.mark.parametrize(("draw", "width"), PICTURES.values(), ids=PICTURES)
@@ -84,3 +91,20 @@ def test_the_title_is_returned_for_the_caption(tmp_path):
     assert "mean of" not in (tmp_path / "paper.svg").read_text()
     assert plot_metric(ROWS, tmp_path / "own.svg", style="paper", title="mine").notes == []
     assert "mine" in (tmp_path / "own.svg").read_text()
+
+
+def test_lines_of_clients_are_means_of_quantile_functions(tmp_path, monkeypatch):
+    """A client without examples has no accuracy, and its dispatches count."""
+    drawn = {}
+
+    def keep(figure, path, style):
+        for axes in figure.axes:
+            drawn[axes.get_ylabel()] = {line.get_label(): line for line in axes.lines}
+
+    monkeypatch.setattr("fedjax_algos.analysis.pictures.axes.save_figure", keep)
+    plot_clients(CLIENTS, tmp_path / "a.png")
+    assert list(drawn["accuracy"]) == ["FedAvg", "q-FedAvg"]
+    x, y = drawn["accuracy"]["FedAvg"].get_data()
+    np.testing.assert_allclose(y, 0.35 + 0.55 * x)  # from .3 and .4 to .9
+    x, y = drawn["participations"]["q-FedAvg"].get_data()
+    np.testing.assert_allclose(y, 2 * x)

@@ -1,0 +1,222 @@
+"""Fair objectives: wrappers that weigh a client's contribution by its loss at the received model.
+
+F_i(x) is the mean loss of the model x, as the client has received it, over all of the client's
+examples. The client sends it with its update, as one number more. The server multiplies the whole
+contribution of each client, its weight included, by a factor a_i that depends on the losses of the
+cohort. So an algorithm that divides by the sum of the weights gets the reweighted mean.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm, Array, Params, Population, Update, WeightedSum
+from fedjax_algos.core.algorithm import kinds, split_update
+from fedjax_algos.core.files import require
+from fedjax_algos.core.local_training import mean_loss
+from fedjax_algos.core.options import Positive, Range, Real
+from fedjax_algos.wrappers.compression.feedback import Server, with_own_state
+from fedjax_algos.wrappers.registry import check_order, wrappers
+
+
+class WithLoss(NamedTuple):
+    """What a client sends."""
+
+    update: Update  # or its message
+    loss: Any  # float[]: F_i(x)
+
+
+class Losses(NamedTuple):
+    """The losses of a cohort.
+
+    Attributes:
+      value: float[slots]: F_i(x).
+      weight: float[slots]: w_i, the algorithm's own weight of the client.
+      client: int32[slots]: the client's id.
+      mask: bool[slots]: which updates have arrived; of the others the rest means nothing.
+    """
+
+    value: jax.Array
+    weight: jax.Array
+    client: Array
+    mask: jax.Array
+
+
+Factors = Callable[[Losses, Any], tuple[jax.Array, Any]]  # (losses, memory) -> (a_i, memory)
+
+
+@wrappers.register
+def afl(algorithm: Algorithm, *, gamma: Positive = 0.1) -> Algorithm:
+    """Agnostic federated learning: the weights lambda_i ascend the losses, on the simplex.
+
+    `U = sum_i lambda_i u_i / sum_i lambda_i` over the cohort, in place of the algorithm's weighted
+    mean; then `lambda <- project(lambda + gamma F(x))`, from lambda_i = 1/N. This approaches
+    `min_x max_lambda sum_i lambda_i F_i(x)`. In the paper and in the authors' code all clients take
+    part in each round; here lambda_i stays as it is, up to the projection, while i does not. A
+    cohort of which all lambda_i are 0 leaves the algorithm a mean of 0. The paper returns the mean
+    of all x; here it is the last one. A sum in the authors' projection lacks its last entry, so
+    that their lambda may add up to more than 1: (.3, 1.5) gives (0, 1.1) and not (0, 1).
+
+    Mohri et al., "Agnostic Federated Learning", ICML 2019, https://arxiv.org/abs/1902.00146; the
+    code is in https://github.com/litian96/fair_flearn.
+
+    Args:
+      algorithm: what is wrapped.
+      gamma: the learning rate of lambda, above 0.
+    """
+
+    def first(population):
+        return jnp.full(population.num_clients, 1 / population.num_clients)
+
+    def factors(losses, lambdas):
+        chosen = lambdas[losses.client] / losses.weight
+        ascent = jnp.where(losses.mask, gamma * losses.value, 0)
+        # an empty slot has a client out of range, which is dropped
+        return chosen, project(lambdas.at[losses.client].add(ascent, mode="drop"))
+
+    return reweighted("afl", algorithm, factors, first)
+
+
+@wrappers.register
+def term(algorithm: Algorithm, *, t: Real = 1.0) -> Algorithm:
+    """Tilted empirical risk minimisation: weights proportional to `w_i exp(t F_i(x))`.
+
+    The objective is `(1/t) log(sum_i p_i exp(t F_i))`, with w_i the algorithm's own weights. They
+    are normalised over the cohort. With t = 0 it is the algorithm; a large t approaches the highest
+    loss, and t below 0 gives less weight to clients with a high loss, such as outliers.
+
+    Li et al., "Tilted Empirical Risk Minimization", ICLR 2021, https://arxiv.org/abs/2007.01162.
+
+    Args:
+      algorithm: what is wrapped.
+      t: t, of either sign, in units of 1 / loss.
+    """
+
+    def factors(losses, memory):
+        tilted = jnp.where(losses.mask, t * losses.value, -jnp.inf)
+        return jnp.exp(tilted - tilted.max()), memory  # at most 1, so that nothing overflows
+
+    return reweighted("term", algorithm, factors)
+
+
+@wrappers.register
+def superquantile(
+    algorithm: Algorithm, *, theta: Annotated[float, Range(0, 1, low_open=True)] = 0.5
+) -> Algorithm:
+    """Delta-FL: the mean over the share theta of the cohort with the highest losses.
+
+    A client counts if F_i(x) is at least the (1 - theta)-quantile of the cohort's losses, weighted
+    by the algorithm's own w_i: if clients with a higher loss have at most the share theta of the
+    weights. theta = 1 is the algorithm. The clients that do not count train and send as well; in
+    the authors' code (https://github.com/krishnap25/simplicial-fl) they stop after their loss.
+
+    Laguel et al., "Superquantiles at Work: Machine Learning Applications and Efficient Subgradient
+    Computation", 2021, and Pillutla et al., "Federated Learning with Superquantile Aggregation for
+    Heterogeneous Data", 2022, https://arxiv.org/abs/2112.09429.
+
+    Args:
+      algorithm: what is wrapped.
+      theta: theta, above 0 and at most 1.
+    """
+
+    def factors(losses, memory):
+        weight = jnp.where(losses.mask, losses.weight, 0)
+        higher = losses.value[None] > losses.value[:, None]
+        above = jnp.where(higher, weight[None], 0).sum(1)
+        return (above <= theta * weight.sum()).astype(weight.dtype), memory
+
+    return reweighted("superquantile", algorithm, factors)
+
+
+def project(v: jax.Array) -> jax.Array:
+    """The point of the simplex {lambda >= 0, sum of lambda = 1} that is closest to float[n]."""
+    ordered = jnp.sort(v, descending=True)
+    shifts = (1 - jnp.cumsum(ordered)) / jnp.arange(1, v.size + 1)
+    positive = (ordered + shifts > 0).sum()
+    return jnp.maximum(v + shifts[positive - 1], 0)
+
+
+def reweighted(
+    name: str,
+    algorithm: Algorithm,
+    factors: Factors,
+    first: Callable[[Population], Any] = lambda population: (),
+) -> Algorithm:
+    """An algorithm whose contributions are multiplied by factors of the clients' losses at x.
+
+    All updates of a cohort are in memory at once. A client computes F_i(x) in one pass over its
+    examples. Statistics of the model, which the engine averages, are not reweighted.
+
+    Args:
+      name: the wrapper's, for messages.
+      algorithm: what is wrapped.
+      factors: `(losses, memory) -> (a_i, memory)`, with a_i float[slots], at least 0. Without any
+        above 0 the algorithm gets a mean of 0.
+      first: `population -> memory`, what the server remembers before the first round.
+
+    Raises:
+      ValueError: for an algorithm whose rule is not that of a weighted mean.
+    """
+    check_order(name, algorithm)
+    reason = ""
+    if algorithm.traits.reduce == "stack":
+        reason = "its server looks at single updates, and not at a weighted mean"
+    elif algorithm.prelude is not None:
+        reason = "its clients send twice in a round, and would have two losses"
+    elif "choice" in kinds(algorithm.traits.parts):
+        reason = "its clients choose what they train, so that they have no common loss"
+    require(not reason, f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
+    loss_of = mean_loss(algorithm.problem, algorithm.local)
+
+    def client_update(broadcast, row, data, dispatch, key):
+        params = _received(name, algorithm, broadcast)
+        loss = loss_of(data.model(params), data, key)
+        row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
+        return row, WithLoss(message, loss), report
+
+    def contribute(update, dispatch, staleness):
+        sums = algorithm.contribute(update.update, dispatch, staleness)
+        if not isinstance(sums, WeightedSum):
+            reason = f"its contributions are of type {type(sums).__name__}, and no WeightedSum, of "
+            reason += "which its server reads the mean alone"
+            raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
+        return sums
+
+    def server_update(server, stack, count, group):
+        each = jax.vmap(contribute, (0, 0, None))(stack.updates, stack.dispatches, jnp.int32(0))
+        losses = Losses(stack.updates.loss, each.weight, stack.dispatches.client, stack.mask)
+        factor, memory = factors(losses, server.own)
+
+        def weighed_sum(leaf):
+            shape = (-1, *[1] * (leaf.ndim - 1))
+            weighed = factor.reshape(shape).astype(leaf.dtype) * leaf
+            return jnp.where(stack.mask.reshape(shape), weighed, 0).sum(0, dtype=leaf.dtype)
+
+        sums = jax.tree.map(weighed_sum, each)
+        sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
+        return Server.of(algorithm.server_update(server.inner, sums, count, group), memory)
+
+    traits = algorithm.traits
+    wrapped = algorithm._replace(
+        client_update=client_update,
+        decode=lambda sent: WithLoss(algorithm.decode(sent.update), sent.loss),
+        contribute=contribute,
+        traits=traits._replace(parts=WithLoss(traits.parts, "count"), reduce="stack"),
+    )
+    stateful = with_own_state(wrapped, lambda inner, population: first(population))
+    return stateful._replace(server_update=server_update)
+
+
+def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
+    """The model x in a broadcast."""
+    parts = algorithm.traits.broadcast
+    trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
+    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
+    whole: Any = jax.tree.structure(model.params)
+    for kind, tree in trees:
+        if kind == "model" and jax.tree.structure(tree) == whole:
+            return tree
+    reason = "its clients do not receive the whole global model, so that it has no loss there"
+    raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
