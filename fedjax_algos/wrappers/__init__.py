@@ -17,11 +17,10 @@ from fedjax_algos.wrappers.compression.compress import (
     compress,
 )
 from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
-from fedjax_algos.wrappers.compression.majority import majority
 from fedjax_algos.wrappers.compression.powersgd import powersgd
 from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
 from fedjax_algos.wrappers.compression.rotated import drive, eden
-from fedjax_algos.wrappers.compression.signs import scaled_sign, sparse_ternary
+from fedjax_algos.wrappers.compression.signs import majority, scaled_sign, sparse_ternary
 from fedjax_algos.wrappers.compression.sparse import randk, topk
 from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean

@@ -1,6 +1,7 @@
 """Claims of papers: what is read, what is checked, and the verdict."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -258,6 +259,19 @@ def test_wrong_values(tmp_path, text, message):
     path.with_suffix(".csv").write_text(header + text)
     with pytest.raises(ValueError, match=message):
         verdict(path)
+
+
+def test_a_paper_has_authors_and_a_subject_sources(tmp_path):
+    nobody = {"authors": "", "year": 0, "link": ""}
+    write_paper(tmp_path, "paper")
+    write_paper(tmp_path, "subject", sources=["A (2020)", "B (2021)"], **nobody)
+    found = [each.paper.source for each in read_claims(tmp_path)]
+    assert found == ["A. Author, 2024. <https://example.org>", "A (2020); B (2021)"]
+    for wrong in (nobody, {"link": ""}, {"sources": ["A (2020)"]}):
+        write_paper(tmp_path / "wrong", **wrong)
+        with pytest.raises(ValueError, match="needs either authors, year and link, or sources"):
+            read_claims(tmp_path / "wrong")
+        shutil.rmtree(tmp_path / "wrong")
 
 
 def test_claims_stand_in_the_order_of_the_paper(tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pytest
 from claim_files import running
 from claim_files.reading import PAPERS, read_claim
@@ -164,6 +165,32 @@ def test_programs_that_train_nothing_make_the_same_values_again(name):
     found = [[str(value) for value in row] for row in program.rows(running.Run(claim, (0,)))]
     with claim.csv.open() as file:
         assert [*csv.reader(file)][1:] == found
+
+
+def test_errors_of_codecs_are_those_of_their_formulas():
+    """One draw: the relative error of an entry's rounding varies by a few percent."""
+    folder = PAPERS / "compression"
+    errors = running.module_of(folder / "mean_errors.py")
+    errors.DRAWS = 1
+    expected = {"DRIVE": 0.5708, "rotated k-level": 13.46}
+    for name, codec in errors.ONE_BIT.items():
+        of_one, of_mean = errors.errors(codec, seed=7)
+        assert of_one == pytest.approx(expected[name], rel=0.1)
+        assert of_mean == pytest.approx(expected[name] / errors.CLIENTS, rel=0.1)
+
+
+def test_the_rate_of_least_squares_is_tuned_on_other_problems():
+    """And its minimum is where the mean gradient of all clients is 0."""
+    least = running.module_of(PAPERS / "compression" / "least_squares.py")
+    assert min(least.TUNING_SEEDS) >= 1000
+    a, b, best = least.problem_of(3)
+    gradients = np.einsum("cij,ci->cj", a, np.einsum("cij,j->ci", a, best) - b)
+    np.testing.assert_allclose(gradients.sum(0), 0, atol=1e-9)
+    assert np.abs(gradients).max() > 1  # clients differ
+    hessians = np.einsum("cij,cik->cjk", a, a) / least.ENTRIES
+    np.testing.assert_allclose(np.linalg.eigvalsh(hessians)[:, [0, -1]], [[1, 10]] * 10)
+    apart = {name: least.distances(f, (3,), [0.05], 40)[0, 0] for name, f in least.FEEDBACK.items()}
+    assert apart["top-1, EF21"][-1] < 1e-3 * apart["top-1"][-1]
 
 
 OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")

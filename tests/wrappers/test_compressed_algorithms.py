@@ -39,12 +39,12 @@ WRAPPERS = [
     "topk:fraction=0.3,feedback=ef",
     "topk:fraction=0.3,feedback=ef21",
     "randk:fraction=0.3,feedback=diana",
-    "eden:bits=2,direction=down",
-    "qsgd:levels=7,direction=down",
-    "topk:fraction=0.3,direction=down,feedback=ef21",
     "powersgd:rank=1,min_rate=1,feedback=ef",
     "majority",
     "fetchsgd:size=0.5",
+    "eden:bits=2,direction=down",
+    "qsgd:levels=7,direction=down",
+    "topk:fraction=0.3,direction=down,feedback=ef21",
 ]
 TWICE, CHOICE = "its clients send twice in a round", "its clients choose what they train"
 SEVERAL = "its clients send several vectors, whose scales differ; leave .* out"
@@ -60,12 +60,12 @@ REFUSED = {
     },
 }
 REFUSED["diana"] = REFUSED["ef21"]
-REFUSED_DOWNWARDS = dict.fromkeys(("mime", "mimemom"), "the server sends twice in a round")
 REFUSED["fetchsgd"] = REFUSED["majority"] = {
     **REFUSED["ef"],
     "fedlga": "its server compares the updates with each other",
     **dict.fromkeys(("scaffold", "fedgbo", "mfl", "mimelite", "mimexlite", "mimelitemom"), SEVERAL),
 }
+REFUSED_DOWNWARDS = dict.fromkeys(("mime", "mimemom"), "the server sends twice in a round")
 
 
 def uniform(case):
@@ -115,7 +115,8 @@ def test_operations_of_every_wrapper_are_counted():
         first = one_round(dispatches_of(TOY.data, LOCAL, SETS), 0)
         return fa.count_flops(algorithm, state, TOY.data).of(first).sum()
 
-    assert all(flops(wrap(bare, spec)) > flops(bare) for spec in WRAPPERS)
+    upwards = [spec for spec in WRAPPERS if "direction=down" not in spec]
+    assert all(flops(wrap(bare, spec)) > flops(bare) for spec in upwards)
 
 
 @pytest.mark.parametrize("upload", ["model", "gradient"])
@@ -238,10 +239,7 @@ def test_random_keys_arrive_on_the_virtual_clock(slots, devices, given):
     assert np.any(expected)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    ["topk:fraction=0.3,feedback=ef", "cast:dtype=float8_e4m3fn", "qsgd:levels=7,direction=down"],
-)
+@pytest.mark.parametrize("spec", ["topk:fraction=0.3,feedback=ef", "cast:dtype=float8_e4m3fn"])
 def test_compression_on_the_virtual_clock(spec, given):
     """One dispatch after another is the same as four in a wave; float8 has no infinity."""
     bare, data, plain = given
@@ -251,8 +249,9 @@ def test_compression_on_the_virtual_clock(spec, given):
     assert np.any(ends[0].server.params["x"] != plain)
 
 
-def test_rows_of_an_algorithm_and_of_its_codec_on_the_virtual_clock():
-    algorithm = wrap(algorithms["scaffold"](TOY.problem, LOCAL), "topk:fraction=0.3,feedback=ef")
+@pytest.mark.parametrize("spec", ["topk:fraction=0.3,feedback=ef", "qsgd:levels=7,direction=down"])
+def test_rows_of_an_algorithm_and_broadcasts_on_the_virtual_clock(spec):
+    algorithm = wrap(algorithms["scaffold"](TOY.problem, LOCAL), spec)
     ends = [run_async(algorithm, TOY.data, slots) for slots in (1, 4)]
     chex.assert_trees_all_equal(ends[0][:3], ends[1][:3])
     assert all(np.any(leaf) for leaf in jax.tree.leaves(ends[0].clients))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import LAYOUTS, dispatches_of, one_round, stored
+from helpers import LAYOUTS, dispatches_of, one_round, small_network, stored
 from wrapper_helpers import LOCAL, rounds_of, sends
 
 import fedjax_algos as fa
@@ -121,3 +121,14 @@ def test_an_update_that_is_not_finite_is_left_out():
     assert (state.excluded.number, state.excluded.client) == (1, 1)
     assert np.isfinite(state.server.params["x"]).all()
     assert np.any(state.server.params["x"])
+
+
+def test_an_engine_consumes_the_tables_and_broadcasts_of_fewer_leaves_are_encoded():
+    toy, sets = small_network(), [(0, 1), (3, 0)]
+    bare = fa.algorithms.fedrep(toy.problem, LOCAL, head="out*")
+    engine = fa.make_engine(fa.wrappers.wrap(bare, "fetchsgd:size=0.5+qsgd:direction=down"))
+    state = engine.init(0, fa.Population(4, 2, 17))
+    dispatches = dispatches_of(toy.data, LOCAL, sets)
+    for index in range(len(sets)):
+        state, _ = engine.round(state, toy.data, one_round(dispatches, index))
+    assert np.any(state.server.inner.own.error)

@@ -9,7 +9,7 @@ from wrapper_helpers import rounds_of, sends
 
 import fedjax_algos as fa
 from fedjax_algos.core.trees import sent_bytes
-from fedjax_algos.wrappers.compression.majority import sign_codec
+from fedjax_algos.wrappers.compression.signs import sign_codec
 
 V = np.array([[3, -1, 0.5, -4, 2], [1, 2, -0.5, -1, 3], [-2, -3, -1, -2, 1], [1e-3, 5, -9, 1, 4]])
 

@@ -14,12 +14,13 @@ from fedjax_algos.core.reprs import printable
 WIDTH = 100
 FEW = 6  # checks that are all on the page
 ABOUT = (
-    "Every table and figure with results of the four papers, and what the simulator shows of it. A "
-    "verdict follows from the numbers, by the rules of [the README of the "
-    "claims](../experiments/papers/README.md): an order holds if it is there with 95% confidence "
-    "on paired seeds, whose number was fixed before the run. What was trained on other data, with "
-    "another model or in a smaller setting than the paper's names these stand-ins, and is not "
-    "called reproduced. Claims that train nothing (counts, costs, plans) are counted apart."
+    "Every table and figure with results of the four papers, claims about compression from several "
+    "sources, and what the simulator shows of them. A verdict follows from the numbers, by the "
+    "rules of [the README of the claims](../experiments/papers/README.md): an order holds if it is "
+    "there with 95% confidence on paired seeds, whose number was fixed before the run. What was "
+    "trained on other data, with another model or in a smaller setting than the paper's names "
+    "these stand-ins, and is not called reproduced. Claims that train nothing (counts, costs, "
+    "plans) are counted apart."
 )
 CELLS = (
     "Cells of the tables: the mean over seeds ± half its 95% interval here, and after a bar the "
@@ -91,7 +92,7 @@ def overview_page(papers: Sequence[PaperClaims]) -> str:
     for each in papers:
         paper, page = each.paper, f"claims/{each.paper.name}.md"
         blocks.append(f"## {paper.title}")
-        blocks.append(f"{paper.authors}, {paper.year}. <{paper.link}> ([numbers]({page}))")
+        blocks.append(f"{paper.source} ([numbers]({page}))")
         lines = ["| item | claim | seen on | verdict |", "| --- | --- | --- | --- |"]
         for judged in each.claims:
             claim = judged.claim

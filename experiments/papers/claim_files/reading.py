@@ -19,9 +19,11 @@ _CHECKS = {
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: what its tables and figures show, by their names.
+    """A paper, or a subject with several sources: what its tables and figures show, by their names.
 
     Attributes:
+      authors, year, link: of a paper.
+      sources: of a subject, which has no authors.
       with_results: what each table and figure with results shows.
       without_results: why there is nothing to check in the others.
       without_claim: results that no claim covers, and why.
@@ -29,10 +31,11 @@ class Paper:
 
     path: Path
     title: str
-    authors: str
-    year: int
-    link: str
     with_results: Mapping[str, str]
+    authors: str = ""
+    year: int = 0
+    link: str = ""
+    sources: Sequence[str] = ()
     without_results: Mapping[str, str] = field(default_factory=dict)
     without_claim: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,6 +43,11 @@ class Paper:
     def name(self) -> str:
         """The folder's."""
         return self.path.parent.name
+
+    @property
+    def source(self) -> str:
+        """Who claims it, as Markdown."""
+        return "; ".join(self.sources) or f"{self.authors}, {self.year}. <{self.link}>"
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,16 @@ class Claim:
 
 
 def read_paper(path: Path) -> Paper:
-    """Reads `paper.toml`."""
-    return Paper(path=path, **_read(path, Paper))
+    """Reads `paper.toml`.
+
+    Raises:
+      ValueError: for an unknown key, and if there is not one kind of source.
+    """
+    paper = Paper(path=path, **_read(path, Paper))
+    given = [bool(each) for each in (paper.authors, paper.year, paper.link)]
+    if not (all(given) or paper.sources) or (any(given) and paper.sources):
+        raise ValueError(f"{path} needs either authors, year and link, or sources")
+    return paper
 
 
 def read_claim(path: Path) -> Claim:

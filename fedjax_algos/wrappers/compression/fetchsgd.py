@@ -12,9 +12,14 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedjax_algos.core import Algorithm, Key
-from fedjax_algos.core.algorithm import VECTORS, as_sent, join_update, kinds, split_update
+from fedjax_algos.core.algorithm import as_sent
 from fedjax_algos.core.options import Count, Decay
-from fedjax_algos.wrappers.compression.feedback import with_server_memory
+from fedjax_algos.wrappers.compression.feedback import (
+    changes_of,
+    vectors_of,
+    with_server_memory,
+    with_vectors,
+)
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
 from fedjax_algos.wrappers.mean import weighted_mean
 from fedjax_algos.wrappers.registry import wrappers
@@ -107,15 +112,14 @@ def fetchsgd(
         return table_of(ravel_pytree(tree)[0].astype(jnp.float32))
 
     def first(inner, population):
-        zeros = jnp.zeros_like(encoded(traits.like(inner.params)))
-        return Memory(zeros, zeros)
+        table = encoded(traits.like(inner.params))
+        return Memory(*(jnp.zeros_like(table) for _ in Memory._fields))
 
     def client_update(broadcast, row, data, dispatch, key):
         row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        trees = split_update(traits.parts, algorithm.decode(message))
-        each = zip(kinds(traits.parts), trees, strict=True)
-        tables = [encoded(tree) if kind in VECTORS else tree for kind, tree in each]
-        return row, join_update(traits.parts, tables), report
+        update = algorithm.decode(message)
+        tables = [encoded(tree) for tree in vectors_of(traits.parts, update)]
+        return row, with_vectors(traits.parts, update, tables), report
 
     def estimate(server, stack, count):
         (tables,), (weights,) = arrived(wrapped, stack)
@@ -132,10 +136,9 @@ def fetchsgd(
             memory = Memory(*(jnp.where(table == 0, each, 0) for each in (velocity, error)))
         return [restored(found.astype(flat.dtype))], memory
 
-    parts = jax.tree.map(lambda kind: "vector" if kind in VECTORS else kind, traits.parts)
     wrapped = algorithm._replace(
         client_update=client_update,
         decode=as_sent,
-        traits=traits._replace(parts=parts, like=lambda params: encoded(traits.like(params))),
+        traits=traits._replace(parts=changes_of(traits.parts)),
     )
     return with_server_memory(name, wrapped, first, estimate)
