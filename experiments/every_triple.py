@@ -1,11 +1,13 @@
 """Every triple of an algorithm and two of its settings in a run, against the algorithm's plain run.
 
 The settings are the layout, devices, place of client state, place of examples, wrapper, what is
-done with non-finite updates, and holes in cohorts. For each algorithm every two values of them
-stand together in at least one run of three rounds in float64, and every three values in a run of
-some algorithm. (The clients of some read the examples of all others, which must be in memory.)
-Its server state, its client rows and the rows of its metrics must be those of the plain run:
-without layouts and wrappers, on one device, with everything in memory, and with the same holes.
+done with non-finite updates, and cohorts, with samplers and failures that leave holes in them. For
+each algorithm every two values of them stand together in at least one run of three rounds in
+float64, and every three values in a run of some algorithm. (The clients of some read the examples
+of all others, which must be in memory.) Its server state, its client rows and the rows of its
+metrics must be those of the plain run: without layouts and wrappers, on one device, with everything
+in memory, and with the same cohorts. Algorithms whose clients keep state must refuse cohorts with a
+client that is in them twice.
 
 COMMAND   python experiments/every_triple.py
 EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end
@@ -23,10 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_algos as fa
+from fedjax_algos.asynchrony import late, simulated
+from fedjax_algos.core.algorithm import stateless
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.participation import independent, uniform
+from fedjax_algos.participation import (
+    by_client,
+    clustered_by_size,
+    independent,
+    on_off,
+    poisson,
+    uniform,
+)
 
 AXES = {
     "layout": ["sequential", "vmapped", 2],
@@ -35,7 +46,7 @@ AXES = {
     "examples": ["in memory", "sharded", "stored"],
     "wrapper": ["none", "identity", "mean"],
     "non_finite": ["exclude", "keep"],
-    "holes": [False, True],
+    "cohorts": ["uniform", "empty slots", "poisson", "on and off", "twice"],
 }
 OPTIONS = {  # of algorithms whose defaults do not fit a small network
     "fedrep": {"head": "out*"},
@@ -98,7 +109,14 @@ def leave_empty(seed, rounds, num_clients, cohort_size):
 
 
 leave_empty.may_leave_empty = True
-HOLES = {"sampler": leave_empty, "failures": independent(probability=0.3)}
+SLOW = late(seconds=2.0, system=simulated(speeds="exponential", seconds_per_step=0.5, dropout=0.2))
+COHORTS = {
+    "uniform": {},
+    "empty slots": {"sampler": leave_empty, "failures": independent(probability=0.3)},
+    "poisson": {"sampler": poisson(mean=2.5), "failures": by_client(median=0.3)},
+    "on and off": {"sampler": on_off(leave=0.3, join=0.5), "failures": SLOW},
+    "twice": {"sampler": clustered_by_size()},
+}
 
 
 def train(algorithm, settings, folder=None):
@@ -118,8 +136,8 @@ def train(algorithm, settings, folder=None):
         examples="sharded" if settings["examples"] == "sharded" else "replicated",
         non_finite=settings["non_finite"],
     )
-    holes = HOLES if settings["holes"] else {}
-    state, rows = fa.simulate(engine, data, cohort_size=4, rounds=3, eval_every=1, seed=1, **holes)
+    options = {"cohort_size": 4, "rounds": 3, "eval_every": 1, "seed": 1}
+    state, rows = fa.simulate(engine, data, **options, **COHORTS[settings["cohorts"]])
     for row in rows:
         for column in ("wall_seconds", "excluded_updates"):  # with "keep", none are excluded
             row.pop(column, None)
@@ -141,9 +159,10 @@ def build(name):
 
 
 @functools.cache
-def train_plainly(name, holes):
+def train_plainly(name, cohorts):
     """The results of an algorithm in the simplest settings."""
-    return train(build(name), {axis: values[0] for axis, values in AXES.items()} | {"holes": holes})
+    plain = {axis: values[0] for axis, values in AXES.items()}
+    return train(build(name), plain | {"cohorts": cohorts})
 
 
 def check(name, rows, folder):
@@ -153,10 +172,13 @@ def check(name, rows, folder):
         wrapper = settings["wrapper"]
         try:
             algorithm = bare if wrapper == "none" else getattr(fa.wrappers, wrapper)(bare)
-            if differ(train(algorithm, settings, folder), train_plainly(name, settings["holes"])):
+            if differ(train(algorithm, settings, folder), train_plainly(name, settings["cohorts"])):
                 wrong.append(settings)
         except ValueError as error:
-            if wrapper != "mean" or REFUSED.get(name, "nothing") not in str(error):
+            of_wrapper = wrapper == "mean" and REFUSED.get(name, "nothing") in str(error)
+            keeping = settings["cohorts"] == "twice" and bare.client_init is not stateless
+            of_cohorts = keeping and "is twice in the cohort" in str(error)
+            if not (of_wrapper or of_cohorts):
                 wrong.append(settings | {"error": str(error)})
     return wrong
 

@@ -112,8 +112,13 @@ def run(
                     **tested,
                 )
             for seed, result in results.items():
-                counted = partial(_ended, experiment, result.plan)
-                end(label, seed, result.state, histories[seed][-1], counted)
+                end(
+                    label,
+                    seed,
+                    result.state,
+                    histories[seed][-1],
+                    partial(_ended, experiment, result.plan),
+                )
             if (first := next(iter(seeds))) in results:
                 experiment.plans[label] = results[first].plan
         else:
