@@ -20,7 +20,9 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     """Draws the distribution over clients of their accuracy and dispatches to a file.
 
     Each line is a quantile function: at the share s of clients, the value that this share does not
-    exceed. It is the mean over seeds of those of each seed. Equal clients give a level line.
+    exceed. It is the mean over seeds of those of each seed. Equal clients give a level line. Where
+    a seed has no values, such as dispatches of cohorts that are chosen among candidates, there is
+    none.
 
     Args:
       rows: those of `clients.csv`, with `method`, `seed`, `accuracy` and `participations`.
@@ -42,7 +44,10 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
         for axes, column, title in zip(panels, ("accuracy", "participations"), titles, strict=True):
             for label, by_seed in runs.items():
                 own = [np.array([row[column] for row in rows], float) for rows in by_seed.values()]
-                found = [np.quantile(each[~np.isnan(each)], shares) for each in own]
+                known = [each[~np.isnan(each)] for each in own]
+                if not all(map(len, known)):
+                    continue
+                found = [np.quantile(each, shares) for each in known]
                 look_of = {"color": styles[label].colour, "linestyle": styles[label].line}
                 text = printable(names[label], shared.MAX_CHARACTERS)
                 width = 1.6 * look.lines
