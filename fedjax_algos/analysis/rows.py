@@ -40,7 +40,8 @@ def metrics_row(
       arrivals: number of updates that have arrived; None in a synchronous run.
       lost: number of dispatches whose update did not arrive; None in rounds without failures.
       excluded_updates: number of updates that were not finite and left out; None if they are kept.
-      participation_gini: the Gini coefficient of the clients' numbers of dispatches.
+      participation_gini: the Gini coefficient of the clients' numbers of dispatches; None if
+        cohorts are chosen among candidates, because the host does not know who is.
     """
     row = {
         "round": round_number,

@@ -20,8 +20,9 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     """Draws the distribution over clients of their accuracy and dispatches to a file.
 
     Each line is a quantile function: at the share s of clients, the value that this share does not
-    exceed. It is the mean over seeds of those of each seed. Equal clients give a level line. A
-    method whose dispatches are not known has no line of them.
+    exceed. It is the mean over seeds of those of each seed. Equal clients give a level line. Where
+    a seed has no values, such as dispatches of cohorts that are chosen among candidates, there is
+    none.
 
     Args:
       rows: those of `clients.csv`, with `method`, `seed`, `accuracy` and `participations`.
@@ -44,12 +45,13 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
             for label, by_seed in runs.items():
                 own = [np.array([row[column] for row in rows], float) for rows in by_seed.values()]
                 known = [each[~np.isnan(each)] for each in own]
-                found = [np.quantile(each, shares) for each in known if each.size]
+                if not all(map(len, known)):
+                    continue
+                found = [np.quantile(each, shares) for each in known]
                 look_of = {"color": styles[label].colour, "linestyle": styles[label].line}
                 text = printable(names[label], shared.MAX_CHARACTERS)
                 width = 1.6 * look.lines
-                line = np.mean(found, 0) if found else np.full(_POINTS, np.nan)
-                axes.plot(shares, line, label=text, linewidth=width, **look_of)
+                axes.plot(shares, np.mean(found, 0), label=text, linewidth=width, **look_of)
             axes.set(xlabel="share of clients, from the lowest value", xlim=(0, 1))
             axes.set(ylabel=column, ylim=(0, 1) if column == "accuracy" else (0, None))
             axes.grid(alpha=0.25)

@@ -108,3 +108,6 @@ def test_lines_of_clients_are_means_of_quantile_functions(tmp_path, monkeypatch)
     np.testing.assert_allclose(y, 0.35 + 0.55 * x)  # from .3 and .4 to .9
     x, y = drawn["participations"]["q-FedAvg"].get_data()
     np.testing.assert_allclose(y, 2 * x)
+    unknown = [row | {"participations": np.nan} for row in CLIENTS]  # of a choice among candidates
+    plot_clients(unknown, tmp_path / "a.png")
+    assert drawn["participations"] == {}
