@@ -23,6 +23,7 @@ from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.core.files import require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
+from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
@@ -131,7 +132,7 @@ def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
     rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
-    write_table(folder.path / "clients.csv", rows)
+    only_first(write_table)(folder.path / "clients.csv", rows)
     return rows
 
 

@@ -31,7 +31,8 @@ from fedjax_algos.core.files import (
 )  # fmt: skip
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
+from fedjax_algos.engine.placed.processes import from_first, only_first
+from fedjax_algos.runs.identity import OtherRunError, differences, off_grid, warn_of_devices
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.model_file import save_model
 
@@ -45,7 +46,10 @@ _MAX_DIGITS = 300  # of a number that fits into a float
 
 
 class ResultsFolder:
-    """The results folder of a comparison or a sweep, while it is written; see `open_folder`."""
+    """The results folder of a comparison or a sweep, while it is written; see `open_folder`.
+
+    Process 0 alone reads and writes it, and tells the others what it has read.
+    """
 
     def __init__(self, path: Path, every: float, keep: int):
         self.path, self.every, self.keep = path, every, keep
@@ -57,6 +61,7 @@ class ResultsFolder:
         return describe(self, path=str(self.path), methods=len(self.names))
 
     @property
+    @from_first
     def configuration(self) -> dict[str, Any] | None:
         """The content of `config.json`, whose checksum is compared; None before `begin`."""
         content = read_configuration(self.path)
@@ -88,7 +93,11 @@ class ResultsFolder:
             label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
             for number, label in enumerate(configuration["methods"], 1)
         }
-        earlier = self.configuration
+        return self._begin(self.configuration, configuration, extends)
+
+    @from_first
+    def _begin(self, earlier, configuration, extends):
+        """Of `begin`, what reads and writes."""
         if earlier is None:
             self._write(configuration)
             for name in self.names.values():
@@ -124,17 +133,20 @@ class ResultsFolder:
         content = configuration | {"runs": self.names, "complete": complete}
         write_json(self.path / "config.json", content)
 
+    @only_first
     def add_row(self, row: Row) -> None:
         """Writes a row, with `method` and `seed`, to the table of its run."""
         rows = self.rows.setdefault((row["method"], row["seed"]), [])
         rows.append(row)
         write_table(self._of_run(row["method"], row["seed"]) / "metrics.csv", rows)
 
+    @only_first
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, the `client_rows` of this run."""
         folder = self._of_run(rows[0]["method"], rows[0]["seed"])
         write_table(folder / "clients.csv", rows)
 
+    @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes the last model of a run, and the checksums that mark that the run has ended."""
         folder = self._of_run(label, seed)
@@ -143,6 +155,7 @@ class ResultsFolder:
         if not self.extends:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
+    @from_first
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """The rows of a run that has ended, in this process or an earlier one; else None."""
         folder = self._of_run(label, seed)
@@ -150,7 +163,7 @@ class ResultsFolder:
             return None
         fix = f"remove the folder {str(folder)!r}, and the run is computed again"
         check_sums(folder, _OF_RUN, fix)
-        return self.rows_in(label, seed, "metrics.csv")
+        return self._rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved: all, those of a method, or one."""
@@ -160,6 +173,7 @@ class ResultsFolder:
         alone = seed is not None  # its last model is written at once, which is enough
         return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
 
+    @from_first
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes what only runs that go on need."""
         self._write(configuration, complete=True)
@@ -169,6 +183,9 @@ class ResultsFolder:
 
     def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
         """The rows of a table of a run, "metrics.csv" or "clients.csv"."""
+        return from_first(self._rows_in)(label, seed, name)
+
+    def _rows_in(self, label, seed, name):
         folder = self._of_run(label, seed)
         rows = read_rows(folder / name)
         for row in rows:
@@ -198,6 +215,14 @@ def open_folder(
 
     `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end.
     """
+    with contextlib.ExitStack() as opened:
+        path = from_first(lambda: opened.enter_context(_locked(out, default, resume=resume)))()
+        yield ResultsFolder(path, every, keep)
+
+
+@contextlib.contextmanager
+def _locked(out: str | None, default: str, *, resume: bool) -> Iterator[Path]:
+    """The folder of `open_folder`, in process 0."""
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
     with writing(Path(out or "results")):
@@ -221,7 +246,7 @@ def open_folder(
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
             fix = f"name another folder or remove it{hint}"
             raise ValueError(f"out={str(path)!r} is not empty; {fix}")
-        yield ResultsFolder(path, every, keep)
+        yield path
     finally:
         _unlock(lock, path, made | ({path} if out is None else set()), had_lock)
 
@@ -290,7 +315,8 @@ def _check_same(
 ) -> bool:
     """Whether the runs of now are those of a folder with more rounds; OtherRunError for others."""
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
-    settings, own = earlier["settings"], configuration["settings"]
+    settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
+    settings = settings | {"devices": None}
     before, rounds = settings.get("rounds"), own.get("rounds")
     lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
     longer = extends and isinstance(before, int) and rounds is not None and before < rounds
@@ -306,6 +332,8 @@ def _check_same(
     if packages[0] != packages[1]:
         told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
         warnings.warn(f"{told}, which may round differently", stacklevel=4)
+    layouts = [each["layout"] or each["settings"] for each in (earlier, configuration)]
+    warn_of_devices(str(path), *(each.get("devices") for each in layouts))
     return longer
 
 
