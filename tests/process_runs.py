@@ -68,12 +68,13 @@ def run_in_rounds(numbers, toy, name, folder):
     counts, examples = toy.data.counts(), jax.device_get(toy.data.examples)
     rows = np.split(np.asarray(toy.data.indices), np.cumsum(counts)[:-1])
     stored = fa.data.StoredData(source_of(examples, fa.Partition.of(rows), list("abcd")))
-    places = {"devices": {}, "sharded": {"examples": "sharded"}}
+    places = {"devices": {}}
     if name == "scaffold":
         kept = {"host": "host", "disk": fa.RowsOnDisk(folder / "rows")}
         places |= {place: {"client_state": value} for place, value in kept.items()}
-    if 2 % jax.process_count() == 0:
-        places["two devices"] = {"devices": 2}
+        places["sharded"] = {"examples": "sharded"}
+        if jax.process_count() <= 2:
+            places["two devices"] = {"devices": 2}
 
     def run(kind, data=toy.data, rounds=4, **options):
         state, history = fa.simulate(own, data, rounds=rounds, test=TEST, **ROUNDS, **options)

@@ -27,7 +27,7 @@ _SCHEDULERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
 )
 # prints the last line of its input at the end of this, which comes also with that of the process
-_LAST_LINE = 'while read -r line; do last=$line; done; [ -z "$last" ] || echo "$last" >&2'
+_LAST_LINE = 'while read -r line; do last=$line; done; [ -z "$last" ] || printf "%s\\n" "$last" >&2'
 _watcher: list[subprocess.Popen] = []  # that prints; empty in a process that is alone
 
 
@@ -77,7 +77,8 @@ def joined(place: Place | None) -> Iterator[None]:
         yield
         return
     command = ["/bin/sh", "-c", _LAST_LINE]
-    _watcher[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)]
+    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    _watcher[:] = [subprocess.Popen(command, **streams, start_new_session=True)]
     where = place.coordinator or "the address of the scheduler"
     least = f"at least one of the {place.processes} did not come to {where}"
     fix = f"start each of --process 0 to {place.processes - 1} once, with the same --processes"

@@ -38,7 +38,7 @@ def start(number, words_of, folder):
     return processes
 
 
-def ended(processes, folder, seconds=300):
+def ended(processes, folder, seconds=600):
     """Their exit codes; all are ended if one does not end."""
     try:
         return [process.wait(timeout=seconds) for process in processes]
@@ -121,7 +121,7 @@ def test_a_process_that_is_killed_and_others_that_do_not_fit(tmp_path):
 
     alone = [sys.executable, "-m", "fedjax_algos", *given.split(), "--resume"]
     alone[alone.index("--devices") + 1] = "1"
-    done = subprocess.run(alone, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(alone, capture_output=True, text=True, check=True, timeout=600)
     assert "is of 2 device(s), and the run goes on with 1" in done.stderr
     with (out / "metrics.csv").open(newline="") as file:
         rounds = [int(row["round"]) for row in csv.DictReader(file)]
