@@ -81,7 +81,7 @@ def test_the_numbers_of_one_process(number, names, of_one, tmp_path):
     for numbers in map(dict, files):
         assert numbers.keys() == expected.keys()
         for name, value in expected.items():
-            close = 0 if EXACT.search(name) else 1e-5
+            close = 0 if EXACT.search(name) else 1e-6
             np.testing.assert_allclose(numbers[name], value, rtol=close, atol=close, err_msg=name)
             np.testing.assert_array_equal(numbers[name], files[0][name], err_msg=name)
         for name in numbers:  # a run that was cut in two
