@@ -1,20 +1,22 @@
 """Kills runs at random moments, resumes them until they end, and compares all that they wrote.
 
-Three commands: rounds with client rows on the host (SCAFFOLD), the virtual clock (FedCompass, two
-seeds), and a sweep. Each is run once to its end; then it is killed with SIGKILL at random moments,
+Four commands: rounds with client rows on the host (SCAFFOLD), the virtual clock (FedCompass, two
+seeds), a sweep, and rounds in two processes, of which one is killed and the other one has to end
+within a minute. Each is run once to its end; then it is killed with SIGKILL at random moments,
 between the start of the process and the time that the whole run took, and resumed, until it has
 been killed so often, at least once after its first checkpoint, and has ended. The last models and
 the rows of metrics, without the wall time, must be those of the uninterrupted run in all digits,
 and every row must be there once.
 
 COMMAND   python experiments/kill_and_resume.py --kills 20
-EXPECTED  three lines that end in "0 of ... rows and 0 of ... arrays differ"
-TIME      about eleven minutes on two CPU cores; with --kills 1 --only rounds one minute
+EXPECTED  four lines that end in "0 of ... rows and 0 of ... arrays differ"
+TIME      about a quarter of an hour on two CPU cores; with --kills 1 --only rounds one minute
 """
 
 import argparse
 import csv
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,12 +30,42 @@ COMMANDS = {
     "rounds": "run scaffold --client-state host --rounds 80 --cohort 5 --seeds 2",
     "virtual clock": "run fedcompass --seconds 400 --evaluations 25 --seeds 2,4",
     "sweep": "sweep fedprox --grid mu=0.1,0.5 --rounds 100 --cohort 5 --seeds 2 --devices 2",
+    "processes": "run scaffold --rounds 60 --cohort 4 --seeds 2 --devices 2 --processes 2",
 }
+SECONDS = 60  # within which a process ends after another one was killed
 
 
 def start(arguments, folder):
+    """The processes of a command, each with a file of what it says."""
     command = [sys.executable, "-m", "fedjax_algos", *arguments, "--out", str(folder), "--resume"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if "--processes" not in arguments:
+        return [started(command)]
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        command += ["--coordinator", f"localhost:{probe.getsockname()[1]}"]
+    return [started([*command, "--process", number]) for number in "01"]
+
+
+def started(command):
+    said = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+    process.said = said
+    return process
+
+
+def check_ended(processes):
+    """Fails with what a process said that has not ended well."""
+    for process in processes:
+        if process.wait():
+            process.said.seek(0)
+            sys.exit(process.said.read())
+
+
+def kill_one(processes, rng):
+    """Kills one of the processes; the others have to end by themselves."""
+    rng.choice(processes).kill()
+    for process in processes:
+        process.wait(SECONDS)
 
 
 def written(folder):
@@ -64,21 +96,19 @@ def differences(one, other):
 def kill_and_resume(arguments, scratch, kills, rng):
     """A line that says what was done, and whether all was equal."""
     began = time.perf_counter()
-    process = start(arguments, scratch / "whole")
-    assert process.wait() == 0, process.stderr.read()
+    check_ended(start(arguments, scratch / "whole"))
     seconds = time.perf_counter() - began
     killed = useful = 0
     while True:
-        process = start(arguments, scratch / "killed")
+        processes = start(arguments, scratch / "killed")
         try:
-            process.wait(rng.uniform(0, seconds) if killed < kills or not useful else None)
+            processes[0].wait(rng.uniform(0, seconds) if killed < kills or not useful else None)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            kill_one(processes, rng)
             killed += 1
             useful += any((scratch / "killed").glob("runs/**/checkpoints/*"))
             continue
-        assert process.returncode == 0, process.stderr.read()
+        check_ended(processes)
         if killed >= kills and useful:
             break
         number = len(list(scratch.glob("ended-*")))
@@ -97,7 +127,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=COMMANDS, help="one of the three commands")
+    parser.add_argument("--only", choices=COMMANDS, help="one of the four commands")
     options = parser.parse_args()
     equal = True
     chosen = [options.only] if options.only else list(COMMANDS)

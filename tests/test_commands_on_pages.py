@@ -39,6 +39,8 @@ NOT_RUN = {
     "fedjax-algos compare fedavg scaffold --track wandb": "needs the package wandb",
     "wandb sync": "needs a network",
     "srun": "needs Slurm and several hosts",
+    "mpirun": "needs MPI",
+    "fedjax-algos compare fedavg scaffold --devices 4": "needs two processes; test_processes.py",
     "python benchmarks": "takes minutes",
     "fedjax-algos run fedavg --dataset 'image_folder:DATA": "needs images; test_image_folder.py",
     "fedjax-algos run fedhbm --dataset gldv2:DATA": "needs 500 GB; test_image_folder.py",

@@ -17,6 +17,7 @@ from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.exchange import draw, initialised_row, read_row, shared_of
 from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.processes import gathered
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
 from fedjax_algos.models.outputs import LabelCheck
@@ -186,7 +187,7 @@ def make_evaluate_own(
         require(given, f"num_steps={num_steps} need examples; give train")
         data, trains = one_copy(data), train is not None
         (device,) = data.offsets.devices()
-        rows, shared = state.clients, jax.device_put(state._replace(clients=()), device)
+        rows, shared = state.clients, jax.device_put(gathered(state._replace(clients=())), device)
         if algorithm.personal is None and not trains:
             return evaluate_common(shared.model, data)
         steps = np.zeros(data.num_clients, np.int32)
@@ -224,7 +225,7 @@ def _data_check(problem):
 def _pieces(rows, num_clients, device):
     """(ids of clients, their rows), of equal shapes; id num_clients pads the last piece."""
     if not isinstance(rows, RowTable):
-        yield np.arange(num_clients, dtype=np.int32), jax.device_put(rows, device)
+        yield np.arange(num_clients, dtype=np.int32), jax.device_put(gathered(rows), device)
         return
     size = min(num_clients, _MAX_ROWS)
     for start in range(0, num_clients, size):

@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import Path
 
 import click
+import jax
 
 from fedjax_algos import importing
+from fedjax_algos.cli import processes
 from fedjax_algos.cli.costs import costs
 from fedjax_algos.cli.environment import forget_folder, way_on
 from fedjax_algos.cli.options import Commands
@@ -33,8 +35,9 @@ from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import is_own, own_places
 from fedjax_algos.core.reprs import printable
+from fedjax_algos.engine.placed.processes import FirstProcessError, is_first
 from fedjax_algos.runs.identity import OtherRunError
-from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
+from fedjax_algos.runs.saving.interruption import Interrupted, end_at_once, interruption
 
 _PACKAGE = Path(__file__).parents[1]
 _MAX_CHARACTERS = 2000  # of an error
@@ -95,9 +98,14 @@ def _run(given: list[str]) -> None:
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
     except Exception as error:
-        check_interruption()  # a library may have turned the signal into an error of its own
+        if (number := interruption()) is not None:  # which a library has turned into an error
+            raise Interrupted(number) from None
         frames = traceback.extract_tb(error.__traceback__)
         files = [Path(frame.filename) for frame in frames]
+        if isinstance(error, FirstProcessError):  # which process 0 prints
+            sys.exit(2)
+        if isinstance(error, jax.errors.JaxRuntimeError) and processes.name():
+            processes.end_after_loss(error)
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
             _fail(*parts)
@@ -117,10 +125,12 @@ def _run(given: list[str]) -> None:
 def _say_interrupted(given: Sequence[str], number: int) -> None:
     """The line of an interruption, also in a handler, which may have stopped another output."""
     with contextlib.suppress(OSError, RuntimeError):
+        if not is_first():
+            return
         click.echo(f"interrupted ({signal.Signals(number).name}); {way_on(given)}", err=True)
 
 
 def _fail(*lines: str, code: int = 2) -> None:
     shown = [printable(" ".join(line.split()), longest=_MAX_CHARACTERS) for line in lines]
-    click.echo("error: " + "\n  ".join(shown), err=True)
+    click.echo(f"error: {processes.name()}" + "\n  ".join(shown), err=True)
     sys.exit(code)

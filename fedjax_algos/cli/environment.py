@@ -16,14 +16,16 @@ import jax
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.cli import processes
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.cli.progress import RunProgress, show_progress
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import written
+from fedjax_algos.core.files import require, written
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.placed.devices import usable_cores
+from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.runs import results
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import DivergenceWarning
@@ -62,15 +64,17 @@ class Training:
         longer = self.folder.begin(self.record, extends=extends)
         if longer is not None:
             self.progress.note(longer)
-        if self.folder.is_complete:
+        processes.say_if_lost(way_on(click.get_current_context().obj or ()))
+        complete = self.folder.is_complete
+        if complete:
             click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")
-        return not self.folder.is_complete
+        return not complete
 
     def join(self, rows: list[Row]) -> list[Row]:
         """The rows of all shares; none, and a line, if some of their runs have not ended."""
         if self.folder.share is None:
             return rows
-        if missing := missing_runs(self.folder.path, self.record):
+        if missing := from_first(missing_runs)(self.folder.path, self.record):
             self.say_left(missing)
             return []
         runs = itertools.product(self.folder.names, self.record["settings"]["seeds"])
@@ -83,6 +87,7 @@ class Training:
         click.echo(f"share {share} of {path} has ended; the last share to end writes the results")
         click.echo(f"not ended yet: {left}")
 
+    @from_first
     def write(
         self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
     ) -> None:
@@ -117,14 +122,21 @@ def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
     texts["share"] = values["share"]
     given = values_of(options(open_folder), texts)
+    place = processes.place_of(**values_of(options(processes.place_of), values))
+    number = 1 if place is None else place.processes
+    fix = f"give a multiple of {number}"
+    even = (devices or 0) % number == 0
+    require(even, f"devices={devices} do not divide over {number} processes; {fix}")
+    _start_jax(devices and devices // number, cache)
     with (
+        processes.joined(place),
         measure_compilation() as compiled,
         show_progress(compiled) as progress,
-        open_folder(values["out"], name, resume=values["resume"], **given) as folder,
     ):
-        _folders[:] = [folder.path]
-        _start_jax(devices, cache)
-        yield Training(folder, compiled, progress, cache)
+        processes.check_same_command(click.get_current_context().params)
+        with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
+            _folders[:] = [folder.path]
+            yield Training(folder, compiled, progress, cache)
 
 
 def _start_jax(devices: int | None, compilation_cache: str | None) -> None:

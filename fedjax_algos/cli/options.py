@@ -73,6 +73,11 @@ HELP = {
     "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
     "share": "part I of N of the runs, such as 1/4: N such commands, also at once, compute all of "
     "them into one --out; a part that is given again goes on where it stopped [all]",
+    "coordinator": "HOST:PORT of process 0, for a command in several processes that no srun or "
+    "mpirun starts",
+    "processes": "number of processes that compute together; 1 is alone, also under srun [that of "
+    "srun or mpirun, else 1]",
+    "process": "number of this process, from 0 [that of srun or mpirun]",
     "resume": "go on where the run in --out stopped; begin it if there is none",
     "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
     "keep (then runs whose model is not finite go on)",
@@ -81,6 +86,7 @@ HELP = {
 _OF_FOLDER = (
     "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
 )  # fmt: skip
+_OF_PROCESSES = ("coordinator", "processes", "process")
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
@@ -147,7 +153,8 @@ def shared_options(
     """
 
     names = [name for name in options(Settings) if name not in leave_out]
-    of_folder = {name: HELP[name] for name in _OF_FOLDER if name not in leave_out}
+    others = (*_OF_FOLDER, *_OF_PROCESSES)
+    of_folder = {name: HELP[name] for name in others if name not in leave_out}
     metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
     metavars["share"] = "I/N"
 

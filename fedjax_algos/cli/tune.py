@@ -16,6 +16,7 @@ from fedjax_algos.cli.options import Command, add_options, settings_of, shared_o
 from fedjax_algos.core.files import require, write_text
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
+from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.runs import results
 from fedjax_algos.runs.tuning.tuning import (
     Stage,
@@ -96,7 +97,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
             command.say_left(missing_trials(tuning, command.folder))
             return
         path = command.folder.path / "tuned.toml"
-        write_text(path, tuned_text(tuning, trials))
+        only_first(write_text)(path, tuned_text(tuning, trials))
         command.complete(experiment)
     Console(width=1000).print("", _table(tuning, trials), "", sep="\n")
     click.echo(_legend(tuning))

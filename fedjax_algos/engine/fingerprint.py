@@ -13,6 +13,7 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement
@@ -94,8 +95,8 @@ def data_fingerprint(data: RunData) -> str:
         identity = np.frombuffer(data.source.identity.encode(), np.uint8)
         return array_fingerprint((data.counts(), data.clients, identity))
     if isinstance(data, ShardedData):
-        rows = data.sizes, data.parts.indices
-        examples = jax.tree.map(lambda leaf: leaf[0], data.parts.examples)
+        rows = data.sizes, fetch(data.parts.indices)
+        examples = fetch(jax.tree.map(lambda leaf: leaf[0], data.parts.examples))
     else:
         examples, rows = data.examples, (data.offsets, data.indices)
     return array_fingerprint((rows, _sample(examples)))

@@ -25,8 +25,15 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
-from fedjax_algos.engine.placed.devices import constrain, constrain_rows, replicate, row_sharding
+from fedjax_algos.engine.placed.devices import (
+    constrain,
+    constrain_rows,
+    put,
+    replicate,
+    row_sharding,
+)
 from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
 
 
@@ -167,7 +174,7 @@ def write_rows(
     table: RowTable, dispatches: Dispatch, rows: ClientState, num_clients: int
 ) -> RowTable:
     """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
-    rows = jax.device_get(rows)
+    rows = fetch(rows)
     return table.write(
         (int(dispatches.client[slot]), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
         for slot in np.flatnonzero(answers(dispatches, num_clients))
@@ -222,10 +229,10 @@ def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
     client_init = engine.algorithm.client_init
     if not isinstance(state.clients, RowTable):
         rows = _all_rows(client_init, state.origin, state.seed, state.clients, state.dispatched)
-        return ClientStates(rows, state.dispatched)
+        return ClientStates(gathered(rows), gathered(state.dispatched))
     dispatched = np.asarray(state.dispatched)
     absent = np.flatnonzero(~dispatched).astype(np.int32)
-    initial = jax.device_get(_initial_rows(client_init, state.origin, state.seed, absent))
+    initial = fetch(_initial_rows(client_init, state.origin, state.seed, absent))
     present = [state.clients[client] for client in np.flatnonzero(dispatched).tolist()]
     order = np.argsort(np.concatenate([np.flatnonzero(dispatched), absent]))
 
@@ -257,13 +264,13 @@ def give_rows(
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
     if isinstance(state.dispatched, tuple):
         raise ValueError("the clients of this algorithm keep no state; leave clients out")
-    num_clients = state.dispatched.size
+    num_clients, given = state.dispatched.size, gathered(given)
     shapes = row_shapes(algorithm, state)
     _check_rows(given, shapes, num_clients)
     marks = np.broadcast_to(np.asarray(given.dispatched), num_clients)
     if isinstance(state.excluded, Excluded):  # else rows are as they come
         _check_finite(given.rows, marks)
-    dispatched = jax.device_put(marks.copy(), state.dispatched.sharding)
+    dispatched = put(state.dispatched.sharding, marks.copy())
     if isinstance(state.clients, RowTable):
         rows = jax.device_get(given.rows)
         table = state.clients.write(
@@ -274,7 +281,7 @@ def give_rows(
     # copies, because rounds consume them
     rows = jax.tree.map(lambda leaf, like: jnp.array(leaf, like.dtype), given.rows, shapes)
     if mesh is not None:
-        rows = jax.device_put(rows, row_sharding(mesh, num_clients))
+        rows = put(row_sharding(mesh, num_clients), rows)
     return state._replace(clients=rows, dispatched=dispatched)
 
 

@@ -37,6 +37,7 @@ from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import algorithm_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.engine.placed.on_disk import RowsOnDisk
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.slots import chunk_size, default_layout
@@ -164,7 +165,7 @@ def prepare(
         client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
     choice: LayoutChoice | None = None
     make: Callable[..., Any] = make_executor
-    devices = settings.devices or 1
+    devices = settings.devices or default_num_devices(alone=1)
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices": devices}
     if settings.seconds is None:
         place: Any = settings.client_state
@@ -176,7 +177,7 @@ def prepare(
         make = make_engine
         options |= {"client_state": place, "examples": settings.examples}
         engines = {label: make(each, **options) for label, each in algorithms.items()}
-        choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())))
+        choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())), devices)
         options["layout"] = choice.layout
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     evaluate = make_evaluate(problem)
@@ -200,9 +201,11 @@ def prepare(
     )
 
 
-def _choose_layout(settings: Settings, engines: dict[str, Engine], data: RunData) -> LayoutChoice:
+def _choose_layout(
+    settings: Settings, engines: dict[str, Engine], data: RunData, devices: int
+) -> LayoutChoice:
     """The layout of all engines: for "auto", the one of the smallest chunks that any one needs."""
-    devices, counts = settings.devices or 1, data.counts()
+    counts = data.counts()
     if settings.layout != "auto":
         return LayoutChoice(settings.layout, devices, "given")
     if jax.default_backend() == "cpu":

@@ -1,6 +1,7 @@
 """By what a checkpoint or a folder knows its runs, and how they differ from those of now."""
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -119,10 +120,14 @@ def _shown(value: Any) -> str:
 
 
 def check_identity(
-    there: Mapping[str, Any], here: Mapping[str, Any], position: int, folder: object
+    there: dict[str, Any], here: dict[str, Any], position: int, folder: object
 ) -> None:
-    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation."""
-    lines = differences({**there, "rounds": 0}, {**here, "rounds": 0}, "in the checkpoint")
+    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation.
+
+    A run may go on with another number of devices, which is a warning.
+    """
+    known = {"rounds": 0, "devices": 0}
+    lines = differences(there | known, here | known, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)
     if rounds is not None and there.get("rounds") != rounds and not lines:
         line = f"rounds: {there.get('rounds')} in the checkpoint, {rounds} here; "
@@ -133,6 +138,14 @@ def check_identity(
     if lines:
         fix = "Give the same run, or another folder"
         raise OtherRunError(f"the checkpoint in {folder} is of another run", lines, fix)
+    warn_of_devices(f"the checkpoint in {folder}", there.get("devices"), here.get("devices"))
+
+
+def warn_of_devices(what: str, there: int | None, here: int | None) -> None:
+    """Warns of a run that goes on with another number of devices."""
+    if there != here:
+        told = f"{what} is of {there} device(s), and the run goes on with {here}"
+        warnings.warn(f"{told}, which may round differently", stacklevel=4)
 
 
 def off_grid(rounds: int, eval_every: int) -> str:

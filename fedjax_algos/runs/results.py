@@ -23,6 +23,7 @@ from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.core.files import require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
+from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
@@ -135,10 +136,14 @@ def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
     rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
-    write_table(folder.path / "clients.csv", rows)
-    with written(folder.path / "clients.png") as beside:
-        pictures.plot_clients(rows, beside)
+    only_first(_write_clients)(folder.path, rows)
     return rows
+
+
+def _write_clients(folder, rows):
+    write_table(folder / "clients.csv", rows)
+    with written(folder / "clients.png") as beside:
+        pictures.plot_clients(rows, beside)
 
 
 def at_end(experiment: Experiment, compiled: Compilation) -> dict[str, Any]:

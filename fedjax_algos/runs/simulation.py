@@ -18,6 +18,7 @@ from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.processes import largest
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
@@ -309,7 +310,7 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
 
     def report(row: Row, state: FederatedState | None) -> bool:
         result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)
-        return isinstance(result, bool | np.bool_) and bool(result)
+        return bool(largest(isinstance(result, bool | np.bool_) and bool(result)))
 
     return report
 

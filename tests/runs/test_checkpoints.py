@@ -5,6 +5,7 @@ import re
 import shutil
 import warnings
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -181,6 +182,26 @@ def test_a_sweep_goes_on(tmp_path):
     assert models.keys() == expected_models.keys()
     for name, model in models.items():
         np.testing.assert_array_equal(model.params, expected_models[name].params)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
+    """A sweep, whose runs are computed by one device each, with the same bits."""
+    grid, saved = {"mu": [0.1, 0.5, 0.9]}, {"checkpoints": Checkpoints(tmp_path / "sweep", every=0)}
+    expected = sweep_toy("fedprox", grid)
+    with pytest.raises(Ended):
+        sweep_toy("fedprox", grid, devices=4, on_evaluation=end_at(13), **saved)
+    with pytest.warns(UserWarning, match="is of 4 device.s., and the run goes on with 2, which"):
+        result = sweep_toy("fedprox", grid, devices=2, **saved)
+    assert without_time(result.rows) == without_time(expected.rows)
+    saved = {"checkpoints": Checkpoints(tmp_path / "rounds", every=0)}
+    two = fa.make_engine(fedavg().algorithm, devices=2)
+    with pytest.raises(Ended):
+        run(two, on_evaluation=end_at(3), **saved)
+    with pytest.warns(UserWarning, match="is of 2 device.s., and the run goes on with 1, which"):
+        state, _ = run(fedavg(), **saved)
+    params = run(fedavg())[0].server.params
+    chex.assert_trees_all_close(state.server.params, params, rtol=1e-5, atol=1e-7)
 
 
 @functools.cache

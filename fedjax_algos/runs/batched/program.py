@@ -17,7 +17,8 @@ from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
-from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
+from fedjax_algos.engine.placed.devices import AXIS, no_more_devices, put, row_sharding, wait_on_cpu
+from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState
@@ -169,8 +170,7 @@ def call_size(
     run_bytes: int,
 ) -> tuple[Mesh | None, int, int, str]:
     """The devices, the runs of each at once and of a call, and a note, or ValueError: no memory."""
-    if mesh is not None and mesh.size > num_runs:
-        mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
+    mesh = no_more_devices(mesh, num_runs)
     devices = 1 if mesh is None else mesh.size
     available = memory or _MEMORY
     default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
@@ -218,6 +218,7 @@ class Call:
 
     def __init__(self, group: Group, indices: list[int], shared: Shared, checkpoints: Any):
         self.group, self.indices, self.shared = group, indices, shared
+        self.sharding = row_sharding(group.program.mesh, group.size)
         self.own = [group.runs[index] for index in indices]
         self.filled = self.own + [group.first] * (group.size - len(indices))
         self.cohorts = [cohorts_of(run, group.loop, group.algorithm) for run in self.filled]
@@ -234,8 +235,8 @@ class Call:
     def stops(self, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
         program, loop = self.group.program, self.group.loop
-        put = partial(jax.device_put, device=row_sharding(program.mesh, self.group.size))
-        entries = put(self.entries)
+        divide = partial(put, self.sharding)
+        entries = divide(self.entries)
         begun = begin_each(program, self.shared, entries)
         self.states = wait_on_cpu(program.mesh, begun)
         done, flops = self._restore(recorder)
@@ -251,7 +252,7 @@ class Call:
         while following is not None:
             drawn, window = following, following[0].rounds
             dispatches = stack([each.dispatches for each in drawn])
-            placed = put(mark_equal_steps(dispatches, dispatches, *common))
+            placed = divide(mark_equal_steps(dispatches, dispatches, *common))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
                 inputs = self.states, self.shared, entries, placed, np.int32(rounds)
                 advanced = advance_each(program, *inputs)
@@ -263,7 +264,7 @@ class Call:
                     position = stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
-                measure = partial(_measure, recorder, *jax.device_get(values))
+                measure = partial(_measure, recorder, *fetch(values))
                 positions = enumerate(each_of(position, len(self.own)))
                 due = [
                     Due(i, costs(done, own, transfer, float(flops[i])), partial(measure, i))
@@ -277,30 +278,34 @@ class Call:
         if saved is None:
             return 0, flops
         position = stack([drawn.position().after(saved.position) for drawn in self.cohorts])
+        # the runs that fill the call, on another number of devices others, repeat the first one
+        own = np.arange(self.group.size) * (np.arange(self.group.size) < len(self.own))
         filled = fill(self._arrays(position, flops), saved.arrays)
-        self.states = filled["states"]
+        filled = jax.tree.map(lambda leaf: leaf[own], filled)
+        self.states = put(self.sharding, filled["states"])
         for i, drawn in enumerate(self.cohorts):
             drawn.go_to(jax.tree.map(lambda leaf, i=i: leaf[i], filled["cohorts"]))
         recorder.restore(saved, None)
         return saved.position, filled["flops"]
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
-        """What a checkpoint holds; leaves [runs, ...]."""
-        return {"states": self.states, "cohorts": positions, "flops": flops}
+        """What a checkpoint holds of its own runs, leaves [runs, ...]."""
+        arrays = {"states": fetch(self.states), "cohorts": positions, "flops": flops}
+        return jax.tree.map(lambda leaf: leaf[: len(self.own)], arrays)
 
     def _identity(self):
         """By what a checkpoint of other runs is recognised."""
         group, loop, program = self.group, self.group.loop, self.group.program
-        tables = {table_of(run): run for run in self.filled}
+        tables = {table_of(run): run for run in self.own}
         fingerprints = {key: _table_fingerprint(run) for key, run in tables.items()}
         return identity_of_rounds(
             group.algorithm,
             group.state,
-            self.filled[0].data,
+            self.own[0].data,
             loop,
-            [cohorts_of(run, loop, group.algorithm) for run in self.filled],
+            [cohorts_of(run, loop, group.algorithm) for run in self.own],
             loop.rounds,
-            runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.filled],
+            runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.own],
             initial_model=array_fingerprint(loop.params),
             non_finite=program.non_finite,
             layout=str(program.layout),

@@ -18,6 +18,7 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
+from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.batched import program as programs
@@ -93,7 +94,7 @@ def run_batched(
       **options: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
         `params` as in `simulate`, for `test` see also `Run.test_rows`; and
         `layout` and `non_finite` as in `make_engine`, by default "auto" and "exclude";
-        `devices` of this process, over which the runs are divided, see `client_mesh`;
+        `devices`, over which the runs are divided, see `client_mesh`;
         `runs_per_device`, the runs that a device computes at once: None is one on a CPU, where many
         copies of the weights only move through memory, and elsewhere as many as `memory` allows;
         `memory`, bytes for the runs of one call, which holds as many as fit: their `FederatedState`
@@ -275,7 +276,7 @@ class BatchedRuns:
         self.started = min(self.started, recorder.started)
         self.diverged |= {call.indices[number] for number in recorder.diverged}
         if self.on_end is not None:
-            models = programs.each_of(jax.device_get(call.states.model), len(call.own))
+            models = programs.each_of(fetch(call.states.model), len(call.own))
             for run, model in zip(call.own, models, strict=True):
                 self.on_end(run.label, run.seed, model)
 

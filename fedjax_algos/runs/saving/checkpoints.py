@@ -25,10 +25,12 @@ import numpy as np
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import DamagedError, open_regular, require, writing, written
 from fedjax_algos.core.trees import is_key
+from fedjax_algos.engine.placed.devices import put
 from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.processes import fetch, from_first, is_first, largest
 from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 from fedjax_algos.runs.identity import check_identity
-from fedjax_algos.runs.saving.interruption import Interrupted, interruption
+from fedjax_algos.runs.saving.interruption import Interrupted, agreed_interruption
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
 Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
@@ -86,22 +88,31 @@ class RunSaver:
         given = f"every={checkpoints.every} and keep={checkpoints.keep} are out of range"
         fits = checkpoints.every >= 0 and checkpoints.keep >= 1
         require(fits, f"{given}; give at least 0 seconds and 1 checkpoint")
-        fix = f"are for one process, not {jax.process_count()}; leave them out"
-        require(jax.process_count() == 1, f"checkpoints={str(checkpoints.folder)!r} {fix}")
 
     @property
     def kept(self) -> list[int]:
         """The positions of the checkpoints that there are."""
-        return [] if self.checkpoints is None else positions_in(Path(self.checkpoints.folder))
+        if self.checkpoints is None:
+            return []
+        return from_first(positions_in)(Path(self.checkpoints.folder))
 
     def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
         """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
         if self.checkpoints is None or not self.kept:
             return None
-        folder = self.checkpoints.folder
-        saved = _last_whole(folder, check)
-        self.position = saved.position
-        check_identity(saved.facts.pop("identity"), self.identity(), saved.position, folder)
+        folder, identity = Path(self.checkpoints.folder), self.identity()
+        saved: Saved | None = None
+
+        @from_first
+        def last_position() -> int:
+            nonlocal saved
+            saved = _last_whole(folder, check)
+            check_identity(saved.facts["identity"], identity, saved.position, folder)
+            return saved.position
+
+        self.position = last_position()
+        if saved is None:
+            saved = _read_like_first(folder, self.position, check)
         versions = saved.facts.pop("versions")
         if versions != _versions():
             what = f"was saved with {versions} and goes on with {_versions()}"
@@ -113,9 +124,9 @@ class RunSaver:
         self, position: int, arrays: Arrays, facts: dict[str, Any], *, last: bool
     ) -> None:
         """Saves the run if it is time, at its end or at a signal, which raises Interrupted then."""
-        signal_number, checkpoints = interruption(), self.checkpoints
+        signal_number, checkpoints = agreed_interruption(), self.checkpoints
         if checkpoints is not None:
-            due = time.perf_counter() - self.saved_at >= checkpoints.every
+            due = largest(time.perf_counter() - self.saved_at >= checkpoints.every)
             at_end = last and (checkpoints.last or bool(self.kept))
             if due or signal_number is not None or at_end:
                 self._save(checkpoints, position, arrays, facts)
@@ -126,21 +137,39 @@ class RunSaver:
         folder = Path(checkpoints.folder)
         if position == self.position:
             return
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_unfinished(folder)
-        content = {
-            name: np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
-            for name, leaf in flat_arrays(arrays()).items()
-        }
+        content = {}
+        for name, leaf in flat_arrays(arrays()).items():
+            array = np.asarray(fetch(jax.random.key_data(leaf) if is_key(leaf) else leaf))
+            if is_first():
+                content[name] = array
         facts = {"identity": self.identity(), "versions": _versions(), **facts}
-        write_checkpoint(checkpoint_path(folder, position), content, facts)
+        from_first(_write)(folder, position, content, facts, checkpoints.keep)
         self.position, self.saved_at = position, time.perf_counter()
-        # later ones were damaged, as `restore` has said, and the run went on from before them
-        kept = [each for each in self.kept if each <= position][-checkpoints.keep :]
-        with writing(folder):
-            for each in {*self.kept}.difference(kept):
-                checkpoint_path(folder, each).unlink()
+
+
+def _write(folder, position, content, facts, keep):
+    """Writes a checkpoint, and removes those that are not kept."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+    write_checkpoint(checkpoint_path(folder, position), content, facts)
+    # later ones were damaged, as `restore` has said, and the run went on from before them
+    there = positions_in(folder)
+    kept = [each for each in there if each <= position][-keep:]
+    with writing(folder):
+        for each in {*there}.difference(kept):
+            checkpoint_path(folder, each).unlink()
+
+
+def _read_like_first(folder, position, check):
+    """The checkpoint that process 0 has read, in another process."""
+    try:
+        arrays, facts = read_checkpoint(checkpoint_path(folder, position))
+        check(folder, position, arrays)
+    except ValueError as error:
+        why = f"process {jax.process_index()} cannot read what process 0 has read: {error}"
+        raise ValueError(f"{why}; name a folder that all processes see") from None
+    return Saved(position, arrays, facts)
 
 
 def _last_whole(folder: str | Path, check: Check) -> Saved:
@@ -315,7 +344,7 @@ def fill(
             own = f"{leaf.dtype}{list(leaf.shape)}"
             here, there = places
             raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")
-        return jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else saved
+        return put(leaf.sharding, saved) if isinstance(leaf, jax.Array) else saved
 
     return jax.tree_util.tree_map_with_path(value, like)
 
@@ -334,11 +363,13 @@ def state_arrays(state: FederatedState) -> dict[str, Any]:
 def saved_arrays(
     state: FederatedState, folder: str | Path, position: int, kept: Iterable[int]
 ) -> dict[str, Any]:
-    """`state_arrays`, but rows on disk stay in their file, with those of `kept` checkpoints."""
+    """`state_arrays`, but rows on disk stay in the file of process 0, with `kept` ones."""
     if not isinstance(state.clients, DiskClientState):
         return state_arrays(state)
     owner = str(Path(folder).absolute())
     tree = state._replace(clients=())._asdict()
+    if not is_first():  # the others keep in their scratch files what they have written
+        return tree
     return tree | {"clients": state.clients.save(owner, position, kept)}
 
 

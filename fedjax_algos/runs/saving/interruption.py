@@ -5,6 +5,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
+from fedjax_algos.engine.placed.processes import largest
+
 _requested: list[int] = []  # numbers of the signals that have arrived in the blocks
 _blocks: list[Callable[[int], None] | None] = []  # the last words of each that has begun
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -83,7 +85,12 @@ def interruption() -> int | None:
     return _requested[0] if _requested else None
 
 
+def agreed_interruption() -> int | None:
+    """`interruption` of any of the processes, all of which have to ask."""
+    return largest(interruption() or 0) or None
+
+
 def check_interruption() -> None:
-    """Raises Interrupted if a signal has arrived, where nothing has to be saved."""
-    if _requested:
-        raise Interrupted(_requested[0])
+    """Raises Interrupted in all processes if one has a signal, where nothing has to be saved."""
+    if number := agreed_interruption():
+        raise Interrupted(number)

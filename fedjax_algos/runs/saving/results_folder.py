@@ -32,7 +32,8 @@ from fedjax_algos.core.files import (
 )  # fmt: skip
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
+from fedjax_algos.engine.placed.processes import from_first, only_first
+from fedjax_algos.runs.identity import OtherRunError, differences, off_grid, warn_of_devices
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.model_file import save_model
 from fedjax_algos.runs.saving.shares import RunName, Share, run_name
@@ -48,7 +49,10 @@ _MAX_DIGITS = 300  # of a number that fits into a float
 
 
 class ResultsFolder:
-    """The results folder of a comparison or a sweep, while it is written; see `open_folder`."""
+    """The results folder of a comparison or a sweep, while it is written; see `open_folder`.
+
+    Process 0 alone reads and writes it, and tells the others what it has read.
+    """
 
     def __init__(self, path: Path, every: float, keep: int, share: Share | None = None):
         self.path, self.every, self.keep, self.share = path, every, keep, share
@@ -61,6 +65,7 @@ class ResultsFolder:
         return describe(self, path=str(self.path), methods=len(self.names))
 
     @property
+    @from_first
     def configuration(self) -> dict[str, Any] | None:
         """The content of `config.json`, whose checksum is compared; None before `begin`."""
         content = read_configuration(self.path)
@@ -104,7 +109,11 @@ class ResultsFolder:
         """
         self.extends = extends and self.share is None
         self.names = folders_of_methods(configuration["methods"])
-        earlier = self.configuration
+        return self._begin(self.configuration, configuration)
+
+    @from_first
+    def _begin(self, earlier, configuration):
+        """Of `begin`, what reads and writes."""
         if earlier is None and not self._write_first(configuration):
             earlier = self.configuration
         if earlier is not None:
@@ -177,6 +186,7 @@ class ResultsFolder:
             finally:
                 (self.path / name).unlink(missing_ok=True)
 
+    @only_first
     def add_row(self, row: Row) -> None:
         """Writes a row, with `method` and `seed`, to the table of its run."""
         rows = self.rows.setdefault((row["method"], row["seed"]), [])
@@ -186,11 +196,13 @@ class ResultsFolder:
             folder.mkdir(exist_ok=True)
         write_table(folder / "metrics.csv", rows)
 
+    @only_first
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, the `client_rows` of this run."""
         folder = self._of_run(rows[0]["method"], rows[0]["seed"])
         write_table(folder / "clients.csv", rows)
 
+    @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes the last model of a run, and the checksums that mark that the run has ended."""
         folder = self._of_run(label, seed)
@@ -199,10 +211,12 @@ class ResultsFolder:
         if not self.extends:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
+    @from_first
     def has_ended(self, label: str, seed: int) -> bool:
         """Whether a run has ended, in this process or another one."""
         return (self._of_run(label, seed) / SUMS).exists()
 
+    @from_first
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """The rows of a run that has ended, in this process or an earlier one; else None."""
         if not self.has_ended(label, seed):
@@ -210,7 +224,7 @@ class ResultsFolder:
         folder = self._of_run(label, seed)
         fix = f"remove the folder {str(folder)!r}, and the run is computed again"
         check_sums(folder, _OF_RUN, fix)
-        return self.rows_in(label, seed, "metrics.csv")
+        return self._rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved: all, those of a method, or one."""
@@ -223,6 +237,7 @@ class ResultsFolder:
             folder = folder / f"share-{self.share.number}"
         return Checkpoints(folder, self.every, self.keep, last=not alone)
 
+    @from_first
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes what only runs that go on need."""
         self._write(configuration, complete=True)
@@ -232,6 +247,9 @@ class ResultsFolder:
 
     def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
         """The rows of a table of a run, "metrics.csv" or "clients.csv"."""
+        return from_first(self._rows_in)(label, seed, name)
+
+    def _rows_in(self, label, seed, name):
         folder = self._of_run(label, seed)
         rows = read_rows(folder / name)
         for row in rows:
@@ -260,11 +278,20 @@ def open_folder(
     `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end. Processes
     with different shares ("1/4") open one folder at once, and each goes on where its share stopped.
     """
-    if resume and out is None:
-        raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
     part = None if share is None else Share.parse(share)
     fix = "needs a folder for all parts; give --out FOLDER"
     require(part is None or out is not None, f"share={share!r} {fix}")
+    with contextlib.ExitStack() as opened:
+        locked = _locked(out, default, resume, part)
+        path = from_first(lambda: opened.enter_context(locked))()
+        yield ResultsFolder(path, every, keep, part)
+
+
+@contextlib.contextmanager
+def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
+    """The folder of `open_folder`, in process 0."""
+    if resume and out is None:
+        raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
     with writing(Path(out or "results")):
         wanted = Path("results", default) if out is None else Path(out)
         made = {each for each in (wanted, *wanted.parents) if not each.exists()}
@@ -290,7 +317,7 @@ def open_folder(
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
             fix = f"name another folder or remove it{hint}"
             raise ValueError(f"out={str(path)!r} is not empty; {fix}")
-        yield ResultsFolder(path, every, keep, part)
+        yield path
     finally:
         _unlock(lock, file, made | ({path} if out is None else set()), had_lock)
 
@@ -373,7 +400,8 @@ def _check_same(
 ) -> bool:
     """Whether the runs of now are those of a folder with more rounds; OtherRunError for others."""
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
-    settings, own = earlier["settings"], configuration["settings"]
+    settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
+    settings = settings | {"devices": None}
     before, rounds = settings.get("rounds"), own.get("rounds")
     lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
     longer = extends and isinstance(before, int) and rounds is not None and before < rounds
@@ -389,6 +417,8 @@ def _check_same(
     if packages[0] != packages[1]:
         told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
         warnings.warn(f"{told}, which may round differently", stacklevel=4)
+    layouts = [each["layout"] or each["settings"] for each in (earlier, configuration)]
+    warn_of_devices(str(path), *(each.get("devices") for each in layouts))
     return longer
 
 

@@ -18,6 +18,7 @@ from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.files import write_text, writing
 from fedjax_algos.core.options import NonNegative
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.engine.placed.processes import is_first
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
@@ -70,10 +71,10 @@ def track_experiment(
 ) -> Iterator[Callable[[Row], None]]:
     """Yields a function of the rows of all runs, which calls `on_evaluation` too.
 
-    A run begins at its first row, and ends at its last one or at the end of the block. `points` are
-    the settings of a grid by label.
+    Of several processes, process 0 alone has trackers. A run begins at its first row, and ends at
+    its last one or at the end of the block. `points` are the settings of a grid by label.
     """
-    settings = experiment.settings
+    settings, trackers = experiment.settings, trackers if is_first() else ()
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
     own = {m.label: shared | m.configuration() for m in experiment.methods}
     axis = "round" if settings.seconds is None else "simulated_seconds"

@@ -27,6 +27,8 @@ from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import AnyDataset
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
+from fedjax_algos.engine.placed.devices import default_num_devices
+from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.batched.sweeps import Setting, batched_runs
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment, prepare
@@ -214,7 +216,7 @@ def run_tuning(
                 new = try_all(chosen[: stage.settings], number, stage.length, on_evaluation)
                 stages.append(best_first(new))
                 chosen = [trial.setting for trial in stages[-1]]
-    write_table(folder.path / "trials.csv", _table(results))
+    only_first(write_table)(folder.path / "trials.csv", _table(results))
     return results
 
 
@@ -364,8 +366,9 @@ def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, 
         algorithm = method.build(experiment.problem, settings)
         key = method._replace(client_learning_rate=1.0).spec
         if key not in executors:
+            devices = settings.devices or default_num_devices(alone=1)
             executors[key] = make_executor(
-                algorithm, devices=settings.devices or 1, non_finite=settings.non_finite
+                algorithm, devices=devices, non_finite=settings.non_finite
             )
         result = simulate_async(
             executors[key].with_algorithm(algorithm),
@@ -389,7 +392,7 @@ class Scores:
     def __init__(self, path: Path):
         self.path, fix = path, "delete it, and the search computes its scores again"
         try:
-            self.scores = checked_json(parse_json(read_file(path))) if path.exists() else {}
+            self.scores = from_first(_read_scores)(path)
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
         for score in self.scores.values():
@@ -406,7 +409,11 @@ class Scores:
         for label, by_seed in scores.items():
             for seed, score in by_seed.items():
                 self.scores[_key(stage, label, seed)] = None if math.isnan(score) else score
-        write_json(self.path, self.scores)
+        only_first(write_json)(self.path, self.scores)
+
+
+def _read_scores(path):
+    return checked_json(parse_json(read_file(path))) if path.exists() else {}
 
 
 def _key(stage: int, label: str, seed: int) -> str:

@@ -54,3 +54,12 @@ def test_wrong_arguments_are_refused():
     for number in (0, 2):
         with pytest.raises(ValueError, match=f"number={number} is out of range; give 1 to 1"):
             engine.rounds(state, engine.put_data(toy.data), dispatches, number)
+
+
+def test_several_processes_have_equally_many_devices(monkeypatch):
+    """Of two processes, of which a test has the first one."""
+    monkeypatch.setattr("fedjax_algos.engine.placed.devices.num_processes", lambda: 2)
+    with pytest.raises(ValueError, match="devices=3 do not divide over 2 processes; give a mult"):
+        client_mesh(3)
+    with pytest.raises(ValueError, match="devices are 4 of process 0; give equally many of each"):
+        client_mesh(jax.devices()[:4])
