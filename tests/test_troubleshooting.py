@@ -17,7 +17,8 @@ from helpers import Case, small_network
 import fedjax_algos as fa
 from fedjax_algos.cli import main
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.opening import open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
 PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 TEXTS = re.findall(r"^\| `(.*?)` \|", PAGE.read_text(), re.MULTILINE)

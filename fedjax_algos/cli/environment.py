@@ -30,10 +30,10 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import finish_calls
+from fedjax_algos.runs.saving.opening import open_folder
 from fedjax_algos.runs.saving.results_folder import (
     ResultsFolder,
     missing_runs,
-    open_folder,
     read_configuration,
 )
 from fedjax_algos.runs.saving.shares import RunName, describe_missing

@@ -18,7 +18,8 @@ from fedjax_algos.core.files import write_sums
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_rows
+from fedjax_algos.runs.saving.opening import open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_rows
 from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.runs.settings import Settings
 

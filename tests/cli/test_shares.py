@@ -10,7 +10,8 @@ from same_runs import folder_content
 
 from fedjax_algos.cli import main
 from fedjax_algos.core.files import SUMS
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_configuration
+from fedjax_algos.runs.saving.opening import open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_configuration
 from fedjax_algos.runs.saving.shares import Share, describe_missing
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")

@@ -9,11 +9,9 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-import filelock
 
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.files import (
@@ -24,13 +22,11 @@ from fedjax_algos.core.files import (
     parse_json,
     read_file,
     require,
-    unwritable,
     write_json,
     write_sums,
     writing,
     written,
 )  # fmt: skip
-from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid, warn_of_devices
@@ -41,7 +37,6 @@ from fedjax_algos.runs.saving.shares import RunName, Share, run_name
 # besides the settings
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
 _OF_SEEDS = ("partition_sha256", "shares")
-_LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"
@@ -261,91 +256,6 @@ class ResultsFolder:
 
     def _of_run(self, label, seed):
         return self.path / "runs" / self.names[label] / f"seed-{seed}"
-
-
-@contextlib.contextmanager
-def open_folder(
-    out: str | None,
-    default: str,
-    *,
-    resume: bool = False,
-    every: NonNegative = 300.0,
-    keep: Count = 2,
-    share: str | None = None,
-) -> Iterator[ResultsFolder]:
-    """Makes and locks a results folder, by default `results/DEFAULT-N`, or opens one to `resume`.
-
-    `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end. Processes
-    with different shares ("1/4") open one folder at once, and each goes on where its share stopped.
-    """
-    part = None if share is None else Share.parse(share)
-    fix = "needs a folder for all parts; give --out FOLDER"
-    require(part is None or out is not None, f"share={share!r} {fix}")
-    with contextlib.ExitStack() as opened:
-        locked = _locked(out, default, resume, part)
-        path = from_first(lambda: opened.enter_context(locked))()
-        yield ResultsFolder(path, every, keep, part)
-
-
-@contextlib.contextmanager
-def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
-    """The folder of `open_folder`, in process 0."""
-    if resume and out is None:
-        raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
-    with writing(Path(out or "results")):
-        wanted = Path("results", default) if out is None else Path(out)
-        made = {each for each in (wanted, *wanted.parents) if not each.exists()}
-        path = _new_path(default) if out is None else wanted
-        path.mkdir(parents=True, exist_ok=True)
-    file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
-    had_lock = file.exists()
-    lock = filelock.FileLock(file)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        what = f"out={str(path)!r}" if part is None else f"share='{part}' of out={str(path)!r}"
-        fix = "wait for its end, or name another folder"
-        raise ValueError(f"{what} is in use by another run; {fix}") from None
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        if not (
-            ((resume or part) and read_configuration(path))
-            # another share may be about to write config.json
-            or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
-        ):
-            hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
-            fix = f"name another folder or remove it{hint}"
-            raise ValueError(f"out={str(path)!r} is not empty; {fix}")
-        yield path
-    finally:
-        _unlock(lock, file, made | ({path} if out is None else set()), had_lock)
-
-
-def _new_path(default):
-    """The first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist; makes it."""
-    for number in itertools.count(1):
-        path = Path("results", default if number == 1 else f"{default}-{number}")
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-            return path
-
-
-def _unlock(lock, file, made, had_lock):
-    """Releases the lock; its file stays only where a run can go on. Empty folders of ours go."""
-    path = file.parent
-    with contextlib.suppress(OSError):
-        empty = not any(entry.name != file.name for entry in path.iterdir())
-        try:
-            content = read_configuration(path)
-            stays = content is not None and not content["complete"] and "shares" not in content
-        except ValueError:  # nothing of an unreadable folder is changed
-            stays = had_lock
-        if not stays:
-            file.unlink(missing_ok=True)
-        for folder in sorted(made, reverse=True) if empty else ():
-            folder.rmdir()
-    lock.release()
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:

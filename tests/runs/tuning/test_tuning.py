@@ -16,7 +16,7 @@ from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.interruption import Interrupted
-from fedjax_algos.runs.saving.results_folder import open_folder
+from fedjax_algos.runs.saving.opening import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 from fedjax_algos.runs.tuning.tuning import (
