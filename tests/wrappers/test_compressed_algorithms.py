@@ -23,6 +23,7 @@ from wrapper_helpers import rounds_of, sends
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import FixedSystem, immediate
+from fedjax_algos.asynchrony.planning import check_asynchronous
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.wrappers import Codec, compress, wrap
@@ -255,6 +256,31 @@ def test_rows_of_an_algorithm_and_broadcasts_on_the_virtual_clock(spec):
     ends = [run_async(algorithm, TOY.data, slots) for slots in (1, 4)]
     chex.assert_trees_all_equal(ends[0][:3], ends[1][:3])
     assert all(np.any(leaf) for leaf in jax.tree.leaves(ends[0].clients))
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_every_algorithm_has_codecs_on_the_virtual_clock_or_is_refused_with_its_reason(case):
+    """Whatever runs there without a codec does so with one; a dispatch is traced."""
+    bare = uniform(case)
+    try:
+        check_asynchronous(bare)
+        reason = None
+    except ValueError as error:
+        reason = str(error).partition("; ")[0]
+    for spec in ("eden:bits=2", "topk:fraction=0.3,feedback=ef", "topk:feedback=ef21"):
+        _, _, feedback = spec.partition("feedback=")
+        refused = REFUSED.get(feedback, {}).get(case.name) if feedback else None
+        if refused is not None and "depend on" not in refused:
+            with pytest.raises(ValueError, match=refused):
+                wrap(bare, spec)
+        elif reason is not None or feedback == "ef21":
+            why = re.escape(reason) if reason is not None else 'reduce="stack"'
+            with pytest.raises(ValueError, match=why):
+                fa.make_executor(wrap(bare, spec))
+        else:
+            algorithm = wrap(bare, spec)
+            sent = upload_bytes(fa.make_executor(algorithm).algorithm)
+            assert 0 < sent.upload < upload_bytes(bare).upload
 
 
 @pytest.mark.parametrize("feedback", ["ef21", "diana"])
