@@ -114,6 +114,8 @@ def small(arguments):
     values = SMALL | (SMALL_ON_CLOCK if "--seconds" in arguments else SMALL_IN_ROUNDS)
     if any("head=" in argument for argument in arguments):
         values |= {"--model": "mlp:hidden=4"}
+    if any("poisson:" in argument for argument in arguments):
+        values = {**values, "--cohort": "30", "--clients": "30"}  # slots for the page's mean
     arguments = list(arguments)
     for option, value in values.items():
         if ".py:" in str(value_after(option, arguments)):

@@ -91,7 +91,7 @@ def test_a_report(here, read):
     assert titles == [2, 0]  # in the head and in the page; no virtual clock
     (changed,) = page.tables["Settings that differ from defaults"]
     assert changed[0] == ["setting", "value", "default"]
-    assert changed[1:] == [["rounds", "20", "100"], ["seeds", "0, 1", "0"]]
+    assert changed[1:] == [["cohort", "10", "-"], ["rounds", "20", "100"], ["seeds", "0, 1", "0"]]
     (same,) = page.tables["Others"]
     names = [row[0] for row in same[1:]] + [row[0] for row in changed[1:]]
     assert sorted(names) == sorted(vars(Settings()))

@@ -38,7 +38,7 @@ def test_bytes_are_counted_from_what_is_sent():
         engine = fa.make_engine(Case(name, settings).build(toy.problem, LOCAL))
         state = engine.init(0, POPULATION)
         transfer = engine.transfer(state, toy.data, dispatches)
-        assert transfer == (down * size, up * size, down * size, down * size), name
+        assert transfer == (down * size, up * size, down * size, down * size, None), name
 
 
 def test_given_params_start_the_run_and_are_not_consumed():
