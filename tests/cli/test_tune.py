@@ -58,7 +58,7 @@ def test_a_target_of_another_metric(command, refused, here):
     page = (here / "compared" / "report.html").read_text()
     assert "to a test balanced accuracy of 1%." in page
     assert page.index('"test_balanced_accuracy"') < page.index('"test_accuracy"')
-    message = "target_metric='balanced' is not measured; choose accuracy, balanced_accuracy, client_accuracy_mean, "
+    message = "target_metric='balanced' is not measured; choose accuracy, balanced_accuracy, "
     assert message in refused(*again[:-1], "other", "--target-metric", "balanced")
     assert "'loss' is lower for better" in refused("compare", "--target-metric", "loss")
 
