@@ -65,9 +65,13 @@ def check_algorithm(algorithm: Algorithm) -> None:
         fix = "give Selection(factor, value, choose), or None"
         check_kind("selection", algorithm.selection, Selection, fix)
         check_functions(algorithm.selection, _OF_SELECTION)
-        builds = algorithm.traits.catch_up and not algorithm.selection.asks
-        what = "its broadcasts build upon each other, but only clients that are chosen receive them"
-        require(not builds, f"selection: {what}; give feedback=none downwards")
+        if algorithm.selection.asks:
+            what = "candidates report of the server's model, but receive an encoded one"
+            fits = algorithm.download is None
+        else:
+            what = "broadcasts build upon each other, but only the chosen clients receive them"
+            fits = not algorithm.traits.catch_up
+        require(fits, f"selection: {what}; leave direction=down out")
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")

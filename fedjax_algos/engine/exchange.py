@@ -236,8 +236,8 @@ class Transfer(NamedTuple):
       upload: bytes that it sends.
       message: bytes that it receives if it has received all earlier broadcasts.
       missed: bytes for each that it has missed, until all are as many as `download`.
-      report: bytes of what a candidate reports if it is asked, before the cohort is chosen; None if
-        nobody is asked.
+      report: bytes that a candidate sends before the cohort is chosen; None if candidates send
+        nothing.
     """
 
     download: int

@@ -68,14 +68,12 @@ class FederatedRound(NamedTuple):
     def select_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> Dispatch:
-        """The dispatches that are chosen among those of candidates, leaves [slots].
+        """The dispatches that the selection chooses among those of candidates, leaves [slots].
 
-        The rows are the table, and the dispatches have leaves [candidates]. Without a selection
-        they are returned as they are.
+        The rows are the table, and the dispatches have leaves [candidates].
         """
         algorithm, selection = self.algorithm, self.algorithm.selection
-        if selection is None:
-            return dispatches
+        assert selection is not None
         shared = shared_of(state), state.dispatched, state.server.params
         slots = in_slots(dispatches, self.placement, data.num_clients)
 

@@ -10,6 +10,8 @@ from wrapper_helpers import sends
 
 import fedjax_algos as fa
 from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.participation import Cohorts, independent
 from fedjax_algos.wrappers import wrap
@@ -155,12 +157,16 @@ def simulate(engine, data=TOY.data, **options):
 
 
 def test_all_places_and_layouts_agree():
-    """Devices, chunks, one round in a call, and pure rounds."""
+    """Devices, chunks, stored data, and one round in a call."""
     algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), "power_of_choice:candidates=1.5")
     first, _ = simulate(fa.make_engine(algorithm))
     for option in ({"layout": "2"}, {"devices": 2, "layout": "vmapped"}):
         state, _ = simulate(fa.make_engine(algorithm, **option))
         chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
+    rows = np.split(np.asarray(TOY.data.indices), TOY.data.offsets[1:-1])
+    stored = StoredData(source_of(TOY.data.examples, fa.Partition.of(rows), list("abcd")))
+    state, _ = simulate(fa.make_engine(algorithm), stored)
+    chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
     cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=3, seed=1)
     engine = fa.make_engine(algorithm)
     state = engine.init(1, POPULATION)
@@ -244,6 +250,13 @@ def test_what_does_not_fit_is_refused():
         wrap(bare, "power_of_choice+topk")
     with pytest.raises(ValueError, match=r"mean: the cohort is chosen already.*after mean"):
         wrap(bare, "power_of_choice+mean")
+    lossy, differences = "cast:direction=down", "topk:direction=down,feedback=ef21"
+    for spec in (f"{lossy}+power_of_choice", f"{differences}+power_of_choice"):
+        with pytest.raises(ValueError, match="receive an encoded one; leave direction=down out"):
+            fa.make_engine(wrap(bare, spec))
+    with pytest.raises(ValueError, match="only the chosen clients receive them; leave"):
+        fa.make_engine(wrap(bare, f"{differences}+oort"))
+    fa.make_engine(wrap(bare, f"{lossy}+oort"))
     with pytest.raises(ValueError, match="client_state='device' and examples='replicated'"):
         fa.make_engine(wrapped, client_state="host")
     with pytest.raises(ValueError, match="examples='replicated'"):

@@ -25,10 +25,11 @@ def power_of_choice(
 ) -> Algorithm:
     """Of d candidates, the M with the largest local loss `F_i(x)` make up the cohort.
 
-    Candidates download x and report their loss; equal ones are chosen by the smaller id. The paper
-    draws candidates in proportion to their examples (the sampler `by_size`) and takes the uniform
-    mean of the chosen (`weighting=uniform`). Clients with a large loss are preferred, so the model
-    converges to another point than the minimum of the mean loss.
+    Candidates download x and report their loss; of equal ones the smaller ids are chosen. x is the
+    server's model, also where clients have models of their own. The paper draws candidates in
+    proportion to their examples (the sampler `by_size`) and takes the uniform mean of the chosen
+    (`weighting=uniform`). Clients with a large loss are preferred, so the model converges to
+    another point than the minimum of the mean loss.
 
     Cho et al., "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice
     Selection Strategies", https://arxiv.org/abs/2010.01243.
@@ -38,12 +39,12 @@ def power_of_choice(
       candidates: d/M, at least 1; d is rounded up. With 1 all candidates are chosen.
       loss: "full" is the mean over all of the client's examples (pow-d), "batch" the mean of one
         batch of the size of the local ones, drawn with replacement (cpow-d), and "last" the mean of
-        the client's last local update (rpow-d), which needs no report; who has not trained yet is
-        chosen before all others.
+        the client's last local update (rpow-d), which needs no report; clients that have not
+        trained yet are chosen first.
 
     Raises:
       ValueError: for an algorithm with a selection, and where rounds are made for more candidates
-        than clients, or for rows or examples that are not on the device.
+        than clients, for encoded broadcasts, or for rows that are not on the device.
     """
     check_order("power_of_choice", algorithm)
 
