@@ -14,12 +14,12 @@ from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.clock import participations, plan_run, simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
+from fedjax_algos.runs.run import Rounds
 from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.simulation import simulate
@@ -189,11 +189,11 @@ def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) ->
 
     They are NaN if the cohort is chosen among candidates, which the device alone knows.
     """
-    algorithm, settings = experiment.engines[method.label].algorithm, experiment.settings
-    counts = experiment.data[seed].counts()
+    algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
-        return np.full(len(counts), np.nan)
-    cohorts = Cohorts(counts, algorithm.local, seed=seed, **settings.cohorts())
+        return np.full(data.num_clients, np.nan)
+    rounds = Rounds(**experiment.settings.loop())
+    cohorts = rounds.cohorts(data, algorithm, algorithm.local, seed)
     if last["round"]:
         cohorts.dispatches(last["round"])
     return cohorts.dispatched

@@ -278,8 +278,13 @@ def _check_runs(
             plan = planners.make(method.planner)(system, clients, seconds=seconds)
             checks.check_server_steps(plan, seconds)
         return
-    for seed, data in data_by_seed.items():
-        cohorts = Rounds(**settings.loop()).cohorts(data, engine.algorithm, local, seed)
+    # all methods have the same cohorts, but for the number of candidates
+    factors = {
+        each.algorithm.selection and each.algorithm.selection.factor: each.algorithm
+        for each in engines.values()
+    }
+    for (seed, data), algorithm in itertools.product(data_by_seed.items(), factors.values()):
+        cohorts = Rounds(**settings.loop()).cohorts(data, algorithm, local, seed)
         dispatches = cohorts.dispatches(rounds)
         if keeping:
             check_no_repeats(dispatches, data.num_clients)

@@ -72,6 +72,21 @@ def test_compare_evaluates_each_client(command, here, read_table, capsys):
 
 
 @pytest.mark.slow
+def test_participations_by_labels_and_among_candidates(command, here, read_table):
+    """A sampler that reads labels draws them again; who is chosen is not known on the host."""
+    sampler = ["--sampler", "available:mode=label_max,beta=0.5", "--evaluate-clients", "train"]
+    methods = "fedavg", "fedavg+power_of_choice"
+    out = command("compare", *methods, *SMALL, "--seeds", 1, *sampler)
+    rows = read_table(here / "results" / "compare" / "clients.csv")
+    drawn, chosen = (
+        [row["participations"] for row in rows if row["method"] == name] for name in methods
+    )
+    assert 0 < sum(map(int, drawn)) <= 8
+    assert set(chosen) == {"nan"}
+    assert re.search(r"fedavg\+power_of_choice .* -\n", out[out.index("Jain") :])
+
+
+@pytest.mark.slow
 def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
     options = ["--model", "linear", "--clients", 6, "--seconds", 40, "--evaluations", 2]
     personal = ["--evaluate-clients", "train", "--personal-steps", 3]

@@ -56,6 +56,13 @@ def test_compare_and_repeat(command, here, read_table):
     assert losses(read_table(here / "again" / "metrics.csv")) == rows
 
 
+def test_candidates_are_counted_before_anything_is_trained(refused):
+    methods = "fedavg", "fedavg+power_of_choice:candidates=9", "scaffold"
+    error = refused("compare", *methods, *SMALL)
+    assert "a cohort of 4 is chosen among 36 candidates, which are more than the 12" in error
+    assert "ended at" not in error
+
+
 @pytest.mark.slow
 def test_a_wrapper_of_all_settings(command, here, read_table):
     own, arguments = "a++b/my_file.py:shorten", "sweep fedprox --grid mu=0.1,0.5"
