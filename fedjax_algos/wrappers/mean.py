@@ -33,13 +33,18 @@ def mean(algorithm: Algorithm) -> Algorithm:
     return replay("mean", algorithm, estimate)
 
 
-def weighted_mean(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
-    """The mean of what has arrived, over the first axis of each leaf."""
+def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
+    """The sum of what has arrived, over the first axis of each leaf."""
 
     def of_leaf(leaf):
         shape = (-1, *[1] * (leaf.ndim - 1))
         arrived = jnp.where(mask.reshape(shape), leaf, 0)  # 0 * NaN is NaN
-        total = (weights.reshape(shape).astype(leaf.dtype) * arrived).sum(0, dtype=leaf.dtype)
-        return total / weights.sum().astype(leaf.dtype)
+        return (weights.reshape(shape).astype(leaf.dtype) * arrived).sum(0, dtype=leaf.dtype)
 
     return jax.tree.map(of_leaf, tree)
+
+
+def weighted_mean(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
+    """The mean of what has arrived, whose weights are 0 where nothing has."""
+    total = weighted_sum(tree, weights, mask)
+    return jax.tree.map(lambda leaf: leaf / weights.sum().astype(leaf.dtype), total)

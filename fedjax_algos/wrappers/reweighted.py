@@ -18,6 +18,7 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import mean_loss
 from fedjax_algos.core.options import Positive, Range, Real
 from fedjax_algos.wrappers.compression.feedback import Server, with_own_state
+from fedjax_algos.wrappers.mean import weighted_sum
 from fedjax_algos.wrappers.registry import check_order, wrappers
 
 
@@ -188,13 +189,7 @@ def reweighted(
         each = jax.vmap(contribute, (0, 0, None))(stack.updates, stack.dispatches, jnp.int32(0))
         losses = Losses(stack.updates.loss, each.weight, stack.dispatches.client, stack.mask)
         factor, memory = factors(losses, server.own)
-
-        def weighed_sum(leaf):
-            shape = (-1, *[1] * (leaf.ndim - 1))
-            weighed = factor.reshape(shape).astype(leaf.dtype) * leaf
-            return jnp.where(stack.mask.reshape(shape), weighed, 0).sum(0, dtype=leaf.dtype)
-
-        sums = jax.tree.map(weighed_sum, each)
+        sums = weighted_sum(each, factor, stack.mask)
         sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
         return Server.of(algorithm.server_update(server.inner, sums, count, group), memory)
 

@@ -19,6 +19,7 @@ from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.mean import weighted_sum
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.replay import replaced, replay, weights_of
 
@@ -140,7 +141,8 @@ def with_feedback(
         # an index out of range is dropped
         senders = jnp.where(stack.mask, stack.dispatches.client, num_clients)
         seen = own.seen.at[senders].set(True, mode="drop")
-        total = jax.tree.map(partial(_sum_of, stack.mask), vectors_of(parts, stack.updates))
+        ones = jnp.ones(stack.mask.shape)
+        total = weighted_sum(vectors_of(parts, stack.updates), ones, stack.mask)
         mean = jax.tree.map(lambda c: c / num_clients, total)
         if feedback != "diana":
             found = memory = jax.tree.map(jnp.add, own.mean, mean)
@@ -304,8 +306,3 @@ def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
         jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree
         for kind, tree in zip(of_vectors, vectors, strict=True)
     ]
-
-
-def _sum_of(mask, leaf):
-    arrived = mask.reshape(-1, *[1] * (leaf.ndim - 1))
-    return jnp.where(arrived, leaf, 0).sum(0, dtype=leaf.dtype)
