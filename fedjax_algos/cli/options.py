@@ -21,6 +21,7 @@ HELP = {
     "loss": "of training and evaluation, see `list losses` [that of the model, cross_entropy]",
     "metrics": "beside those of the model, such as top_k_accuracy:k=3, see `list metrics` [none]",
     "compute_dtype": "of the model: that of its params (float32), or bfloat16 with float32 params",
+    "rematerialise": "whether gradients compute most of the model twice, to need less memory",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
     "cohort": "clients in a round or, below 1, their fraction [10; the slots that poisson needs]",
@@ -32,6 +33,7 @@ HELP = {
     "local_epochs": "passes of a client over its data in a round, instead of steps; may be 0.5",
     "batch_size": "examples of a local step",
     "batches": f"how they are drawn: {one_of(options(Settings)['batches'].choices)}",
+    "gradient_accumulation": "pieces of a batch, whose gradients are computed one after another",
     "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
     "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
     "sgd:momentum=0.9 or adam, see `list client_optimizers` [the method's own, else sgd]",

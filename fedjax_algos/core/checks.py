@@ -105,6 +105,10 @@ def check_local(local: Local) -> None:
     """Checks how a client trains, apart from its transform and what depends on its examples."""
     check_kind("local", local, Local, "give fedjax_algos.Local(batch_size=..., ...)")
     check_whole("Local: batch_size", local.batch_size)
+    pieces = local.gradient_accumulation
+    check_whole("Local: gradient_accumulation", pieces, 1, local.batch_size)
+    uneven = f"gradient_accumulation={pieces} does not divide batch_size={local.batch_size}"
+    require(local.batch_size % pieces == 0, f"Local: {uneven}; give a divisor")
     if local.steps is not None:
         check_whole("Local: steps", local.steps)
     if local.epochs is not None:

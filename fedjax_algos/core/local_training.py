@@ -115,10 +115,16 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
     require(values.shape == mask.shape, f"{found} {mask.shape}: {fix}")
 
 
+Gradient = tuple[Params, Statistics, Mean]  # and the statistics and the loss at the same point
+
+
 def batch_gradient(
-    problem: Problem, penalty: Penalty | None = None
-) -> Callable[..., tuple[Params, Statistics, Mean]]:
-    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, of real rows."""
+    problem: Problem, penalty: Penalty | None = None, pieces: int = 1
+) -> Callable[..., Gradient]:
+    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, of real rows.
+
+    The batch is cut into so many pieces, which are computed one after another.
+    """
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
         given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
@@ -137,7 +143,38 @@ def batch_gradient(
         grads, (statistics, loss) = jax.grad(mean_loss, has_aux=True)(*model, batch, mask, key)
         return grads, statistics, loss
 
-    return gradient
+    def in_pieces(model, batch, mask, key):
+        rows = jax.tree.map(lambda leaf: leaf.reshape(pieces, -1, *leaf.shape[1:]), (batch, mask))
+
+        def piece(number):
+            return jax.tree.map(lambda leaf: leaf[number], rows)
+
+        return _accumulate(gradient, piece, pieces, None, model, key)
+
+    return gradient if pieces == 1 else in_pieces
+
+
+def _accumulate(gradient, piece, number, most, model, key) -> Gradient:
+    """The gradient over so many pieces `piece(k) -> (batch, mask)`; for `most` see `repeat`."""
+
+    def add(k, carry):
+        total, statistics, losses = carry
+        current = model._replace(statistics=statistics)
+        grads, statistics, loss = gradient(current, *piece(k), jax.random.fold_in(key, k))
+        total = jax.tree.map(lambda t, g: t + loss.weight.astype(g.dtype) * g, total, grads)
+        return total, statistics, jax.tree.map(jnp.add, losses, loss)
+
+    zero = jnp.zeros((), jnp.result_type(float))
+    start = (optax.tree.zeros_like(model.params), model.statistics, Mean(zero, zero))
+    total, statistics, losses = repeat(add, number, start, most)
+    count = jnp.maximum(losses.weight, 1)
+    return jax.tree.map(lambda t: t / count.astype(t.dtype), total), statistics, losses
+
+
+def full_size(local: Local) -> int:
+    """Examples of a piece of a gradient over all of a client's examples, outside local steps."""
+    pieces = local.gradient_accumulation
+    return 128 if pieces == 1 else min(128, local.batch_size // pieces)
 
 
 def full_gradient(
@@ -145,32 +182,18 @@ def full_gradient(
     size: int = 128,
     penalty: Penalty | None = None,
     reverse: ReverseMode | None = None,
-) -> Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]:
+) -> Callable[[Model, ClientData, Key], Gradient]:
     """`(model, data, key) -> (gradient, statistics, loss)`, of all examples in pieces of `size`."""
     gradient = batch_gradient(problem, penalty)
 
     def run(model, data, key):
         width = min(size, data.indices.shape[0])
-
-        def add(number, carry):
-            total, statistics, losses = carry
-            batch, mask = data.piece(number, width)
-            current = model._replace(statistics=statistics)
-            piece_key = jax.random.fold_in(key, number)
-            grads, statistics, loss = gradient(current, batch, mask, piece_key)
-            total = jax.tree.map(lambda t, g: t + loss.weight.astype(g.dtype) * g, total, grads)
-            return total, statistics, jax.tree.map(jnp.add, losses, loss)
-
-        zero = jnp.zeros((), jnp.result_type(float))
-        start = (optax.tree.zeros_like(model.params), model.statistics, Mean(zero, zero))
         most = None
         if reverse is not None:  # a pool of all clients' examples has a number that is known
             known = not isinstance(data.num_examples, jax.core.Tracer)
             most = -(-(int(data.num_examples) if known else reverse.max_examples) // width)
-        pieces = -(-data.num_examples // width)
-        total, statistics, losses = repeat(add, pieces, start, most)
-        count = jnp.maximum(losses.weight, 1)
-        return jax.tree.map(lambda t: t / count.astype(t.dtype), total), statistics, losses
+        number = -(-data.num_examples // width)
+        return _accumulate(gradient, lambda k: data.piece(k, width), number, most, model, key)
 
     return run
 
@@ -219,8 +242,8 @@ class Train(NamedTuple):
     """
 
     local: Local
-    gradient: Callable[..., tuple[Params, Statistics, Mean]]
-    full_gradient: Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]
+    gradient: Callable[..., Gradient]
+    full_gradient: Callable[[Model, ClientData, Key], Gradient]
 
     def __call__(
         self,
@@ -307,5 +330,6 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     """
     check_local(local)
     check_transform("Local: transform", local.transform, problem)
-    full = full_gradient(problem, local.batch_size, penalty, local.reverse)
-    return Train(local, batch_gradient(problem, penalty), full)
+    pieces = local.gradient_accumulation
+    full = full_gradient(problem, local.batch_size // pieces, penalty, local.reverse)
+    return Train(local, batch_gradient(problem, penalty, pieces), full)

@@ -264,6 +264,10 @@ class Local(NamedTuple):
         ("round"), or the number of the client's own dispatch ("dispatch").
       reverse: bounds of the loops, so that rounds can be differentiated in reverse mode; see
         `differentiable`. None for loops of any length.
+      gradient_accumulation: pieces of a batch, a divisor of `batch_size`, whose gradients are
+        computed one after another, so that memory holds the activations of a piece. Their mean is
+        the batch's gradient up to rounding. Layers that mix examples see one piece at a time, and
+        dropout draws for each piece.
     """
 
     batch_size: int
@@ -274,6 +278,7 @@ class Local(NamedTuple):
     batches: Batches = "short"
     rate_by: Literal["round", "dispatch"] = "round"
     reverse: ReverseMode | None = None
+    gradient_accumulation: int = 1
 
     def __repr__(self) -> str:
         defaults = self._field_defaults

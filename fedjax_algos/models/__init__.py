@@ -18,9 +18,16 @@ from fedjax_algos.models.preprocessing import (
     random_flip,
     random_resized_crop,
 )
+from fedjax_algos.models.rematerialised import rematerialise
 from fedjax_algos.models.segmentation import segmenter, unet_3d
 from fedjax_algos.models.small import cnn_fedcompass, cnn_fedgbo, lenet, linear, mlp
-from fedjax_algos.models.wrapped import ComputeDtype, compute_in, freeze, freeze_model
+from fedjax_algos.models.wrapped import (
+    ComputeDtype,
+    compute_in,
+    freeze,
+    freeze_model,
+    store_frozen_in,
+)
 
 __all__ = [
     "ComputeDtype",
@@ -60,11 +67,13 @@ __all__ = [
     "random_crop",
     "random_flip",
     "random_resized_crop",
+    "rematerialise",
     "resnet18",
     "resnet18_imagenet",
     "resnet20",
     "resnet50",
     "segmenter",
+    "store_frozen_in",
     "unet_3d",
     "upsample_3d",
     "vit",

@@ -69,7 +69,6 @@ _OPTIONS = {  # what `help` says of the options that several models have
     "convolutions": """implementation of the convolutions, see `convolve` and `convolve_3d`; with
         "lax" the depthwise ones are `lax.conv_general_dilated`, too.""",
     "dropout": "rate of dropout in training, from 0 to below 1.",
-    "checkpoint": "whether less memory is used for a longer computation; see `vit`.",
     "augmentation": """"normalised" uses CIFAR-10's means and standard deviations; "cifar" crops
         and flips each training image before that; "cifar_by_batch" uses one offset and one decision
         for a whole batch, as the code of FedGBO and of GHBM. "imagenet_normalised" uses ImageNet's

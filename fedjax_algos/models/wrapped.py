@@ -1,4 +1,4 @@
-"""Problems of other problems: with frozen params, and computed in 16 bits."""
+"""Problems of other problems: with frozen params, and computed or stored in 16 bits."""
 
 from typing import Literal, get_args
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import as_model
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import Parts, Pattern, check_match, split_params
 
@@ -91,12 +92,46 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     def apply(model, batch, key, training):
         narrow = Model(_cast(model.params, dtype), model.statistics, _cast(model.frozen, dtype))
         outputs, statistics = problem.apply(narrow, _cast(batch, dtype), key, training)
-        dtypes = (leaf.dtype for leaf in jax.tree.leaves(model.params))
-        wide = jnp.result_type(*(each for each in dtypes if jnp.issubdtype(each, jnp.floating)))
+        wide = _float_type(model.params)
         statistics = jax.tree.map(lambda x, old: x.astype(old.dtype), statistics, model.statistics)
         return _cast(outputs, wide), statistics
 
     return problem._replace(apply=apply)
+
+
+def store_frozen_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
+    """The same problem, whose frozen arrays are stored in bfloat16.
+
+    `apply` casts them to the dtype of the params that are trained, layer by layer as the compiler
+    schedules it, so the loss is that of rounded frozen arrays, and their memory is half. A model
+    that is given to a run in place of `init`'s keeps its own dtypes.
+
+    Args:
+      problem: a problem with frozen arrays, such as that of `freeze` or of `nnx_classifier`.
+      dtype: "bfloat16".
+
+    Raises:
+      ValueError: for another dtype, or for a problem without frozen arrays.
+    """
+    check_choice("dtype", dtype, get_args(ComputeDtype))
+    frozen = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).frozen
+    fix = "give that of freeze(problem, trainable), or of nnx_classifier with trainable"
+    require(jax.tree.leaves(frozen), f"store_frozen_in: the problem has no frozen arrays; {fix}")
+
+    def init(key):
+        model = problem.init(key)
+        return model._replace(frozen=_cast(model.frozen, dtype))
+
+    def apply(model, batch, key, training):
+        model = model._replace(frozen=_cast(model.frozen, _float_type(model.params)))
+        return problem.apply(model, batch, key, training)
+
+    return problem._replace(init=init, apply=apply)
+
+
+def _float_type(params):
+    dtypes = (leaf.dtype for leaf in jax.tree.leaves(params))
+    return jnp.result_type(*(each for each in dtypes if jnp.issubdtype(each, jnp.floating)))
 
 
 def _cast(tree, dtype):

@@ -28,7 +28,15 @@ from fedjax_algos.data import AnyDataset, datasets, partitions
 from fedjax_algos.data.federated_data import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
-from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
+from fedjax_algos.models import (
+    compute_in,
+    losses,
+    metrics,
+    models,
+    rematerialise,
+    with_loss,
+    with_metrics,
+)
 from fedjax_algos.models.adapters import check_examples
 from fedjax_algos.participation.cohorts import check_dispatch_memory
 from fedjax_algos.runs.run import Rounds, check_evaluations
@@ -50,13 +58,14 @@ class Settings:
     `dataset`, `model`, `partition`, `sampler`, `work`, `rate_schedule` and `system` are names of
     registries, which may carry options, as in `dirichlet:alpha=0.3`. `clients` is their number,
     `rounds` that of the rounds, evaluated every `eval_every` rounds, for each of the `seeds`.
-    `batch_size`, `batches` and `rate_by` are those of `Local`; `client_state` and `non_finite` are
-    those of `make_engine`, where "disk" is a folder beside the results. The other fields:
+    `batch_size`, `batches`, `gradient_accumulation` and `rate_by` are those of `Local`;
+    `client_state` and `non_finite` are those of `make_engine`, where "disk" is a folder beside the
+    results. The other fields:
 
     - `loss` replaces that of the model in training and in evaluation.
     - `metrics` are measured beside those of the model; see `with_metrics`.
     - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
-      `compute_in`.
+      `compute_in`. `rematerialise`: gradients need less memory and more time; see `rematerialise`.
     - `cohort` is a number of clients or, below 1, a fraction of them; None is 10, or the slots that
       the sampler `poisson` needs.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
@@ -98,6 +107,7 @@ class Settings:
     loss: str | None = None
     metrics: str | None = None
     compute_dtype: Literal["params", "bfloat16"] = "params"
+    rematerialise: bool = False
     partition: str = "dirichlet:alpha=0.1"
     clients: Count = 100
     cohort: Positive | None = None
@@ -109,6 +119,7 @@ class Settings:
     local_epochs: Positive | None = None
     batch_size: Count = 10
     batches: Batches = "short"
+    gradient_accumulation: Count = 1
     client_learning_rate: Positive | None = None
     client_optimizer: str | None = None
     wrap: str | None = None
@@ -252,6 +263,7 @@ class Settings:
             local_transform(optimizer, self.clip_norm, self.weight_decay),
             self.batches,
             self.rate_by,
+            gradient_accumulation=self.gradient_accumulation,
         )
 
     def problem(self, dataset: AnyDataset) -> Problem:
@@ -271,7 +283,8 @@ class Settings:
         problem = problem if self.loss is None else with_loss(problem, self.loss)
         problem = problem if self.metrics is None else with_metrics(problem, self.metrics)
         dtype = self.compute_dtype
-        return problem if dtype == "params" else compute_in(problem, dtype)
+        problem = problem if dtype == "params" else compute_in(problem, dtype)
+        return rematerialise(problem) if self.rematerialise else problem
 
     def load(self) -> AnyDataset:
         """Reads the data set; one of clients' files is only opened."""

@@ -90,17 +90,16 @@ def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.usefixtures("x64")
-def test_every_algorithm_has_the_results_of_loops_of_any_length(case):
+def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_in_pieces(case):
     """In a layout in turn, with a slot that only fills up a chunk in one of them."""
-    algorithm = case.build(small_network().problem, LOCAL)
-    step = fa.pure_round(algorithm, LAYOUTS[ONE_EACH.index(case) % 3])
-    state, work = step.init(0, POPULATION), full_work()
+    work, ends = full_work(), []
     unmarked = work._replace(num_steps=jnp.asarray(work.num_steps))
-    ends = [
-        jax.jit(lambda state, work=each: step(state, small_network().data, work))(state)
-        for each in (work, unmarked)
-    ]
-    chex.assert_trees_all_close(*ends, rtol=1e-12)
+    for dispatches, pieces in ((work, 1), (unmarked, 2)):
+        local = LOCAL._replace(gradient_accumulation=pieces)
+        algorithm = case.build(small_network().problem, local)
+        step = fa.pure_round(algorithm, LAYOUTS[ONE_EACH.index(case) % 3])
+        ends.append(jax.jit(step)(step.init(0, POPULATION), small_network().data, dispatches))
+    chex.assert_trees_all_close(*ends, rtol=1e-12, atol=1e-15)
 
 
 def test_an_engine_compiles_two_programs_at_most():

@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax import nnx
 from helpers import small_network
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from model_kinds import KINDS, model_of_kind
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -15,9 +16,7 @@ from fedjax_algos.asynchrony import immediate, traced
 from fedjax_algos.core.local_training import batch_gradient
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.models import classifier, compute_in, freeze, freeze_model, models
-from fedjax_algos.models.large.inverted_residual import InvertedResidualNetwork, Stage
-from fedjax_algos.models.large.residual import Bottleneck, ResidualNetwork
+from fedjax_algos.models import compute_in, freeze, freeze_model, store_frozen_in
 from fedjax_algos.participation import Cohorts
 
 X64 = pytest.mark.usefixtures("x64")
@@ -135,6 +134,26 @@ def test_an_adapter_of_a_pretrained_model():
     assert all(np.abs(new - old).max() > 0 for new, old in zip(*leaves, strict=True))
 
 
+@X64
+def test_frozen_arrays_in_bfloat16_are_rounded_once(toy):
+    """Rounds are those with rounded arrays in float64, in half or less of the memory."""
+    freezing = freeze(toy.problem, "out")
+    narrow, ends = store_frozen_in(freezing), []
+    start, wide = narrow.init(model_key(0)), freezing.init(model_key(0))
+    sizes = [tree_bytes(model.frozen) for model in (start, wide)]
+    assert sizes[0] * 4 <= sizes[1] * 2
+    assert {leaf.dtype for leaf in jax.tree.leaves(start.frozen)} == {np.dtype("bfloat16")}
+    rounded = start._replace(frozen=jax.tree.map(lambda leaf: leaf.astype(float), start.frozen))
+    for problem, params in ((narrow, None), (freezing, rounded)):
+        engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
+        state, _ = fa.simulate(engine, toy.data, cohort_size=2, rounds=2, params=params)
+        ends.append(state)
+    assert {leaf.dtype for leaf in jax.tree.leaves(ends[0].frozen)} == {np.dtype("bfloat16")}
+    jax.tree.map(np.testing.assert_array_equal, ends[0].server.params, ends[1].server.params)
+    with pytest.raises(ValueError, match="the problem has no frozen arrays; give that of freeze"):
+        store_frozen_in(toy.problem)
+
+
 class Normalised(nn.Module):
     """A dense layer between two BatchNorms."""
 
@@ -195,37 +214,15 @@ def products(jaxpr):
                     yield from products(getattr(inner, "jaxpr", inner))
 
 
-STAGES = Stage(1, 4, 1, 1), Stage(2, 4, 2, 2)
-NORM = "batch", 2, "auto"
-SHALLOW = {  # the modules of the deep networks, with few blocks
-    "inverted residuals": InvertedResidualNetwork(
-        STAGES, 10, nn.silu, True, 0.2, 0.2, *NORM, nn.initializers.zeros
-    ),
-    "blocks": ResidualNetwork((4, 8), (1, 1), 10, "A", "group", 2, "auto"),
-    "bottlenecks": ResidualNetwork((4,), (1,), 10, "B", *NORM, Bottleneck, True),
-}
-TEXTS, PHOTO, VOLUME = ((5,), np.int32), ((16, 16, 3), np.uint8), ((2, 4, 4), np.float32)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype"),
-    [
-        *((name, *PHOTO) for name in ["linear", *SHALLOW]),
-        ("cnn_fedgbo", *PHOTO),
-        ("cnn_fedgbo", (16, 16, 3), np.float32),
-        ("vit:depth=1,width=8,heads=2", *PHOTO),
-        ("unet_3d:levels=2,features=2", *VOLUME),
-        ("gru:layers=1", *TEXTS),
-        ("lstm_words:hidden=4,embedding=4", *TEXTS),
-    ],
+    ("name", "shape", "dtype"), [*KINDS, ("cnn_fedgbo", (16, 16, 3), np.float32)]
 )
 def test_every_kind_of_model_multiplies_in_bfloat16(name, shape, dtype):
     """All products of the gradient; the gradient itself and the statistics are float32."""
-    labels = (2, *shape) if "unet" in name else (2,)
-    wide = classifier(SHALLOW[name], shape) if name in SHALLOW else models.make(name, shape, 10)
-    narrow = compute_in(wide)
+    narrow = compute_in(model_of_kind(name, shape))
     model = jax.eval_shape(narrow.init, jax.random.key(0))
+    labels = (2, *shape) if "unet" in name else (2,)
     batch = {"x": np.zeros((2, *shape), dtype), "y": np.zeros(labels, np.int32)}
     given = model, batch, np.ones(2, bool), jax.random.key(0)
     jaxpr, shapes = jax.make_jaxpr(batch_gradient(narrow), return_shape=True)(*given)

@@ -138,8 +138,7 @@ def paper_macs(problem: Problem, example: Batch) -> int:
     Depthwise and three-dimensional convolutions follow the rule of convolutions. Thop counts no
     products of attention, and 2 or 4 operations for each element that is normalised; without them,
     the numbers of networks for ImageNet are those of torchvision's table of weights. The example
-    is arrays or shapes without a batch axis. Parameters outside of Linen modules are refused, as
-    those of a transformer with `checkpoint=True`, which has the costs of one without.
+    is arrays or shapes without a batch axis. Parameters outside of Linen modules are refused.
     """
     counted: dict[tuple[str, ...], int] = {}
     macs = 0

@@ -22,7 +22,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Key, Local, Params, Prelude, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import full_gradient, local_training
+from fedjax_algos.core.local_training import full_gradient, full_size, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
@@ -39,7 +39,8 @@ def key_at_x(key: Key) -> Key:
 
 
 def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorithm:
-    train, full = local_training(problem, local), full_gradient(problem, reverse=local.reverse)
+    train = local_training(problem, local)
+    full = full_gradient(problem, full_size(local), reverse=local.reverse)
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
     def init(params, population):

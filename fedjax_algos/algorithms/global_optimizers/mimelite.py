@@ -24,7 +24,12 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import batch_gradient, full_gradient, local_training
+from fedjax_algos.core.local_training import (
+    batch_gradient,
+    full_gradient,
+    full_size,
+    local_training,
+)
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
@@ -69,7 +74,7 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
 
 
 def _of_all_examples(problem, local):
-    gradient = full_gradient(problem, reverse=local.reverse)
+    gradient = full_gradient(problem, full_size(local), reverse=local.reverse)
     return lambda model, data, dispatch, key: gradient(model, data, key)[0]
 
 
@@ -132,8 +137,9 @@ def mimexlite(
       server_learning_rate: eta_g, above 0; 1 in the paper.
       weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
-    of_batch = batch_gradient(problem)
-    of_all = full_gradient(problem, local.batch_size, reverse=local.reverse)
+    pieces = local.gradient_accumulation
+    of_batch = batch_gradient(problem, pieces=pieces)
+    of_all = full_gradient(problem, local.batch_size // pieces, reverse=local.reverse)
 
     def gradient_at(model, data, dispatch, key):
         if local.batches == "full":

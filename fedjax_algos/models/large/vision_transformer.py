@@ -5,8 +5,6 @@ ICLR 2021, https://arxiv.org/abs/2010.11929, as in torchvision's `vit_b_16`: lay
 attention and perceptron, and a class token is classified.
 """
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -69,7 +67,6 @@ class VisionTransformer(nn.Module):
     depth: int
     heads: int
     dropout: float
-    checkpoint: bool
 
     @nn.compact
     def __call__(self, x, training=False):
@@ -89,29 +86,11 @@ class VisionTransformer(nn.Module):
         normal = nn.initializers.normal(0.02)
         x = x + self.param("position_embedding", normal, (1, *x.shape[1:]), jnp.float32)
         x = nn.Dropout(self.dropout, deterministic=not training)(x)
-        names = [f"EncoderBlock_{index}" for index in range(self.depth)]
-        if self.checkpoint and not self.is_initializing():
-            x = self.checkpointed([self.variables["params"][name] for name in names], x, training)
-        else:
-            for name in names:
-                x = EncoderBlock(self.heads, self.dropout, name=name)(x, training)
+        for _ in range(self.depth):
+            x = EncoderBlock(self.heads, self.dropout)(x, training)
         x = nn.LayerNorm(epsilon=1e-6)(x[:, 0])
         self.sow("intermediates", "features", x)
         return Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
-
-    def checkpointed(self, params, x, training):
-        """The blocks in a loop: without it, XLA on a CPU computes all again before the first."""
-        block = EncoderBlock(self.heads, self.dropout, parent=None)
-        key = self.make_rng("dropout") if training and self.dropout else jax.random.key(0)
-
-        @functools.partial(jax.checkpoint, prevent_cse=False)
-        def apply(x, each):
-            params, key = each
-            return block.apply({"params": params}, x, training, rngs={"dropout": key})
-
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
-        keys = jax.random.split(key, self.depth)
-        return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
 
 
 def _patches(images, size):
@@ -132,7 +111,6 @@ def vit(
     depth: Layers = 6,
     heads: Count = 4,
     dropout: Decay = 0.0,
-    checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
     head: Head = "loaded",
@@ -149,8 +127,6 @@ def vit(
       heads: number of attention heads; a divisor of the width.
       dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
         embedding, the attention, and both layers of the perceptron.
-      checkpoint: whether the gradient computes the inside of each block a second time, instead of
-        keeping it: a fifth of the memory for 12 blocks. With dropout, other entries are drawn.
       weights: a file of torchvision's or timm's weights; see `pretrained`. The positions of square
         images are resized to other images by bicubic interpolation, as in timm.
 
@@ -158,7 +134,7 @@ def vit(
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
     sizes = patch_size, width, depth, heads
-    module = VisionTransformer(num_classes, *sizes, dropout, checkpoint)
+    module = VisionTransformer(num_classes, *sizes, dropout)
     rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
     names = vision_transformer_names(depth, (rows, columns))
     problem = with_weights(classifier(module, example_shape), weights, head, names)
@@ -171,7 +147,6 @@ def vit_b_16(
     num_classes: int,
     *,
     dropout: Decay = 0.0,
-    checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
     head: Head = "loaded",
@@ -182,7 +157,7 @@ def vit_b_16(
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=768, depth=12, heads=12, dropout=dropout,
-        checkpoint=checkpoint, augmentation=augmentation, weights=weights, head=head,
+        augmentation=augmentation, weights=weights, head=head,
     )  # fmt: skip
 
 
@@ -192,7 +167,6 @@ def vit_small(
     num_classes: int,
     *,
     dropout: Decay = 0.0,
-    checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
     head: Head = "loaded",
@@ -205,5 +179,5 @@ def vit_small(
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=384, depth=12, heads=6, dropout=dropout,
-        checkpoint=checkpoint, augmentation=augmentation, weights=weights, head=head,
+        augmentation=augmentation, weights=weights, head=head,
     )  # fmt: skip
