@@ -38,6 +38,7 @@ from fedjax_algos.runs.saving.results_folder import (
 )
 from fedjax_algos.runs.saving.shares import RunName, describe_missing
 from fedjax_algos.runs.saving.trackers import Tracker, trackers
+from fedjax_algos.runs.settings import Settings
 
 _folders: list[Path] = []  # that of the command, once it is open
 
@@ -114,7 +115,7 @@ class Training:
 
 
 @contextlib.contextmanager
-def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator[Training]:
+def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
     """A command that trains, with the folder that the options of `shared_options` name."""
     cache = values["compilation_cache"]
     check_path("out", values["out"])
@@ -125,9 +126,10 @@ def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator
     place = processes.place_of(**values_of(options(processes.place_of), values))
     number = 1 if place is None else place.processes
     fix = f"give a multiple of {number}"
+    devices, shared = settings.devices, settings.devices_per_client
     even = (devices or 0) % number == 0
     require(even, f"devices={devices} do not divide over {number} processes; {fix}")
-    _start_jax(devices and devices // number, cache)
+    _start_jax(devices // number if devices else max(shared, usable_cores()), cache)
     with (
         processes.joined(place),
         measure_compilation() as compiled,
@@ -139,15 +141,15 @@ def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator
             yield Training(folder, compiled, progress, cache)
 
 
-def _start_jax(devices: int | None, compilation_cache: str | None) -> None:
-    """Makes several devices of a CPU, unless jax has started or has its own setting."""
+def _start_jax(devices: int, compilation_cache: str | None) -> None:
+    """Makes so many devices of a CPU, unless jax has started or has its own setting."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
     # jax's type for its configuration does not know the attribute
     if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+            jax.config.update("jax_num_cpu_devices", devices)
 
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:

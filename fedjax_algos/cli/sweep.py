@@ -45,7 +45,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     trackers, settings = make_trackers(values["track"]), settings_of(values, "3")
-    with training(values, "sweep", settings.devices) as command:
+    with training(values, "sweep", settings) as command:
         columns = _columns(grid, values)
         prepared = prepare_sweep(settings, method, columns, **values_of(_LIMITS, values))
         experiment = prepared.experiment

@@ -30,7 +30,7 @@ _NO_FILE = ConfigFile()
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
     "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "layout", "devices",
-    "client_state", "examples",
+    "devices_per_client", "client_state", "examples", "rematerialise",
 }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def train(
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
     trackers, goal = make_trackers(values["track"]), method_tables.goal_of(settings, labels)
     runs = [*itertools.product(labels, settings.seeds)]
-    with training(values, name, settings.devices) as command:
+    with training(values, name, settings) as command:
         folder, progress = command.folder, command.progress
         experiment = prepare(settings, methods, files=True, client_state_folder=folder.client_state)
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}

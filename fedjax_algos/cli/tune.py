@@ -61,7 +61,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     written to tuned.toml, which compare --config takes as it is.
     """
     settings = settings_of(values, _SEEDS)
-    with training(values, "tune", settings.devices) as command:
+    with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
         for name in ("halving", "search") if share is not None else ():
             what = f"{name}={given.get(name)} chooses trials by the scores of all earlier ones"

@@ -28,6 +28,7 @@ Update: TypeAlias = Any  # what a client uploads
 Contribution: TypeAlias = Any
 Metrics: TypeAlias = dict[str, "Mean"]
 Row: TypeAlias = dict[str, Any]  # what one evaluation of a run measured, by column
+MODEL_AXIS = "model"  # of a mesh: over the devices that compute a client together
 
 
 class Population(NamedTuple):

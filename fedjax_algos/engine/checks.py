@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
 from fedjax_algos.core.algorithm import PartKind, Selection, kinds
@@ -26,11 +25,10 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe_tree
-from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placed.devices import row_sharding
+from fedjax_algos.engine.placed.model_sharding import ClientMesh, bytes_of_device
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
@@ -109,16 +107,16 @@ def check_population(population: Population) -> None:
     require(fits, f"Population: cohort_size={size} is out of range; {most}")
 
 
-def check_state_memory(mesh: Mesh | None, state: FederatedState, population: Population) -> None:
+def check_state_memory(
+    mesh: ClientMesh | None, state: FederatedState, population: Population
+) -> None:
     """Raises ValueError if a state, given by its shapes, does not fit into the devices' memory."""
-    shared, rows = tree_bytes(state._replace(clients=())), tree_bytes(state.clients)
-    table, devices = row_sharding(mesh, population.num_clients), 1 if mesh is None else mesh.size
-    divided = table is not None and not table.is_fully_replicated
+    shared = bytes_of_device(mesh, state._replace(clients=()))
     check_device_memory(
         f"the state of {population.num_clients} clients",
-        shared + rows // (devices if divided else 1),
+        shared + bytes_of_device(mesh, state.clients, rows=True),
         "give a smaller model or, if clients keep state, fewer clients or client_state='host'",
-        devices=devices,
+        devices=1 if mesh is None else len(mesh.devices),
     )
 
 

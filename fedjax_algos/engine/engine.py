@@ -19,6 +19,7 @@ from fedjax_algos.core.checks import (
     check_kind,
     check_not_consumed,
     check_seed,
+    check_whole,
 )
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice, is_number
@@ -34,11 +35,18 @@ from fedjax_algos.engine.checks import (
     check_state_memory,
 )
 from fedjax_algos.engine.exchange import Transfer, count_transfer
-from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
-from fedjax_algos.engine.layouts import auto_layout
+from fedjax_algos.engine.federated_round import FederatedRound, after_round
+from fedjax_algos.engine.layouts import auto_layout, round_memory
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.devices import (
+    Devices,
+    client_mesh,
+    put_state,
+    replicate,
+    wait_on_cpu,
+)
+from fedjax_algos.engine.placed.model_sharding import ClientMesh, check_rules
 from fedjax_algos.engine.placed.on_disk import (
     ClientStatePlace,
     DiskClientState,
@@ -116,10 +124,10 @@ class PlacedAlgorithm:
         init, uint = self.algorithm.problem.init, np.uint32(seed)
         model = as_model(init, params)
         shapes = self.shapes(population, model)
-        if model is None:
+        if model is None and not _shares_model(self._mesh):  # else no device has to hold all of it
             model = _initial_model(init, uint)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
-        arguments = replicate(self._mesh, (uint, model))
+        arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
         state = self._initial_state(*arguments, **self._facts(population))
         if not self._on_device:
             state = state._replace(clients=shapes.clients)
@@ -201,7 +209,7 @@ class Engine(PlacedAlgorithm):
         self._prelude_step = consuming(traced.server_step, self.algorithm.prelude)
         self._run_cohort = consuming(traced.run_cohort)
         self._server_step = consuming(traced.server_step, self.algorithm)
-        self._run_rounds = consuming(partial(run_rounds, traced.run_round))
+        self._run_rounds = consuming(traced.run_rounds)
         self._cohort_updates = jax.jit(traced.cohort_updates)
 
     def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
@@ -212,12 +220,28 @@ class Engine(PlacedAlgorithm):
           dispatches: the dispatches of one round.
         """
         if self.placement.layout == "auto":
-            how = self.algorithm, self.placement, state, data, dispatches
-            layout = auto_layout(*how, self.sharded, self.non_finite, self._common_steps(data))
+            memory_of = partial(self._memory, state, data, dispatches)
+            layout = auto_layout(self.placement, len(dispatches.client), memory_of)
             if layout != "auto":
                 self.placement = self.placement._replace(layout=layout)
                 self._compile()
         return self.placement.layout
+
+    def memory(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> int:
+        """Bytes that each device needs for its part of a round, which is compiled to know them.
+
+        They are those of the state, the examples and all temporary arrays.
+
+        Args:
+          state, data, dispatches: as for `choose_layout`; not consumed.
+        """
+        chunk = self.placement.chunk(len(dispatches.client))
+        return self._memory(state, data, dispatches, chunk)
+
+    def _memory(self, state, data, dispatches, chunk):
+        run = self.algorithm, self._mesh, state, data, dispatches
+        how = self.sharded, self.non_finite, self._common_steps(data)
+        return round_memory(*run, *how, chunk)
 
     def __repr__(self) -> str:
         layout, devices = self.placement.layout, self.placement.num_devices
@@ -368,10 +392,24 @@ class Engine(PlacedAlgorithm):
         return wait_on_cpu(self._mesh, (after_round(shared, after, result), result.metrics))
 
 
+def _shares_model(mesh):
+    return mesh is not None and mesh.per_client > 1
+
+
 @partial(jax.jit, static_argnums=0)
 def _initial_model(init, seed):
     """Compiled once for all algorithms on a problem."""
     return init(model_key(seed))
+
+
+def model_mesh(
+    algorithm: Algorithm, devices: Devices, per_client: int, rules: Any
+) -> ClientMesh | None:
+    """The devices of an engine or an executor, checked."""
+    check_whole("devices_per_client", per_client)
+    fix = "give devices_per_client=2 or more too, or leave it out"
+    require(per_client > 1 or rules is None, f"model_sharding is for devices of one client; {fix}")
+    return client_mesh(devices, per_client, check_rules(algorithm.problem, rules, per_client))
 
 
 def make_engine(
@@ -381,6 +419,8 @@ def make_engine(
     devices: Devices = None,
     examples: Literal["replicated", "sharded"] = "replicated",
     non_finite: NonFinite = "exclude",
+    devices_per_client: int = 1,
+    model_sharding: Any = None,
 ) -> Engine:
     """Compiles an algorithm's rounds.
 
@@ -406,16 +446,25 @@ def make_engine(
         is left leaves the server state as it is; `state.excluded` counts. "error": the functions
         that run rounds raise `NonFiniteUpdateError`, and therefore wait for their results. "keep":
         it is summed like the others.
+      devices_per_client: how many of the `devices` compute a client together, each with a part of
+        its model: of the params, of all states like them, and of activations. The compiler divides
+        the computation. Models with random numbers of their own, such as dropout, draw the same.
+      model_sharding: which axes of the params are divided: a tree of `jax.sharding.PartitionSpec`
+        with the axis "model", whose paths are patterns of the params' paths; a spec is that of the
+        last axes of an array. `nn.get_partition_spec` of Flax makes such trees. None divides each
+        large array along its longest axis that can be divided. `models.shard` divides activations.
 
     Raises:
       TypeError: for an object that is no algorithm.
-      ValueError: for an unknown value of an option, for more devices than there are, and for
-        sharded examples of an algorithm whose clients read the examples of others.
+      ValueError: for an unknown value of an option, for more devices than there are, devices that
+        are no groups of `devices_per_client`, a `model_sharding` that does not fit the params, and
+        for sharded examples of an algorithm whose clients read the examples of others.
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
-    placement = Placement(layout, client_mesh(devices))
-    sharded = examples == "sharded" and placement.mesh is not None
+    mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
+    placement = Placement(layout, mesh)
+    sharded = examples == "sharded" and mesh is not None
     why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
     fix = "most of them on other devices; give examples='replicated'"
     require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")

@@ -26,7 +26,7 @@ from fedjax_algos.engine.exchange import (
     view_of,
 )
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, floats, select
-from fedjax_algos.engine.placed.devices import constrain, constrain_rows
+from fedjax_algos.engine.placed.devices import constrain, constrain_state
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
@@ -146,9 +146,9 @@ class FederatedRound(NamedTuple):
         of_cohort, *results = result._replace(dispatched=known)
         results = constrain(mesh, tuple(results))
         if not self.rows_are_table:
-            return CohortResult(constrain(mesh, of_cohort), *results)
+            return CohortResult(constrain(mesh, of_cohort, rows=True), *results)
         table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
-        return CohortResult(constrain_rows(mesh, table), *results)
+        return CohortResult(constrain(mesh, table, rows=True), *results)
 
     def _map(self, phase, of_one, shared, state, data, dispatches, screening, *more):
         """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`.
@@ -259,6 +259,14 @@ class FederatedRound(NamedTuple):
         after = self.server_step(self.algorithm, before, result.arrivals, dispatches)
         again = screening if result.screening is None else result.screening
         return after_round(state, after, result), result.metrics, again
+
+    def run_rounds(
+        self, state: FederatedState, data: ProgramData, dispatches: Dispatch, number: jax.Array
+    ) -> tuple[FederatedState, Metrics]:
+        """The function `run_rounds`, whose results are on the devices as its arguments."""
+        state, metrics = run_rounds(self.run_round, state, data, dispatches, number)
+        mesh = self.placement.mesh
+        return constrain_state(mesh, state), constrain(mesh, metrics)
 
     def cohort_updates(
         self,

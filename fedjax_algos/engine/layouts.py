@@ -20,7 +20,7 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import row_sharding
+from fedjax_algos.engine.placed.model_sharding import ClientMesh, shapes_on
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
@@ -51,50 +51,57 @@ def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int
     return next((chunk for chunk in chunks if chunk > 1 and memory_of(chunk) <= limit), 1)
 
 
-def auto_layout(
+def auto_layout(placement: Placement, cohort_size: int, memory_of: Callable[[int], int]) -> str:
+    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU.
+
+    `memory_of` is `round_memory` of chunks of so many clients.
+    """
+    memory = accelerator_memory()
+    if memory is None:
+        return "auto"
+    size = -(-cohort_size // placement.num_devices)  # one device's part of the cohort
+    return str(largest_chunk(size, SHARE * memory, memory_of))
+
+
+def round_memory(
     algorithm: Algorithm,
-    placement: Placement,
+    mesh: ClientMesh | None,
     state: FederatedState,
     data: RunData,
     dispatches: Dispatch,
     sharded: bool,
     non_finite: NonFinite,
-    common_steps: int | None = None,
-) -> str:
-    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU.
+    common_steps: int | None,
+    chunk: int,
+) -> int:
+    """Bytes of a device for its part of a round, in chunks of so many clients, as compiled.
 
     `state` and `data` are those of a run, or their shapes; `dispatches` [cohort] are of one round.
     `common_steps` is as for `mark_equal_steps`.
     """
-    memory = accelerator_memory()
-    if memory is None:
-        return "auto"
-    devices, on_device = placement.num_devices, not isinstance(state.clients, RowTable)
-    size = -(-len(dispatches.client) // devices)  # one device's part of the cohort
+    devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
+    size = -(-len(dispatches.client) // devices)
     own = jax.tree.map(lambda leaf: leaf[:size], with_arrays(dispatches))
+    slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
+    slots = mark_equal_steps(slots, own, common_steps, data.num_clients)
+    on_device = not isinstance(state.clients, RowTable)
+    if on_device:
+        parts = 1 if data.num_clients % devices else devices
+        rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
+    else:
+        of_slots = (len(slots.client),)
+        rows = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(of_slots + leaf.shape, leaf.dtype),
+            row_shapes(algorithm, state),
+        )
+    shapes = shapes_on(own_mesh, jax.tree.map(_shape, state._replace(clients=())))
+    shapes = shapes._replace(clients=shapes_on(own_mesh, rows, rows=True))
     held = _held(data, len(dispatches.client), devices if sharded else 1)
-    table = row_sharding(placement.mesh, data.num_clients)
-    parts = devices if table is not None and not table.is_fully_replicated else 1
-
-    def memory_of(chunk):
-        slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
-        slots = mark_equal_steps(slots, own, common_steps, data.num_clients)
-        if on_device:
-            rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
-        else:
-            of_slots = (len(slots.client),)
-            rows = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(of_slots + leaf.shape, leaf.dtype),
-                row_shapes(algorithm, state),
-            )
-        shapes = jax.tree.map(_shape, state._replace(clients=()))._replace(clients=rows)
-        traced = FederatedRound(algorithm, Placement(chunk), on_device, non_finite)
-        compiled = jax.jit(traced.run_round, donate_argnums=0).lower(shapes, held, slots).compile()
-        sizes: Any = compiled.memory_analysis()
-        needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-        return needed - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
-
-    return str(largest_chunk(size, SHARE * memory, memory_of))
+    traced = FederatedRound(algorithm, Placement(chunk, own_mesh), on_device, non_finite)
+    compiled = jax.jit(traced.run_round, donate_argnums=0).lower(shapes, held, slots).compile()
+    sizes: Any = compiled.memory_analysis()
+    needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    return needed - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
 
 
 def _shape(leaf, share=1.0):

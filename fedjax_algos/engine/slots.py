@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from fedjax_algos.core import Array, Dispatch, EqualSteps
 from fedjax_algos.core.files import require
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
-from fedjax_algos.engine.placed.devices import AXIS
+from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
@@ -51,11 +51,11 @@ class Placement(NamedTuple):
     """
 
     layout: Layout
-    mesh: Mesh | None = None
+    mesh: ClientMesh | None = None
 
     @property
     def num_devices(self) -> int:
-        """Devices over which a cohort is divided."""
+        """Devices over which a cohort is divided, or groups of devices that share a client."""
         return 1 if self.mesh is None else self.mesh.size
 
     def chunk(self, cohort_size: int) -> int:
@@ -192,8 +192,9 @@ def map_cohort(
         inputs = dispatches, draw(shared, data, dispatches), *more
         return _map_chunks(partial(function, shared, data), inputs, size, num_clients, look)
 
-    if placement.mesh is None:
-        return map_slots(shared, data, inputs, look)
+    if placement.num_devices == 1:  # which may be several that share each client
+        return map_slots(shared, local_shard(data), inputs, look)
+    assert placement.mesh is not None
 
     def map_on_device(shared, data, inputs):
         shared, look = shared
@@ -203,7 +204,8 @@ def map_cohort(
     replicated, divided = PartitionSpec(), PartitionSpec(AXIS)
     return jax.shard_map(
         map_on_device,
-        mesh=placement.mesh,
+        mesh=placement.mesh.mesh,
+        axis_names={AXIS},  # what devices share of a client is the compiler's
         in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
         out_specs=(replicated, divided, divided),
         check_vma=False,  # loops that start from zeros would all need casts to "varying"

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from fedjax_algos.core import (
     Algorithm,
@@ -26,12 +25,11 @@ from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placed.devices import (
-    constrain,
-    constrain_rows,
+    constrain_state,
     put,
-    replicate,
-    row_sharding,
+    put_state,
 )
+from fedjax_algos.engine.placed.model_sharding import ClientMesh
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
@@ -114,7 +112,7 @@ def initial_state(
         dispatched=jnp.zeros(population.num_clients, bool) if keeping else (),
         frozen=model.frozen,
     )
-    return constrain(placement.mesh, state)._replace(clients=constrain_rows(placement.mesh, table))
+    return constrain_state(placement.mesh, state._replace(clients=table))
 
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
@@ -164,10 +162,10 @@ def place_of(clients: ClientState | RowTable) -> str:
     return "disk" if isinstance(clients, DiskClientState) else "device"
 
 
-def read_rows(mesh: Mesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
-    """Copies the rows of a cohort to all devices, [slots, ...]; empty slots read rows of zeros."""
+def read_rows(mesh: ClientMesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
+    """Copies the rows of a cohort to the devices, [slots, ...]; empty slots read rows of zeros."""
     rows = [table[int(client)] for client in dispatches.client]
-    return replicate(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
+    return put_state(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows), rows=True)
 
 
 def write_rows(
@@ -258,7 +256,7 @@ def _all_rows(client_init, origin, seed, table, dispatched):
 
 
 def give_rows(
-    algorithm: Algorithm, mesh: Mesh | None, state: FederatedState, given: ClientStates
+    algorithm: Algorithm, mesh: ClientMesh | None, state: FederatedState, given: ClientStates
 ) -> FederatedState:
     """The initial state of `engine.init`, in which the clients have copies of the given rows."""
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
@@ -281,7 +279,7 @@ def give_rows(
     # copies, because rounds consume them
     rows = jax.tree.map(lambda leaf, like: jnp.array(leaf, like.dtype), given.rows, shapes)
     if mesh is not None:
-        rows = put(row_sharding(mesh, num_clients), rows)
+        rows = put_state(mesh, rows, rows=True)
     return state._replace(clients=rows, dispatched=dispatched)
 
 

@@ -7,6 +7,7 @@ from fedjax_algos.models.large.residual import resnet18, resnet18_imagenet, resn
 from fedjax_algos.models.large.vision_transformer import vit, vit_b_16, vit_small
 from fedjax_algos.models.large.weights import convert_weights, load_weights, pretrained
 from fedjax_algos.models.layers.convolution import Conv, convolve
+from fedjax_algos.models.layers.sharded import shard
 from fedjax_algos.models.layers.shifted import DepthwiseConv, convolve_depthwise, max_pool
 from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import losses, metrics, with_loss, with_metrics
@@ -73,6 +74,7 @@ __all__ = [
     "resnet20",
     "resnet50",
     "segmenter",
+    "shard",
     "store_frozen_in",
     "unet_3d",
     "upsample_3d",

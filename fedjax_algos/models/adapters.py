@@ -190,7 +190,8 @@ def classifier(
 
     def init(key):
         blank = inputs(jnp.zeros((1, *example_shape), dtype))
-        variables = module.init({"params": key, "dropout": key}, blank, **options(False))
+        boxed = module.init({"params": key, "dropout": key}, blank, **options(False))
+        variables = nn.unbox(boxed)  # of layers with `nn.with_partitioning`
         statistics = {k: v for k, v in variables.items() if k not in ("params", "intermediates")}
         return Model(variables["params"], statistics or ())
 
@@ -257,11 +258,15 @@ def nnx_classifier(
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
 
+    def construct(key):
+        with nnx.use_eager_sharding(False):  # the engine divides params
+            return constructor(nnx.Rngs(key))
+
     def values_of(module, kind):
         return nnx.to_pure_dict(nnx.state(module, kind)) or ()
 
     def init(key):
-        module = constructor(nnx.Rngs(key))
+        module = construct(key)
         _check_call(type(module), {"mask": None})
         model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
         none = f"trainable={trainable.__name__} matches none of the params"
@@ -270,7 +275,7 @@ def nnx_classifier(
         return model
 
     def apply(model, batch, key, training):
-        module = constructor(nnx.Rngs(key))
+        module = construct(key)
         for kind, values in zip((trainable, nnx.BatchStat, frozen), model, strict=True):
             state = nnx.state(module, kind)
             nnx.replace_by_pure_dict(state, values or {})

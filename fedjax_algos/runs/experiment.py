@@ -165,8 +165,9 @@ def prepare(
         client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
     choice: LayoutChoice | None = None
     make: Callable[..., Any] = make_executor
-    devices = settings.devices or default_num_devices(alone=1)
+    devices = settings.devices or default_num_devices(alone=settings.devices_per_client)
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices": devices}
+    options |= {"devices_per_client": settings.devices_per_client}
     if settings.seconds is None:
         place: Any = settings.client_state
         if place == "disk":

@@ -44,6 +44,7 @@ from fedjax_algos.wrappers import wrappers
 
 # what to give where a setting can have no other value
 _ELSEWHERE = {
+    "devices_per_client": 1,
     "client_state": "device",
     "examples": "replicated",
     "evaluate_clients": "none",
@@ -99,6 +100,8 @@ class Settings:
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
       in rounds and on the virtual clock, because the rounding depends on their number, and all
       devices in a sweep (of a CPU at most as many as it has cores).
+    - `devices_per_client`: how many of them compute a client together, each with a part of its
+      model; not in sweeps and tuning.
     - `examples` are replicated on all devices, or sharded: those of each client on one device.
     """
 
@@ -143,6 +146,7 @@ class Settings:
     evaluations: Count = 20
     layout: str = "auto"
     devices: Count | None = None
+    devices_per_client: Count = 1
     client_state: Literal["device", "host", "disk"] = "device"
     examples: Literal["replicated", "sharded"] = "replicated"
     non_finite: NonFinite = "exclude"

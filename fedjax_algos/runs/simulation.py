@@ -294,7 +294,7 @@ class _SynchronousRun:
             non_finite=engine.non_finite,
             client_state=place_of(self.state.clients),
             layout=str(placement.layout),
-            devices=placement.num_devices,
+            devices=1 if placement.mesh is None else len(placement.mesh.devices),
         )
 
 

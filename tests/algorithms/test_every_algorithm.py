@@ -24,6 +24,7 @@ from helpers import (
     stored,
     with_statistics,
 )
+from jax.sharding import PartitionSpec
 from same_runs import host
 
 import fedjax_algos as fa
@@ -118,21 +119,31 @@ def assert_close(found, expected, rtol=1e-11):
     chex.assert_trees_all_close(found, expected, rtol=rtol, atol=1e-11)
 
 
+SHARED = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
+
+
 @pytest.mark.sampled
 @over(ALL)
-def test_two_devices(reference):
+def test_two_or_four_devices(reference):
     """Rounds in one program, each device with the examples of its own clients or with all.
 
-    There are several slots on each device, some of them empty.
+    There are several slots on each device, some of them empty. Of four devices, two share a client.
     """
     # `centralised` needs the examples of all clients on every device
     whole = reference.number >= len(ONE_EACH) or reference.case.name == "centralised"
     examples = "replicated" if whole else "sharded"
-    engine = fa.make_engine(reference.algorithm, reference.layout(1), devices=2, examples=examples)
+    devices = {"devices": 4, "devices_per_client": 2, "model_sharding": SHARED}
+    if reference.number >= len(ONE_EACH):
+        devices = {"devices": 2}
+    layout = reference.layout(1)
+    engine = fa.make_engine(reference.algorithm, layout, examples=examples, **devices)
     start = engine.init(0, POPULATION)
     state, metrics = engine.rounds(start, engine.put_data(data()), alone())
     assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(state.server.params))
     assert_close(host((state, metrics)), (reference.end, reference.metrics))
+    if len(devices) > 1:
+        specs = [leaf.sharding.spec for leaf in jax.tree.leaves(state.server.params)]
+        assert [*map(tuple, specs)] == [(), (None, "model"), ("model",)]
 
 
 @pytest.mark.sampled

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -26,10 +26,10 @@ from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, ro
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
-from fedjax_algos.engine.engine import PlacedAlgorithm
+from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData
 from fedjax_algos.engine.slots import Placement, default_layout
 from fedjax_algos.engine.state import FederatedState
@@ -215,6 +215,8 @@ def make_executor(
     waves_per_call: int = 32,
     devices: Devices = None,
     non_finite: NonFinite = "exclude",
+    devices_per_client: int = 1,
+    model_sharding: Any = None,
 ) -> Executor:
     """Compiles an algorithm for plans.
 
@@ -239,6 +241,7 @@ def make_executor(
       non_finite: what is done with updates that hold NaN or an infinite number, as in
         `make_engine`. A server step counts the contributions that are left, and makes a version
         with the old model if there are none.
+      devices_per_client, model_sharding: as in `make_engine`.
 
     Raises:
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
@@ -247,7 +250,8 @@ def make_executor(
     check_options(algorithm, "auto", non_finite)
     check_asynchronous(algorithm)
     check_whole("waves_per_call", waves_per_call)
-    placement = Placement("auto", client_mesh(devices))
+    mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
+    placement = Placement("auto", mesh)
     check_choice("layout", layout, ("auto", "sequential", "vmapped"))
     layout = default_layout() if layout == "auto" else layout
     if slots != "auto":

@@ -11,7 +11,8 @@ from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
-from fedjax_algos.engine.placed.devices import AXIS, constrain
+from fedjax_algos.engine.placed.devices import constrain
+from fedjax_algos.engine.placed.model_sharding import AXIS
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
 from fedjax_algos.engine.state import FederatedState
 
@@ -78,18 +79,21 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
 
 def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, table):
     """The state and the sums of metrics after a table; `fixed` has theta_0 and frozen arrays."""
-    if mesh is None:
-        return _run_waves(algorithm, layout, False, in_flight, metrics, fixed, seed, data, table)
+    if mesh is None or mesh.size == 1:
+        after = _run_waves(algorithm, layout, False, in_flight, metrics, fixed, seed, data, table)
+        return constrain(mesh, after)
     everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
     table_specs = CallTable(*[everywhere] * len(CallTable._fields))
     table_specs = table_specs._replace(slots=by_device, filled=by_device)
-    return jax.shard_map(
+    after = jax.shard_map(
         partial(_run_waves, algorithm, layout, True),
-        mesh=mesh,
+        mesh=mesh.mesh,
+        axis_names={AXIS},
         in_specs=(*[everywhere] * 5, table_specs),
         out_specs=everywhere,
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
     )(in_flight, metrics, fixed, seed, data, table)
+    return constrain(mesh, after)
 
 
 def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data, table):

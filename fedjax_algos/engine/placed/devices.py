@@ -1,4 +1,4 @@
-"""Devices of one or many hosts, as a mesh along which clients are divided."""
+"""Devices of one or many hosts as a mesh, and arrays on them."""
 
 import os
 from collections import Counter
@@ -11,20 +11,24 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_algos.core.files import require
+from fedjax_algos.core.types import MODEL_AXIS
+from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh, Rules, shardings
 from fedjax_algos.engine.placed.processes import num_processes
-
-AXIS = "clients"
 
 Devices = int | Sequence[jax.Device] | None
 
 
-def client_mesh(devices: Devices) -> Mesh | None:
+def client_mesh(
+    devices: Devices, per_client: int = 1, rules: Rules | None = None
+) -> ClientMesh | None:
     """The mesh of so many devices, or of a sequence of them; None for one device.
 
     Several processes have equally many of them each, the first ones. With None, each process
-    computes everything on its own device.
+    computes everything on its own device, or on its first `per_client` ones.
     """
     processes = num_processes()
+    if per_client > 1 and devices is None:
+        devices = per_client * processes
     if devices is None or (isinstance(devices, int) and devices == processes == 1):
         return None
     known = jax.devices()
@@ -45,14 +49,20 @@ def client_mesh(devices: Devices) -> Mesh | None:
     found = f"devices are {', '.join(f'{n} of process {i}' for i, n in sorted(counts.items()))}"
     even = len(counts) == processes and len({*counts.values()}) == 1
     require(even, f"{found}; give equally many of each of the {processes} processes")
-    return Mesh(np.asarray(devices), (AXIS,))
+    if per_client == 1:
+        return ClientMesh(Mesh(np.asarray(devices), (AXIS,)))
+    fix = "give a multiple, in each process"
+    even = min(counts.values()) % per_client == 0
+    require(even, f"{found}, not groups of devices_per_client={per_client}; {fix}")
+    groups = np.asarray(devices).reshape(-1, per_client)
+    return ClientMesh(Mesh(groups, (AXIS, MODEL_AXIS)), rules)
 
 
-def no_more_devices(mesh: Mesh | None, number: int) -> Mesh | None:
+def no_more_devices(mesh: ClientMesh | None, number: int) -> ClientMesh | None:
     """A mesh of at most `number` devices of another one, or of one for each process."""
     if mesh is None or mesh.size <= number:
         return mesh
-    return client_mesh(_of_each_process(mesh.devices.flat, -(-number // num_processes())))
+    return client_mesh(_of_each_process(mesh.devices, -(-number // num_processes())))
 
 
 def _of_each_process(devices: Iterable[jax.Device], number: int) -> list[jax.Device]:
@@ -78,32 +88,39 @@ def usable_cores() -> int:
 
 
 def _replicated(mesh):
-    return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    return None if mesh is None else NamedSharding(mesh.mesh, PartitionSpec())
 
 
-def row_sharding(mesh: Mesh | None, num_rows: int) -> NamedSharding | None:
+def row_sharding(mesh: ClientMesh | None, num_rows: int) -> NamedSharding | None:
     """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly."""
     if mesh is None or num_rows % mesh.size:
         return _replicated(mesh)
-    return NamedSharding(mesh, PartitionSpec(AXIS))
+    return NamedSharding(mesh.mesh, PartitionSpec(AXIS))
 
 
-def constrain(mesh: Mesh | None, tree: Any) -> Any:
-    """Constrains arrays of a traced program to be held by every device."""
-    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, _replicated(mesh))
+def constrain(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
+    """Constrains a part of a traced state to its `shardings`."""
+    if mesh is None or not jax.tree.leaves(tree):
+        return tree
+    return jax.lax.with_sharding_constraint(tree, shardings(mesh, tree, rows=rows))
 
 
-def constrain_rows(mesh: Mesh | None, table: Any) -> Any:
-    """Constrains a table, leaves [rows, ...], of a traced program to its `row_sharding`."""
-    if mesh is None:
-        return table
-    constrained = jax.lax.with_sharding_constraint
-    return jax.tree.map(lambda leaf: constrained(leaf, row_sharding(mesh, len(leaf))), table)
+def constrain_state(mesh: ClientMesh | None, state: Any) -> Any:
+    """Constrains a traced `FederatedState`, whose clients are rows."""
+    clients = constrain(mesh, state.clients, rows=True)
+    return constrain(mesh, state._replace(clients=()))._replace(clients=clients)
 
 
-def replicate(mesh: Mesh | None, tree: Any) -> Any:
+def replicate(mesh: ClientMesh | None, tree: Any) -> Any:
     """Copies host arrays, which are the same in every process, to all devices of a mesh."""
     return put(_replicated(mesh), tree)
+
+
+def put_state(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
+    """Places host arrays of a state, which are the same in every process, by `shardings`."""
+    if mesh is None:
+        return put(None, tree)
+    return jax.tree.map(put, shardings(mesh, tree, rows=rows), tree)
 
 
 def put(sharding: Any, tree: Any) -> Any:
@@ -120,15 +137,27 @@ def _put_parts(sharding, leaf):  # device_put would compare the values of the pr
 
 
 def one_copy(tree: Any) -> Any:
-    """Replicated arrays on this process's first device only."""
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+    """Arrays that all clients' devices hold, on this process's first device or devices only."""
+
+    def of_leaf(leaf):
+        sharding = leaf.sharding
+        if not isinstance(sharding, NamedSharding) or MODEL_AXIS not in sharding.mesh.axis_names:
+            return leaf.addressable_data(0)
+        first = ClientMesh(sharding.mesh).of_one_client()
+        assert first is not None
+        parts = {shard.device: shard.data for shard in leaf.addressable_shards}
+        placed = NamedSharding(first.mesh, sharding.spec)
+        held = [parts[device] for device in first.devices]
+        return jax.make_array_from_single_device_arrays(leaf.shape, placed, held)
+
+    return jax.tree.map(of_leaf, tree)
 
 
-def wait_on_cpu(mesh: Mesh | None, tree: Any) -> Any:
+def wait_on_cpu(mesh: ClientMesh | None, tree: Any) -> Any:
     """Returns `tree`, on a mesh of several CPU devices only when it is ready.
 
     With many calls in the queue, their collectives can deadlock.
     """
-    if mesh is not None and mesh.devices.flat[0].platform == "cpu":
+    if mesh is not None and mesh.devices[0].platform == "cpu":
         jax.block_until_ready(tree)
     return tree

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.files import require
@@ -21,7 +21,7 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import AXIS
+from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 
 
 class ClientShards(NamedTuple):
@@ -90,7 +90,7 @@ ProgramData = FederatedData | ClientShards  # as its compiled programs read them
 
 def _by_device(mesh):
     """The sharding of arrays [devices, ...]."""
-    return NamedSharding(mesh, PartitionSpec(AXIS))
+    return NamedSharding(mesh.mesh, PartitionSpec(AXIS))
 
 
 def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
@@ -103,7 +103,7 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
 
 
 def shard(
-    mesh: Mesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
+    mesh: ClientMesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
 ) -> ShardedData:
     """Puts the examples of each client on the client's device; those of several on each of these.
 
@@ -159,7 +159,9 @@ def shard(
     return ShardedData(parts, device_of_client, held, shapes)
 
 
-def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData | CohortData:
+def program_data(
+    mesh: ClientMesh | None, sharded: bool, data: DeviceData
+) -> ProgramData | CohortData:
     """What the programs of an engine read; ValueError for data that are placed in another way."""
     if isinstance(data, CohortData):
         return data
@@ -170,7 +172,7 @@ def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramD
         return data.parts
     if sharded:
         raise ValueError("data are not sharded, but examples='sharded'; call engine.put_data(data)")
-    if mesh is not None and not set(mesh.devices.flat) <= data.offsets.sharding.device_set:
+    if mesh is not None and not set(mesh.devices) <= data.offsets.sharding.device_set:
         raise ValueError("data are not on all devices of the engine; call engine.put_data(data)")
     return data
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
@@ -17,7 +17,8 @@ from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
-from fedjax_algos.engine.placed.devices import AXIS, no_more_devices, put, row_sharding, wait_on_cpu
+from fedjax_algos.engine.placed.devices import no_more_devices, put, row_sharding, wait_on_cpu
+from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout, mark_equal_steps
@@ -73,7 +74,7 @@ class Program(NamedTuple):
     constants: Constants  # the hyperparameters that are no arguments
     population: Population
     layout: Layout
-    mesh: Mesh | None
+    mesh: ClientMesh | None
     runs_per_device: int
     non_finite: NonFinite
 
@@ -115,7 +116,7 @@ class Program(NamedTuple):
             return share(shared, inputs)
         split = PartitionSpec(AXIS)
         specs: Any = {"in_specs": (PartitionSpec(), split), "out_specs": split}
-        return jax.shard_map(share, mesh=self.mesh, check_vma=False, **specs)(shared, inputs)
+        return jax.shard_map(share, mesh=self.mesh.mesh, check_vma=False, **specs)(shared, inputs)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -163,12 +164,12 @@ def cohorts_of(run: Run, loop: Rounds, algorithm: Algorithm) -> Cohorts:
 
 
 def call_size(
-    mesh: Mesh | None,
+    mesh: ClientMesh | None,
     runs_per_device: int | None,
     memory: int | None,
     num_runs: int,
     run_bytes: int,
-) -> tuple[Mesh | None, int, int, str]:
+) -> tuple[ClientMesh | None, int, int, str]:
     """The devices, the runs of each at once and of a call, and a note, or ValueError: no memory."""
     mesh = no_more_devices(mesh, num_runs)
     devices = 1 if mesh is None else mesh.size

@@ -180,7 +180,8 @@ def prepare_sweep(
     if settings.seconds is not None:
         fix = "leave it out, or use compare"
         raise ValueError(f"seconds={settings.seconds:g} is for the virtual clock; {fix}")
-    refuse(settings, "sweeps", "client_state", "examples", "evaluate_clients")
+    names = "client_state", "examples", "evaluate_clients", "devices_per_client"
+    refuse(settings, "sweeps", *names)
     base = Method.of(method, settings)
     known = swept_options(base)
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)

@@ -122,7 +122,7 @@ def prepare_tuning(
     given = f"search='optuna' with trials={trials} and halving={halving}"
     fits = search != "optuna" or (trials is not None and halving is None)
     require(fits, f"{given}; give trials=N (--trials N), and no halving")
-    refuse(settings, "tuning", "client_state", "examples")
+    refuse(settings, "tuning", "client_state", "examples", "devices_per_client")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
