@@ -64,8 +64,7 @@ HELP = {
     "or a number of clients computed at once",
     "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
     "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core]",
-    "devices_per_client": "how many of these devices compute a client together, each with a part of "
-    "its model",
+    "devices_per_client": "devices that compute a client together, each with a part of its model",
     "client_state": "where the clients' own state is kept between rounds: device, host, or "
     "disk, in the results folder until the runs have ended",
     "examples": "replicated on all devices, or sharded by client",

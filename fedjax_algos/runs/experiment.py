@@ -61,10 +61,12 @@ class LayoutChoice(NamedTuple):
     layout: str
     devices: int
     source: Literal["rule", "memory", "memory unknown", "given"]
+    per_client: int = 1
 
     def __str__(self) -> str:
         name = f"chunks of {self.layout}" if self.layout.isdecimal() else self.layout
-        return f"{name} on {self.devices} device{'s' * (self.devices > 1)} ({self.source})"
+        shared = f", {self.per_client} for each client" * (self.per_client > 1)
+        return f"{name} on {self.devices} device{'s' * (self.devices > 1)}{shared} ({self.source})"
 
 
 class Experiment(NamedTuple):
@@ -179,6 +181,7 @@ def prepare(
         options |= {"client_state": place, "examples": settings.examples}
         engines = {label: make(each, **options) for label, each in algorithms.items()}
         choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())), devices)
+        choice = choice._replace(per_client=settings.devices_per_client)
         options["layout"] = choice.layout
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     evaluate = make_evaluate(problem)

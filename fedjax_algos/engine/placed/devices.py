@@ -51,9 +51,9 @@ def client_mesh(
     require(even, f"{found}; give equally many of each of the {processes} processes")
     if per_client == 1:
         return ClientMesh(Mesh(np.asarray(devices), (AXIS,)))
-    fix = "give a multiple, in each process"
-    even = min(counts.values()) % per_client == 0
-    require(even, f"{found}, not groups of devices_per_client={per_client}; {fix}")
+    own = counts[0]  # of each process
+    groups_fit = f"{own} devices of a process are no groups of devices_per_client={per_client}"
+    require(own % per_client == 0, f"{groups_fit}; give a multiple of {per_client} of each")
     groups = np.asarray(devices).reshape(-1, per_client)
     return ClientMesh(Mesh(groups, (AXIS, MODEL_AXIS)), rules)
 

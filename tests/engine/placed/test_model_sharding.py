@@ -61,7 +61,10 @@ def test_rules_are_for_the_last_axes_of_all_that_is_like_a_param(path, shape, sp
     ("options", "message"),
     [
         ({"devices_per_client": 0}, "devices_per_client=0 is out of range; give a whole number"),
-        ({"devices": 4, "devices_per_client": 3}, "4 of process 0, not groups of devices_per_clie"),
+        (
+            {"devices": 4, "devices_per_client": 3},
+            "4 devices of a process are no groups of",
+        ),
         ({"model_sharding": HALVES}, "is for devices of one client; give devices_per_client=2"),
         (
             PAIRS | {"model_sharding": {"no": P()}},
