@@ -74,7 +74,7 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     They are the bytes that a client receives and sends, the operations of its local update, the
     memory that it needs, and the server's state. METHODS are named as in `compare`.
     """
-    settings = settings_of(values, "1")
+    settings = settings_of(values, "1", methods=methods)
     laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
     experiment = prepare(laid_out, methods_of(methods, settings), files=True)
     data = experiment.data[0]

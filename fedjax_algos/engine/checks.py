@@ -47,7 +47,7 @@ _OF_ALGORITHM = _OF_BOTH | {
 }  # fmt: skip
 _OF_SELECTION = {
     "value": "model client_state data dispatch key",
-    "choose": "values dispatches answered cohort_size key",
+    "choose": "values dispatches answered cohort_size seed",
 }
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
-from fedjax_algos.core.randomness import selection_key, value_key
+from fedjax_algos.core.randomness import value_key
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
@@ -93,9 +93,8 @@ class FederatedRound(NamedTuple):
         number = len(dispatches.client)
         values = jax.tree.map(lambda leaf: leaf[:number], constrain(self.placement.mesh, values))
         answered = jnp.asarray(answers(dispatches, data.num_clients))
-        key = selection_key(state.seed, dispatches.server_step[0])
         size = selection.cohort_size(number)
-        chosen = selection.choose(values, with_arrays(dispatches), answered, size, key)
+        chosen = selection.choose(values, with_arrays(dispatches), answered, size, state.seed)
         taken = jax.tree.map(lambda leaf: leaf[chosen], dispatches)
         client = jnp.where(answered[chosen], taken.client, data.num_clients)
         return in_slots(taken._replace(client=client), self.placement, data.num_clients)

@@ -28,6 +28,7 @@ from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
 from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
+from fedjax_algos.wrappers.selection.active import active
 from fedjax_algos.wrappers.selection.oort import oort
 from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
 
@@ -38,6 +39,7 @@ __all__ = [
     "Feedback",
     "Losses",
     "Scope",
+    "active",
     "afl",
     "cast",
     "codec",

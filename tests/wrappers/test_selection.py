@@ -2,11 +2,9 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import CASES, dispatches_of, fixed, one_round, run, small_network
-from wrapper_helpers import sends
 
 import fedjax_algos as fa
 from fedjax_algos.core.algorithm import Selection
@@ -15,7 +13,6 @@ from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.participation import Cohorts, independent
 from fedjax_algos.wrappers import wrap
-from fedjax_algos.wrappers.selection.oort import Known, current_utility
 
 pytestmark = pytest.mark.usefixtures("x64")
 TOY = small_network()
@@ -56,79 +53,6 @@ def test_the_round_is_that_of_the_candidates_with_the_largest_loss(name):
     bare = next(case for case in ONE_EACH if case.name == name).build(TOY.problem, LOCAL)
     ends = run(wrap(bare, "power_of_choice"), TOY.data, EVERYONE)
     chex.assert_trees_all_close(ends, chosen_by_hand(bare, EVERYONE), rtol=1e-10)
-
-
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-@pytest.mark.parametrize("spec", ["power_of_choice:loss=batch", "oort"])
-def test_every_algorithm_has_rounds_with_chosen_cohorts(case, spec):
-    """Traced only, with the statistics and rows of each."""
-    round_fn = fa.pure_round(wrap(case.build(TOY.problem, LOCAL), spec))
-    state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
-    dispatch = one_round(dispatches_of(TOY.data, LOCAL, EVERYONE), 0)
-    after, _ = jax.eval_shape(round_fn, state, TOY.data, dispatch)
-    assert jax.tree.structure(after) == jax.tree.structure(state)
-
-
-def choose(spec, values, clients=None, answered=None, size=2, step=0, seed=0):
-    """The positions that a wrapper chooses."""
-    number = len(jax.tree.leaves(values)[0])
-    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
-    dispatch = one_round(dispatches_of(TOY.data, LOCAL, [(0,)]), 0)
-    dispatches = jax.tree.map(lambda leaf: np.repeat(leaf, number), dispatch)
-    clients = np.arange(number) if clients is None else np.asarray(clients)
-    dispatches = dispatches._replace(client=clients, server_step=np.full(number, step))
-    answered = np.ones(number, bool) if answered is None else np.asarray(answered)
-    arguments = jax.tree.map(jnp.asarray, (values, dispatches, answered))
-    return np.asarray(selection.choose(*arguments, size, jax.random.key(seed))).tolist()
-
-
-def test_goldens_of_power_of_choice():
-    values = np.array([0.3, 0.9, 0.1, 0.7])
-    assert choose("power_of_choice", values) == [1, 3]
-    assert choose("power_of_choice", np.ones(4), clients=[7, 2, 9, 5]) == [1, 3]  # the smaller ids
-    assert choose("power_of_choice", values, answered=[1, 0, 1, 1]) == [3, 0]
-    assert choose("power_of_choice", np.array([0.1, np.inf, np.nan, 0.2])) == [1, 3]
-
-
-def test_goldens_of_oort():
-    """A utility of 4 examples with loss 1, and of 9 with loss 2; their bonuses in round 10."""
-    known = Known(jnp.array([4.0, 18.0]), jnp.array([9, 2]))
-    found = current_utility(known, jnp.int32(10)) - known.utility
-    np.testing.assert_allclose(found, [0.15995, 0.33931], atol=5e-6)
-
-
-def test_oort_explores_first_and_then_exploits():
-    known = Known(np.array([5.0, 1.0, 4.9, 0.0, 0.0, 0.0]), np.array([1, 1, 1, 0, 0, 0]))
-    spec = "oort:exploration=0.5,decay=1"
-    draws = [choose(spec, known, size=4, step=1, seed=seed) for seed in range(8)]
-    for drawn in draws:
-        assert len(set(drawn)) == 4
-        assert set(drawn[:2]) == {0, 2}  # 1 has less than .95 of the second utility
-        assert set(drawn[2:]) <= {3, 4, 5}
-    assert len({tuple(drawn) for drawn in draws}) > 3
-    assert set(choose("oort", known, size=3)) == {3, 4, 5}  # exploration of .9: all are new
-    everyone = known._replace(round_number=np.ones(6, int))
-    assert len(set(choose("oort", everyone, size=4))) == 4  # nobody is new
-    some = [1, 0, 1, 1, 0, 0]  # three answer: the fourth place is of one who does not
-    assert sorted(choose("oort", known, size=4, answered=some))[0::2] != [3, 4]
-    chosen = choose("oort", known, size=4, answered=some)
-    assert len(set(chosen)) == 4
-    assert {0, 2, 3} <= set(chosen)
-
-
-def test_draws_of_oort_are_proportional_to_utility():
-    """Of two admissible clients the one with three times the utility is first in 3 of 4 draws."""
-    known = Known(jnp.array([3.0, 1.0]), jnp.array([1, 1]))
-    spec = "oort:exploration=0,least_exploration=0,cutoff=0"
-    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
-    dispatches = one_round(dispatches_of(TOY.data, LOCAL, [(0, 1)]), 0)
-
-    def first(seed):
-        answered = jnp.ones(2, bool)
-        return selection.choose(known, dispatches, answered, 1, jax.random.key(seed))[0]
-
-    share = jax.vmap(first)(jnp.arange(10_000)).mean()
-    assert abs(share - 0.25) < 0.013  # 3 standard deviations
 
 
 def test_the_last_loss_is_that_of_the_last_local_update():
