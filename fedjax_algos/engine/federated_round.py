@@ -70,7 +70,7 @@ class FederatedRound(NamedTuple):
     ) -> Dispatch:
         """The dispatches that the selection chooses among those of candidates, leaves [slots].
 
-        The rows are the table, and the dispatches have leaves [candidates].
+        The dispatches have leaves [candidates], and so have the rows, unless they are the table.
         """
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
@@ -88,9 +88,9 @@ class FederatedRound(NamedTuple):
             arguments = view.model(params), row, view, with_arrays(dispatch), key
             return (), selection.value(*arguments)
 
-        inputs = slots, self._read_rows(rows, slots)
-        _, values, _ = map_cohort(of_one, draw, shared, data, inputs, self.placement)
         number = len(dispatches.client)
+        rows = _padded(self._read_rows(rows, dispatches), len(slots.client) - number)
+        _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
         values = jax.tree.map(lambda leaf: leaf[:number], constrain(self.placement.mesh, values))
         answered = jnp.asarray(answers(dispatches, data.num_clients))
         size = selection.cohort_size(number)
@@ -275,8 +275,7 @@ class FederatedRound(NamedTuple):
         cohort_size = len(dispatches.client)
         rows = self._read_rows(rows, dispatches)
         dispatches = in_slots(dispatches, self.placement, data.num_clients)
-        num_empty = len(dispatches.client) - cohort_size
-        rows = jax.tree.map(lambda leaf: _padded(leaf, num_empty), rows)
+        rows = _padded(rows, len(dispatches.client) - cohort_size)
         state = self._after_prelude(state, data, dispatches)
         traits = self.algorithm.traits._replace(reduce="stack")
         algorithm = self.algorithm._replace(traits=traits)
@@ -288,15 +287,16 @@ class FederatedRound(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[index], stack)
 
 
-def _padded(leaf, number):
-    return jnp.pad(leaf, [(0, number)] + [(0, 0)] * (leaf.ndim - 1))
+def _padded(tree, number):
+    """Leaves [cohort + number, ...], with zeros at the end."""
+    return jax.tree.map(lambda t: jnp.pad(t, [(0, number)] + [(0, 0)] * (t.ndim - 1)), tree)
 
 
 def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
     """Traced dispatches [cohort] in their order, with empty slots after them: leaves [slots]."""
     cohort_size = len(dispatches.client)
     num_slots = placement.num_slots(cohort_size)
-    slots = jax.tree.map(lambda leaf: _padded(leaf, num_slots - cohort_size), dispatches)
+    slots = _padded(dispatches, num_slots - cohort_size)
     filled = np.arange(num_slots) < cohort_size
     return slots._replace(client=jnp.where(filled, slots.client, num_clients))
 

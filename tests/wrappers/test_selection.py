@@ -7,6 +7,7 @@ import pytest
 from helpers import CASES, dispatches_of, fixed, one_round, run, small_network
 
 import fedjax_algos as fa
+from fedjax_algos.asynchrony import simulated
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
@@ -80,24 +81,39 @@ def simulate(engine, data=TOY.data, **options):
     return fa.simulate(engine, data, **given | options)
 
 
-def test_all_places_and_layouts_agree():
-    """Devices, chunks, stored data, and one round in a call."""
-    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), "power_of_choice:candidates=1.5")
-    first, _ = simulate(fa.make_engine(algorithm))
+SYSTEM = simulated(speeds="exponential", seconds_per_step=0.5)
+
+
+@pytest.mark.parametrize("spec", ["power_of_choice:candidates=1.5", "oort:seconds=1", "active"])
+def test_all_places_and_layouts_agree(spec, tmp_path):
+    """Devices, chunks, stored data, and one round in a call; rows off the device, bit for bit."""
+    size = 1 if spec == "active" else 2
+    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), spec, SYSTEM)
+    engine = fa.make_engine(algorithm)
+    first, _ = simulate(engine, cohort_size=size)
     for option in ({"layout": "2"}, {"devices": 2, "layout": "vmapped"}):
-        state, _ = simulate(fa.make_engine(algorithm, **option))
+        state, _ = simulate(fa.make_engine(algorithm, **option), cohort_size=size)
         chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
     rows = np.split(np.asarray(TOY.data.indices), TOY.data.offsets[1:-1])
     stored = StoredData(source_of(TOY.data.examples, fa.Partition.of(rows), list("abcd")))
-    state, _ = simulate(fa.make_engine(algorithm), stored)
+    state, _ = simulate(engine, stored, cohort_size=size)
     chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
-    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=3, seed=1)
-    engine = fa.make_engine(algorithm)
-    state = engine.init(1, POPULATION)
+    places = "device", "host", fa.RowsOnDisk(tmp_path)
+    engines = [fa.make_engine(algorithm, client_state=place) for place in places]
+    end, *others = (after_single_rounds(each, size) for each in engines)
+    chex.assert_trees_all_close(end[0], first.server, rtol=1e-9)
+    for other in others:
+        chex.assert_trees_all_equal(other, end)
+
+
+def after_single_rounds(engine, size):
+    """The server state and the clients' states after three rounds of a run with seed 1."""
+    candidates = engine.algorithm.selection.num_candidates(size)
+    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=candidates, seed=1)
+    state = engine.init(1, fa.Population(4, size, 17))
     for _ in range(3):
-        of_round = one_round(cohorts.dispatches(1), 0)
-        state, _ = engine.round(state, TOY.data, of_round)
-    chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
+        state, _ = engine.round(state, TOY.data, one_round(cohorts.dispatches(1), 0))
+    return jax.device_get((state.server, fa.client_states(engine, state)))
 
 
 def test_a_candidate_that_fails_reports_nothing():
@@ -181,9 +197,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="only the chosen clients receive them; leave"):
         fa.make_engine(wrap(bare, f"{differences}+oort"))
     fa.make_engine(wrap(bare, f"{lossy}+oort"))
-    with pytest.raises(ValueError, match="client_state='device' and examples='replicated'"):
-        fa.make_engine(wrapped, client_state="host")
-    with pytest.raises(ValueError, match="examples='replicated'"):
+    with pytest.raises(ValueError, match=r"slots of each one's device; .*examples='replicated'"):
         fa.make_engine(wrapped, devices=2, examples="sharded")
     with pytest.raises(ValueError, match=r"chosen by what candidates report.*synchronous rounds"):
         fa.make_executor(wrapped)
