@@ -31,7 +31,7 @@ _NOTES = [
     "message, missed: where broadcasts build upon each other, download is a client's first one; "
     "then it receives the message of a round, and as much as missed for each that it has missed, "
     "but never more than download.",
-    "report: what each candidate sends before the cohort is chosen among them.",
+    "report: what each client sends before those are chosen that train, or that upload.",
     "flops: of a local update, mean of the clients of the first round of seed 0.",
     "client state: what a client keeps between its rounds.",
     "client memory: the most that it needs in a round, besides its examples, frozen params, and "

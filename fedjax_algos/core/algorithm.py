@@ -268,6 +268,9 @@ class Algorithm(NamedTuple):
       `count`, int32[], clients. It does all dividing.
     - `personal(server, client_state)` is a client's own model; None means that of the server. Its
       statistics may be `()` for those of the run.
+    - `uploads(server)`, int[], is how many updates have been sent since the start, if clients send
+      theirs only sometimes; None: all do. A message is then the pair (what every client sends, what
+      it sends besides if it sends its update), so that bytes are counted of what is sent.
 
     The functions see one client at a time. The engine maps, masks and compiles them, so they
     contain no `jit`, `vmap`, masks, batches or devices. docs/own_algorithms.md has a picture.
@@ -295,6 +298,7 @@ class Algorithm(NamedTuple):
     prelude: Prelude | None = None
     selection: Selection | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None
+    uploads: Callable[[ServerState], jax.Array] | None = None
     traits: Traits = Traits()
 
     def __repr__(self) -> str:

@@ -13,9 +13,10 @@ wrappers = Registry[Algorithm]("wrapper", Algorithm)
 
 
 def check_order(name: str, algorithm: Algorithm) -> None:
-    """Raises ValueError for a wrapper of an algorithm whose cohort is chosen by values."""
-    fix = f"choose it by the last wrapper, after {name}, and in one way"
-    require(algorithm.selection is None, f"{name}: the cohort is chosen already; {fix}")
+    """Raises ValueError for a wrapper of an algorithm whose clients are chosen by values."""
+    fix = f"choose them by the last wrapper, after {name}, and in one way"
+    chosen = algorithm.selection is not None or algorithm.uploads is not None
+    require(not chosen, f"{name}: its clients are chosen already; {fix}")
 
 
 def wrap(
