@@ -126,7 +126,7 @@ def choice(algorithm):
     reporting = fa.wrappers.power_of_choice(algorithm, candidates=1.25, loss="batch").selection
 
     def value(model, row, *rest):
-        return jnp.minimum(row.known, 9) + reporting.value(model, row.inner, *rest)
+        return jnp.minimum(row.own, 9) + reporting.value(model, row.inner, *rest)
 
     return remembering._replace(selection=reporting._replace(value=value))
 

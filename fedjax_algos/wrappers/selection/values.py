@@ -1,7 +1,7 @@
 """What candidates report, what is remembered of them, and what draws and orders of them share."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ import numpy as np
 from fedjax_algos.core import (
     Algorithm,
     ClientData,
-    ClientState,
     Dispatch,
     Key,
     Local,
@@ -21,18 +20,12 @@ from fedjax_algos.core import (
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.core.local_training import loss_of_batch, mean_loss
 from fedjax_algos.core.options import Range
+from fedjax_algos.wrappers.compression.feedback import Row, with_own_rows
 
 Candidates = Annotated[float, Range(1)]
 Share = Annotated[float, Range(0, 1)]
 Loss = Literal["full", "batch", "last"]
 _BEFORE_ALL = -1  # the step of a batch that is none of a dispatch's own
-
-
-class Row(NamedTuple):
-    """A client's row: that of the algorithm, and what the server knows of the client."""
-
-    inner: ClientState
-    known: Any
 
 
 def chosen_by_loss(
@@ -79,21 +72,15 @@ def chosen_by_memory(
     is what it knows of a client that has not trained.
     """
 
-    def client_init(params, key):
-        return Row(algorithm.client_init(params, key), first)
-
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
         known = seen(report, data, dispatch)
         known = jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), known, first)
         return Row(inner, known), message, report
 
-    personal = algorithm.personal
-    return algorithm._replace(
-        client_init=client_init,
+    return with_own_rows(algorithm, lambda params: first)._replace(
         client_update=client_update,
-        personal=personal and (lambda server, row: personal(server, row.inner)),
-        selection=Selection(candidates, lambda model, row, *_: row.known, choose, asks=False),
+        selection=Selection(candidates, lambda model, row, *_: row.own, choose, asks=False),
     )
 
 
