@@ -68,9 +68,10 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
     over clients in at most four exchanges (AOCS), so that it suffices for secure aggregation; here
     the server knows all norms, and c is exact.
 
-    Bytes are those that are sent: four for each client that answers, and the update for those whose
-    draw was positive, whose number since the start the server state has (`Algorithm.uploads`).
-    Download and operations are those of the whole cohort. All updates of a cohort are in memory.
+    Bytes are those that clients send: 4 for the norm of each client that answers, and the update of
+    each whose draw is positive, whose number is in the server state (`Algorithm.uploads`). c, which
+    the server returns, is not counted. Download and operations are those of the whole cohort, of
+    which all updates are in memory at once.
 
     Args:
       algorithm: what is wrapped. Codecs come before, and |u_i| is that of what they decode.

@@ -184,11 +184,11 @@ def test_what_does_not_fit_is_refused():
     wrapped = wrap(bare, "power_of_choice")
     with pytest.raises(ValueError, match=r"candidates=0.5 is out of range"):
         wrap(bare, "power_of_choice:candidates=0.5")
-    with pytest.raises(ValueError, match="oort: the cohort is chosen already"):
+    with pytest.raises(ValueError, match="oort: its clients are chosen already"):
         wrap(bare, "power_of_choice+oort")
-    with pytest.raises(ValueError, match=r"topk: the cohort is chosen already.*after topk"):
+    with pytest.raises(ValueError, match=r"topk: its clients are chosen already.*after topk"):
         wrap(bare, "power_of_choice+topk")
-    with pytest.raises(ValueError, match=r"mean: the cohort is chosen already.*after mean"):
+    with pytest.raises(ValueError, match=r"mean: its clients are chosen already.*after mean"):
         wrap(bare, "power_of_choice+mean")
     lossy, differences = "cast:direction=down", "topk:direction=down,feedback=ef21"
     for spec in (f"{lossy}+power_of_choice", f"{differences}+power_of_choice"):
