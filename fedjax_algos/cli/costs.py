@@ -31,7 +31,7 @@ _NOTES = [
     "message, missed: where broadcasts build upon each other, download is a client's first one; "
     "then it receives the message of a round, and as much as missed for each that it has missed, "
     "but never more than download.",
-    "report: what each candidate sends before the cohort is chosen among them.",
+    "report: what each client sends before those are chosen that train, or that upload.",
     "flops: of a local update, mean of the clients of the first round of seed 0.",
     "client state: what a client keeps between its rounds.",
     "client memory: the most that it needs in a round, besides its examples, frozen params, and "
@@ -74,7 +74,7 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     They are the bytes that a client receives and sends, the operations of its local update, the
     memory that it needs, and the server's state. METHODS are named as in `compare`.
     """
-    settings = settings_of(values, "1")
+    settings = settings_of(values, "1", methods=methods)
     laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
     experiment = prepare(laid_out, methods_of(methods, settings), files=True)
     data = experiment.data[0]

@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.asynchrony.systems.in_rounds import reads_system
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import require, writing
 from fedjax_algos.core.options import Option, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
+from fedjax_algos.runs.method import parse_spec
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.wrappers import wrappers
 
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
@@ -57,8 +60,8 @@ HELP = {
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
-    "system": "speeds and unavailability on the virtual clock, and for --failures late and "
-    "--sampler in_session; see `list system_models`",
+    "system": "speeds and unavailability on the virtual clock, and for --failures late, "
+    "--sampler in_session and the wrapper oort; see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
     "layout": "auto (sequential on a CPU, else as many as fit into memory), vmapped, sequential, "
     "or a number of clients computed at once",
@@ -195,10 +198,17 @@ def text_options(factory: Callable) -> list[Option]:
     return [option for option in options(factory).values() if option.kind is not object]
 
 
-def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE) -> Settings:
+def settings_of(
+    values: dict[str, Any],
+    seeds: str,
+    config: ConfigFile = _NO_FILE,
+    *,
+    methods: Iterable[str] = (),
+) -> Settings:
     """The settings of a file and of the command line, which replaces those of the file.
 
     Of `values` those that are no settings, or None, are ignored; `seeds` is the command's default.
+    `methods` are specs, whose wrappers may read the system model.
     """
     known = options(Settings)
     given = {name: text for name in known if (text := values.get(name)) is not None}
@@ -208,18 +218,20 @@ def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FIL
     typed = from_file | {name: parse_setting(name, text) for name, text in given.items()}
     settings = Settings(**{"seeds": parse_seeds(seeds)} | typed)
     for name, text in given.items():
-        _check_effect(name, text, settings)
+        _check_effect(name, text, settings, methods)
     return settings
 
 
-def _check_effect(name: str, text: str, settings: Settings) -> None:
+def _check_effect(name: str, text: str, settings: Settings, methods: Iterable[str]) -> None:
     """Refuses an option of the command line that has no effect with the others."""
-    fix = None
+    fix, wrapped = None, (each for method in methods for each in parse_spec(method)[2])
     if name == "evaluations" and settings.seconds is None:
         fix = "is for the virtual clock; give --seconds too"
-    elif name == "system" and not settings.in_system:
-        fix = "is for the virtual clock, and in rounds for --failures late and --sampler in_session"
-        fix += "; give --seconds or one of these too"
+    elif name == "system" and not (
+        settings.in_system or any(reads_system(wrappers, each) for each in wrapped)
+    ):
+        fix = "is for the virtual clock, and in rounds for --failures late, --sampler in_session "
+        fix += "and the wrapper oort; give --seconds or one of these too"
     elif name in _IN_ROUNDS and settings.seconds is not None:
         fix = "is for rounds and has no effect on the virtual clock; leave --seconds out"
     elif name == "held_out" and settings.evaluate_clients != "held_out":

@@ -44,7 +44,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     as local_steps. Settings that differ in real numbers share a program; others have one each.
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
-    trackers, settings = make_trackers(values["track"]), settings_of(values, "3")
+    trackers, settings = make_trackers(values["track"]), settings_of(values, "3", methods=[method])
     with training(values, "sweep", settings) as command:
         columns = _columns(grid, values)
         prepared = prepare_sweep(settings, method, columns, **values_of(_LIMITS, values))

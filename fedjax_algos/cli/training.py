@@ -53,7 +53,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     Options and methods of the command line replace those of the file.
     """
     file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
-    settings = settings_of(values, "10", file)
+    settings = settings_of(values, "10", file, methods=methods or file.methods)
     specs = methods or file.methods or comparison.TUNED
     chosen = methods_of(specs, settings)
     if values["compilation_cache"] is None:
@@ -80,7 +80,7 @@ class MethodCommands(Commands):
         own = [option for option in cli_options.text_options(factory) if option.name not in shared]
 
         def command(**values: Any) -> None:
-            settings = settings_of(values, "1")
+            settings = settings_of(values, "1", methods=[cmd_name])
             changes = {o.name: text for o in own if (text := values[o.name]) is not None}
             twice = [name for name in changes if name in in_spec]
             if twice:

@@ -60,7 +60,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     of a setting is the mean accuracy on them, or that of --target-metric. The best settings are
     written to tuned.toml, which compare --config takes as it is.
     """
-    settings = settings_of(values, _SEEDS)
+    settings = settings_of(values, _SEEDS, methods=methods)
     with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
         for name in ("halving", "search") if share is not None else ():

@@ -218,16 +218,17 @@ class Selection(NamedTuple):
       factor: candidates for each client of the cohort, float of at least 1.
       value: `(model, client_state, data, dispatch, key) -> values`, numbers: what one candidate
         reports. `model` is the server's.
-      choose: `(values, dispatches, answered, cohort_size, key) -> int32[cohort_size]`: positions
+      choose: `(values, dispatches, answered, cohort_size, seed) -> int32[cohort_size]`: positions
         of the chosen ones in leaves [candidates], each at most once. `answered`, bool[candidates],
-        is False for empty slots and candidates that fail; to choose one leaves a slot empty.
+        is False for empty slots and candidates that fail; to choose one leaves a slot empty. `seed`
+        is uint32[], of the run; `core.randomness.selection_key` makes a key of it.
       asks: whether candidates download what the algorithm broadcasts, and send their values. If
         not, the server knows these, and only the chosen clients download.
     """
 
     factor: float
     value: Callable[[Model, ClientState, ClientData, Dispatch, Key], Any]
-    choose: Callable[[Any, Dispatch, jax.Array, int, Key], jax.Array]
+    choose: Callable[[Any, Dispatch, jax.Array, int, jax.Array], jax.Array]
     asks: bool = True
 
     def num_candidates(self, cohort_size: int) -> int:
@@ -267,6 +268,9 @@ class Algorithm(NamedTuple):
       `count`, int32[], clients. It does all dividing.
     - `personal(server, client_state)` is a client's own model; None means that of the server. Its
       statistics may be `()` for those of the run.
+    - `uploads(server)`, int[], is how many updates have been sent since the start, if clients send
+      theirs only sometimes; None: all do. A message is then the pair (what every client sends, what
+      it sends besides if it sends its update), so that bytes are counted of what is sent.
 
     The functions see one client at a time. The engine maps, masks and compiles them, so they
     contain no `jit`, `vmap`, masks, batches or devices. docs/own_algorithms.md has a picture.
@@ -294,6 +298,7 @@ class Algorithm(NamedTuple):
     prelude: Prelude | None = None
     selection: Selection | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None
+    uploads: Callable[[ServerState], jax.Array] | None = None
     traits: Traits = Traits()
 
     def __repr__(self) -> str:

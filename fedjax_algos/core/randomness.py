@@ -37,7 +37,7 @@ def client_key(seed: jax.Array | int, client: Array) -> Key:
 
 
 def selection_key(seed: jax.Array | int, step: jax.Array | int) -> Key:
-    """The key with which the cohort of a round is chosen among candidates."""
+    """The key with which the cohort of a server step is chosen among candidates."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SELECTION), step)
 
 

@@ -45,7 +45,7 @@ _OF_ALGORITHM = _OF_BOTH | {
 }  # fmt: skip
 _OF_SELECTION = {
     "value": "model client_state data dispatch key",
-    "choose": "values dispatches answered cohort_size key",
+    "choose": "values dispatches answered cohort_size seed",
 }
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
@@ -59,6 +59,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
     check_functions(algorithm, _OF_ALGORITHM)
     if algorithm.personal is not None:
         check_functions(algorithm, {"personal": "server client_state"})
+    if algorithm.uploads is not None:
+        check_functions(algorithm, {"uploads": "server"})
     if algorithm.selection is not None:
         fix = "give Selection(factor, value, choose), or None"
         check_kind("selection", algorithm.selection, Selection, fix)

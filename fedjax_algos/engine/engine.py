@@ -53,6 +53,7 @@ from fedjax_algos.engine.placed.on_disk import (
     RowsOnDisk,
     place_name,
 )
+from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.placed.sharded_data import (
     RUN_DATA_FIX,
     DeviceData,
@@ -377,7 +378,9 @@ class Engine(PlacedAlgorithm):
         """One round of what `_prepare` returned."""
         on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
         if self.algorithm.selection is not None:
-            on_device = self._select_cohort(state.clients, shared, data, on_device)
+            rows = self._rows(state, dispatches)
+            on_device = self._select_cohort(rows, shared, data, on_device)
+            dispatches = dispatches if self._on_device else fetch(on_device)
         if self.algorithm.prelude is not None:
             first = self._run_prelude(shared, data, on_device)
             server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
@@ -458,7 +461,8 @@ def make_engine(
       TypeError: for an object that is no algorithm.
       ValueError: for an unknown value of an option, for more devices than there are, devices that
         are no groups of `devices_per_client`, a `model_sharding` that does not fit the params, and
-        for sharded examples of an algorithm whose clients read the examples of others.
+        for sharded examples of an algorithm whose clients read the examples of others, or whose
+        cohort is chosen among candidates.
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
@@ -468,8 +472,7 @@ def make_engine(
     why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
     fix = "most of them on other devices; give examples='replicated'"
     require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")
-    if algorithm.selection is not None:
-        why = "the cohort is chosen on the device, which needs all candidates' rows and examples"
-        fits = client_state == "device" and not sharded
-        require(fits, f"{why}; give client_state='device' and examples='replicated'")
+    why = "the program chooses the clients, but examples='sharded' has slots of each one's device"
+    fits = not (sharded and algorithm.selection is not None)
+    require(fits, f"{why}; give examples='replicated'")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

@@ -236,8 +236,8 @@ class Transfer(NamedTuple):
       upload: bytes that it sends.
       message: bytes that it receives if it has received all earlier broadcasts.
       missed: bytes for each that it has missed, until all are as many as `download`.
-      report: bytes that a candidate sends before the cohort is chosen; None if candidates send
-        nothing.
+      report: bytes that a client sends before it is chosen for the cohort, or to send its update;
+        None if it sends nothing.
     """
 
     download: int
@@ -266,10 +266,10 @@ class Transfer(NamedTuple):
 
         Args:
           answered: how many of them have not failed.
-          chosen: how many of these were chosen; None for all.
+          chosen: how many of these have sent their update; None for all.
         """
-        trained = answered if chosen is None else chosen
-        return answered * (self.report or 0) + trained * self.upload
+        sent = answered if chosen is None else chosen
+        return answered * (self.report or 0) + sent * self.upload
 
 
 def count_transfer(
@@ -290,10 +290,12 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     first, update, _ = shapes.updates(algorithm)
     statistics = sent_bytes(arguments[1].statistics)
     message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
+    report, selection = None, algorithm.selection
+    if algorithm.uploads is not None:
+        report, update = sent_bytes(update[0]), update[1]
     catch_up, up = algorithm.traits.catch_up, sent_bytes((first, update))
     whole = sent_bytes(shapes.received) if catch_up else message
     missed = message if catch_up == "sum" else whole
-    report, selection = None, algorithm.selection
     if selection is not None and selection.asks:
         reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
         report = sent_bytes(reported)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
-from fedjax_algos.core.randomness import selection_key, value_key
+from fedjax_algos.core.randomness import value_key
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
@@ -70,7 +70,7 @@ class FederatedRound(NamedTuple):
     ) -> Dispatch:
         """The dispatches that the selection chooses among those of candidates, leaves [slots].
 
-        The rows are the table, and the dispatches have leaves [candidates].
+        The dispatches have leaves [candidates], and so have the rows, unless they are the table.
         """
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
@@ -88,14 +88,15 @@ class FederatedRound(NamedTuple):
             arguments = view.model(params), row, view, with_arrays(dispatch), key
             return (), selection.value(*arguments)
 
-        inputs = slots, self._read_rows(rows, slots)
-        _, values, _ = map_cohort(of_one, draw, shared, data, inputs, self.placement)
         number = len(dispatches.client)
-        values = jax.tree.map(lambda leaf: leaf[:number], constrain(self.placement.mesh, values))
-        answered = jnp.asarray(answers(dispatches, data.num_clients))
-        key = selection_key(state.seed, dispatches.server_step[0])
+        rows = _padded(self._read_rows(rows, dispatches), len(slots.client) - number)
+        _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
+        values = jax.tree.map(lambda leaf: leaf[:number], values)
+        given = values, with_arrays(dispatches), jnp.asarray(answers(dispatches, data.num_clients))
+        # held by every device, because a choice may ask the host, as Oort's does
+        values, known, answered = constrain(self.placement.mesh, given)
         size = selection.cohort_size(number)
-        chosen = selection.choose(values, with_arrays(dispatches), answered, size, key)
+        chosen = selection.choose(values, known, answered, size, state.seed)
         taken = jax.tree.map(lambda leaf: leaf[chosen], dispatches)
         client = jnp.where(answered[chosen], taken.client, data.num_clients)
         return in_slots(taken._replace(client=client), self.placement, data.num_clients)
@@ -284,8 +285,7 @@ class FederatedRound(NamedTuple):
         cohort_size = len(dispatches.client)
         rows = self._read_rows(rows, dispatches)
         dispatches = in_slots(dispatches, self.placement, data.num_clients)
-        num_empty = len(dispatches.client) - cohort_size
-        rows = jax.tree.map(lambda leaf: _padded(leaf, num_empty), rows)
+        rows = _padded(rows, len(dispatches.client) - cohort_size)
         state = self._after_prelude(state, data, dispatches)
         traits = self.algorithm.traits._replace(reduce="stack")
         algorithm = self.algorithm._replace(traits=traits)
@@ -297,15 +297,16 @@ class FederatedRound(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[index], stack)
 
 
-def _padded(leaf, number):
-    return jnp.pad(leaf, [(0, number)] + [(0, 0)] * (leaf.ndim - 1))
+def _padded(tree, number):
+    """Leaves [cohort + number, ...], with zeros at the end."""
+    return jax.tree.map(lambda t: jnp.pad(t, [(0, number)] + [(0, 0)] * (t.ndim - 1)), tree)
 
 
 def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
     """Traced dispatches [cohort] in their order, with empty slots after them: leaves [slots]."""
     cohort_size = len(dispatches.client)
     num_slots = placement.num_slots(cohort_size)
-    slots = jax.tree.map(lambda leaf: _padded(leaf, num_slots - cohort_size), dispatches)
+    slots = _padded(dispatches, num_slots - cohort_size)
     filled = np.arange(num_slots) < cohort_size
     return slots._replace(client=jnp.where(filled, slots.client, num_clients))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
-from fedjax_algos.asynchrony import planners, system_of
+from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
@@ -103,7 +103,7 @@ def run(
                     engine,
                     own,
                     planners.make(method.planner),
-                    system_of(settings.system, settings.batch_size),
+                    settings.system_model(),
                     seconds=settings.seconds,
                     evaluations=settings.evaluations,
                     on_evaluation=show,
@@ -150,7 +150,7 @@ def add_plans(experiment: Experiment) -> None:
             experiment.engines[label],
             experiment.data[seed],
             planners.make(spec),
-            system_of(settings.system, settings.batch_size),
+            settings.system_model(),
             seconds=settings.seconds or 0,
             seed=seed,
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
+from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners
 from fedjax_algos.core import Batch, Dispatch, Population, Problem
 from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
@@ -252,7 +252,7 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     """The clients' seconds per step by seed, float[clients]; {} where there are none."""
     if settings.seconds is None:
         return {}
-    factory, clients = system_of(settings.system, settings.batch_size), range(settings.clients)
+    factory, clients = settings.system_model(), range(settings.clients)
     return {
         seed: np.array([system.expected_seconds_per_step(i) for i in clients])
         for seed in settings.seeds
@@ -278,7 +278,7 @@ def _check_runs(
             rate_at(local.learning_rate, np.arange(rounds))
     if (seconds := settings.seconds) is not None:
         for method, seed in itertools.product(methods, settings.seeds):
-            system = system_of(settings.system, settings.batch_size)(seed)
+            system = settings.system_model()(seed)
             plan = planners.make(method.planner)(system, clients, seconds=seconds)
             checks.check_server_steps(plan, seconds)
         return

@@ -147,7 +147,7 @@ class Method(NamedTuple):
         def wrapped(*arguments: Any, **given: Any) -> Algorithm:
             algorithm = own(*arguments, **given)
             try:
-                return wrap(algorithm, specs)
+                return wrap(algorithm, specs, settings.system_model())
             except ValueError as error:
                 raise ValueError(f"{self.algorithm}: {error}") from None
 

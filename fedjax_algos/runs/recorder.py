@@ -19,11 +19,12 @@ from rich.console import Console
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.analysis.statistics import gini
-from fedjax_algos.core import Batch, Mean, Metrics, Problem, Row
+from fedjax_algos.core import Algorithm, Batch, Mean, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.saving.checkpoints import RunSaver, Saved
@@ -154,22 +155,32 @@ def measure_state(
 
 
 def costs_of_rounds(
-    rounds: int, position: Position, transfer: Transfer, flops: float
+    rounds: int, position: Position, transfer: Transfer, flops: float, uploads: Any = None
 ) -> dict[str, Any]:
-    """The counted columns after so many rounds; `flops` are those of all their dispatches."""
+    """The counted columns after so many rounds.
+
+    `flops` are those of all their dispatches, and `uploads` is the number of the updates that were
+    sent; None if all were that answered.
+    """
     dispatched = int(position.dispatched.sum(dtype=np.int64))
     lost, chosen = (
         None if isinstance(number, tuple) else int(number)
         for number in (position.lost, position.chosen)
     )
+    sent = chosen if uploads is None else int(uploads)
     return {
         "round_number": rounds,
         "download_bytes": transfer.downloads(position.gaps, chosen),
-        "upload_bytes": transfer.uploads(dispatched - (lost or 0), chosen),
+        "upload_bytes": transfer.uploads(dispatched - (lost or 0), sent),
         "flops": flops,
         "lost": lost,
         "participation_gini": None if chosen is not None else gini(position.dispatched),
     }
+
+
+def count_uploads(algorithm: Algorithm, server: ServerState) -> np.ndarray | None:
+    """int[...]: how many updates have been sent; None if all were. `server` has leaves [...]."""
+    return None if algorithm.uploads is None else np.asarray(fetch(algorithm.uploads(server)))
 
 
 def training_mean(mean: Mean) -> jax.Array:

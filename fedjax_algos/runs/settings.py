@@ -71,7 +71,7 @@ class Settings:
       the sampler `poisson` needs.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
       None: all answer. On the virtual clock the `system` says which dispatches are lost. In rounds
-      it is for the failures `late` and the sampler `in_session`.
+      it is for the failures `late`, the sampler `in_session` and the wrapper `oort`.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` (see the function of this name) and
       `server_learning_rate` replace those of all methods.
@@ -163,7 +163,7 @@ class Settings:
         participation.local_works.make(self.work)
         participation.rate_schedules.make(self.rate_schedule, 1.0)
         client_optimizers.parse(PLAIN if self.client_optimizer is None else self.client_optimizer)
-        self._system()
+        self.system_model()
         losses.parse(self.loss or "cross_entropy")
         metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
@@ -218,19 +218,21 @@ class Settings:
     @property
     def in_system(self) -> bool:
         """Whether the `system` has an effect."""
-        specs = (participation.samplers, self.sampler), (participation.failures, self.failures)
+        of_rounds = (participation.samplers, self.sampler), (participation.failures, self.failures)
+        specs: list[Any] = [*of_rounds, *((wrappers, w) for w in split_wrappers(self.wrap or ""))]
         in_rounds = any(reads_system(*each) for each in specs if each[1] is not None)
         return self.seconds is not None or in_rounds
 
     def _sampler(self) -> participation.Sampler:
-        return make_in_system(participation.samplers, self.sampler, self._system())
+        return make_in_system(participation.samplers, self.sampler, self.system_model())
 
     def _failures(self) -> participation.Failures | None:
         if self.failures is None:
             return None
-        return make_in_system(participation.failures, self.failures, self._system())
+        return make_in_system(participation.failures, self.failures, self.system_model())
 
-    def _system(self) -> SystemModelFactory:
+    def system_model(self) -> SystemModelFactory:
+        """What makes the system model of a seed."""
         return system_of(self.system, self.batch_size)
 
     def cohorts(self) -> dict[str, Any]:

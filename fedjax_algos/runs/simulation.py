@@ -242,7 +242,9 @@ class _SynchronousRun:
         transfer = self.engine.transfer(self.state, self.data, first)
 
         def stop(metrics: Metrics, position: Position | None) -> Stop:
-            counted = recording.costs_of_rounds(self.done, position or start, transfer, self.flops)
+            uploads = recording.count_uploads(self.engine.algorithm, self.state.server)
+            given = self.done, position or start, transfer, self.flops, uploads
+            counted = recording.costs_of_rounds(*given)
             measure = partial(recording.measure_state, self.state, metrics, self.evaluate_model)
             arrays = None if position is None else partial(self._arrays, position)
             last = self.done == self.end

@@ -25,9 +25,11 @@ from fedjax_algos.wrappers.compression.signs import majority, scaled_sign, spars
 from fedjax_algos.wrappers.compression.sparse import randk, topk
 from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
+from fedjax_algos.wrappers.optimal_client_sampling import optimal_client_sampling
 from fedjax_algos.wrappers.registry import wrap, wrappers
 from fedjax_algos.wrappers.replay import replay
 from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
+from fedjax_algos.wrappers.selection.active import active
 from fedjax_algos.wrappers.selection.oort import oort
 from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
 
@@ -38,6 +40,7 @@ __all__ = [
     "Feedback",
     "Losses",
     "Scope",
+    "active",
     "afl",
     "cast",
     "codec",
@@ -53,6 +56,7 @@ __all__ = [
     "mifa",
     "natural",
     "oort",
+    "optimal_client_sampling",
     "power_of_choice",
     "powersgd",
     "qsgd",

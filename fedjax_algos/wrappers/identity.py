@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from fedjax_algos.core import Algorithm, Update
-from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.registry import check_order, wrappers
 
 
 class Message(NamedTuple):
@@ -19,6 +19,7 @@ def identity(algorithm: Algorithm) -> Algorithm:
     Args:
       algorithm: what is wrapped.
     """
+    check_order("identity", algorithm)
 
     def client_update(broadcast, row, data, dispatch, key):
         row, update, report = algorithm.client_update(broadcast, row, data, dispatch, key)

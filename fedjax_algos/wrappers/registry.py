@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from fedjax_algos.asynchrony import SystemModelFactory
+from fedjax_algos.asynchrony.systems.in_rounds import make_in_system
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.files import require
 from fedjax_algos.core.registry import Registry
@@ -11,22 +13,26 @@ wrappers = Registry[Algorithm]("wrapper", Algorithm)
 
 
 def check_order(name: str, algorithm: Algorithm) -> None:
-    """Raises ValueError for a wrapper of an algorithm whose cohort is chosen by values."""
-    fix = f"choose it by the last wrapper, after {name}, and in one way"
-    require(algorithm.selection is None, f"{name}: the cohort is chosen already; {fix}")
+    """Raises ValueError for a wrapper of an algorithm whose clients are chosen by values."""
+    fix = f"choose them by the last wrapper, after {name}, and in one way"
+    chosen = algorithm.selection is not None or algorithm.uploads is not None
+    require(not chosen, f"{name}: its clients are chosen already; {fix}")
 
 
-def wrap(algorithm: Algorithm, specs: str | Sequence[str]) -> Algorithm:
+def wrap(
+    algorithm: Algorithm, specs: str | Sequence[str], system: SystemModelFactory | None = None
+) -> Algorithm:
     """Applies wrappers to an algorithm, from left to right, so the first one is the innermost.
 
     Args:
       algorithm: what is wrapped.
       specs: names with their options, as a list or with a plus between them, such as
         "identity+mean"; "" is none. `my_file.py:my_wrapper` is one of your own.
+      system: makes the system model of a seed, for wrappers that read one, such as `oort`.
 
     Raises:
       ValueError: for an unknown wrapper or option, or an algorithm that a wrapper refuses.
     """
     for spec in split_wrappers(specs) if isinstance(specs, str) else specs:
-        algorithm = wrappers.make(spec, algorithm)
+        algorithm = make_in_system(wrappers, spec, system, algorithm)
     return algorithm

@@ -2,11 +2,16 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
 
+from fedjax_algos.cli.options import settings_of
+from fedjax_algos.core import Dispatch
 from fedjax_algos.core.specs import join_wrappers, split_wrappers
+from fedjax_algos.models import models
 from fedjax_algos.runs.method import Method, configured_spec
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.wrappers.selection.oort import Known
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
 SOURCE = """
@@ -61,6 +66,23 @@ def test_candidates_are_counted_before_anything_is_trained(refused):
     error = refused("compare", *methods, *SMALL)
     assert "a cohort of 4 is chosen among 36 candidates, which are more than the 12" in error
     assert "ended at" not in error
+
+
+@pytest.mark.parametrize("spec", ["fedavg+oort", "fedavg"])
+def test_wrappers_read_the_system_model_of_the_command(here, spec):
+    """Of two clients with equal utility the slower one, with a ninth of it, is left out."""
+    (here / "times.csv").write_text("client,seconds_per_step\n0,30\n1,10\n")
+    wrapped = "oort:exploration=0,least_exploration=0,seconds=10"
+    own, wrap = (f"{spec}:{wrapped[5:]}", None) if "+" in spec else (spec, wrapped)
+    values = {"system": "csv:file=times.csv", "wrap": wrap}
+    method = Method.of(own, settings := settings_of(values, "1", methods=[own]))
+    algorithm = method.build(models["linear"]((1,), 2), settings)
+    known = Known(*jnp.array([[5.0, 5.0], [1, 1], [0, 0], [1, 1]]).astype(int))
+    dispatch = Dispatch(*jnp.arange(2)[None].repeat(len(Dispatch._fields) - 1, 0))
+    dispatch = dispatch._replace(server_step=jnp.array([1, 1]))
+    for seed in range(4):
+        chosen = algorithm.selection.choose(known, dispatch, jnp.ones(2, bool), 1, seed)
+        assert chosen.tolist() == [1]
 
 
 @pytest.mark.slow

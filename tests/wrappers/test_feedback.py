@@ -20,7 +20,7 @@ def always(*vectors, dispatches=4):
 
 
 def memories(states, client=0):
-    return np.array([state.clients.memory[0]["x"][client] for state in states])
+    return np.array([state.clients.own[0]["x"][client] for state in states])
 
 
 def sent(states):
@@ -52,7 +52,7 @@ def test_nothing_sent_is_lost():
     for codec in (topk, randk):
         states = rounds_of(codec(sends(vectors), fraction=0.3, feedback="ef"), sets, 4)
         wanted = sum(vectors[i, : sum(i in cohort for cohort in sets)].sum(0) for i in range(4))
-        residuals = states[-1].clients.memory[0]["x"].sum(0)
+        residuals = states[-1].clients.own[0]["x"].sum(0)
         np.testing.assert_allclose(2 * sent(states).sum(0) + residuals, wanted, atol=1e-12)
         assert np.abs(residuals).max() > 0.1
 
@@ -62,7 +62,7 @@ def test_ef21_remembers_the_mean_over_all_clients():
     rng = np.random.default_rng(1)
     vectors, sets = rng.normal(size=(4, 9, 12)), [(0, 1), (2, 1), (0, 2)] * 2
     states = rounds_of(topk(sends(vectors), fraction=0.3, feedback="ef21"), sets, 4)
-    means = [state.clients.memory[0]["x"].sum(0) / 4 for state in states]
+    means = [state.clients.own[0]["x"].sum(0) / 4 for state in states]
     np.testing.assert_allclose(sent(states), means, atol=1e-12)
 
 

@@ -2,20 +2,18 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import CASES, dispatches_of, fixed, one_round, run, small_network
-from wrapper_helpers import sends
 
 import fedjax_algos as fa
+from fedjax_algos.asynchrony import simulated
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.participation import Cohorts, independent
 from fedjax_algos.wrappers import wrap
-from fedjax_algos.wrappers.selection.oort import Known, current_utility
 
 pytestmark = pytest.mark.usefixtures("x64")
 TOY = small_network()
@@ -58,79 +56,6 @@ def test_the_round_is_that_of_the_candidates_with_the_largest_loss(name):
     chex.assert_trees_all_close(ends, chosen_by_hand(bare, EVERYONE), rtol=1e-10)
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-@pytest.mark.parametrize("spec", ["power_of_choice:loss=batch", "oort"])
-def test_every_algorithm_has_rounds_with_chosen_cohorts(case, spec):
-    """Traced only, with the statistics and rows of each."""
-    round_fn = fa.pure_round(wrap(case.build(TOY.problem, LOCAL), spec))
-    state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
-    dispatch = one_round(dispatches_of(TOY.data, LOCAL, EVERYONE), 0)
-    after, _ = jax.eval_shape(round_fn, state, TOY.data, dispatch)
-    assert jax.tree.structure(after) == jax.tree.structure(state)
-
-
-def choose(spec, values, clients=None, answered=None, size=2, step=0, seed=0):
-    """The positions that a wrapper chooses."""
-    number = len(jax.tree.leaves(values)[0])
-    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
-    dispatch = one_round(dispatches_of(TOY.data, LOCAL, [(0,)]), 0)
-    dispatches = jax.tree.map(lambda leaf: np.repeat(leaf, number), dispatch)
-    clients = np.arange(number) if clients is None else np.asarray(clients)
-    dispatches = dispatches._replace(client=clients, server_step=np.full(number, step))
-    answered = np.ones(number, bool) if answered is None else np.asarray(answered)
-    arguments = jax.tree.map(jnp.asarray, (values, dispatches, answered))
-    return np.asarray(selection.choose(*arguments, size, jax.random.key(seed))).tolist()
-
-
-def test_goldens_of_power_of_choice():
-    values = np.array([0.3, 0.9, 0.1, 0.7])
-    assert choose("power_of_choice", values) == [1, 3]
-    assert choose("power_of_choice", np.ones(4), clients=[7, 2, 9, 5]) == [1, 3]  # the smaller ids
-    assert choose("power_of_choice", values, answered=[1, 0, 1, 1]) == [3, 0]
-    assert choose("power_of_choice", np.array([0.1, np.inf, np.nan, 0.2])) == [1, 3]
-
-
-def test_goldens_of_oort():
-    """A utility of 4 examples with loss 1, and of 9 with loss 2; their bonuses in round 10."""
-    known = Known(jnp.array([4.0, 18.0]), jnp.array([9, 2]))
-    found = current_utility(known, jnp.int32(10)) - known.utility
-    np.testing.assert_allclose(found, [0.15995, 0.33931], atol=5e-6)
-
-
-def test_oort_explores_first_and_then_exploits():
-    known = Known(np.array([5.0, 1.0, 4.9, 0.0, 0.0, 0.0]), np.array([1, 1, 1, 0, 0, 0]))
-    spec = "oort:exploration=0.5,decay=1"
-    draws = [choose(spec, known, size=4, step=1, seed=seed) for seed in range(8)]
-    for drawn in draws:
-        assert len(set(drawn)) == 4
-        assert set(drawn[:2]) == {0, 2}  # 1 has less than .95 of the second utility
-        assert set(drawn[2:]) <= {3, 4, 5}
-    assert len({tuple(drawn) for drawn in draws}) > 3
-    assert set(choose("oort", known, size=3)) == {3, 4, 5}  # exploration of .9: all are new
-    everyone = known._replace(round_number=np.ones(6, int))
-    assert len(set(choose("oort", everyone, size=4))) == 4  # nobody is new
-    some = [1, 0, 1, 1, 0, 0]  # three answer: the fourth place is of one who does not
-    assert sorted(choose("oort", known, size=4, answered=some))[0::2] != [3, 4]
-    chosen = choose("oort", known, size=4, answered=some)
-    assert len(set(chosen)) == 4
-    assert {0, 2, 3} <= set(chosen)
-
-
-def test_draws_of_oort_are_proportional_to_utility():
-    """Of two admissible clients the one with three times the utility is first in 3 of 4 draws."""
-    known = Known(jnp.array([3.0, 1.0]), jnp.array([1, 1]))
-    spec = "oort:exploration=0,least_exploration=0,cutoff=0"
-    selection = wrap(sends(np.zeros((1, 1, 1))), spec).selection
-    dispatches = one_round(dispatches_of(TOY.data, LOCAL, [(0, 1)]), 0)
-
-    def first(seed):
-        answered = jnp.ones(2, bool)
-        return selection.choose(known, dispatches, answered, 1, jax.random.key(seed))[0]
-
-    share = jax.vmap(first)(jnp.arange(10_000)).mean()
-    assert abs(share - 0.25) < 0.013  # 3 standard deviations
-
-
 def test_the_last_loss_is_that_of_the_last_local_update():
     """Who has not trained comes first; then the largest loss of the last update counts."""
     bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
@@ -156,24 +81,39 @@ def simulate(engine, data=TOY.data, **options):
     return fa.simulate(engine, data, **given | options)
 
 
-def test_all_places_and_layouts_agree():
-    """Devices, chunks, stored data, and one round in a call."""
-    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), "power_of_choice:candidates=1.5")
-    first, _ = simulate(fa.make_engine(algorithm))
+SYSTEM = simulated(speeds="exponential", seconds_per_step=0.5)
+
+
+@pytest.mark.parametrize("spec", ["power_of_choice:candidates=1.5", "oort:seconds=1", "active"])
+def test_all_places_and_layouts_agree(spec, tmp_path):
+    """Devices, chunks, stored data, and one round in a call; rows off the device, bit for bit."""
+    size = 1 if spec == "active" else 2
+    algorithm = wrap(fa.algorithms.scaffold(TOY.problem, LOCAL), spec, SYSTEM)
+    engine = fa.make_engine(algorithm)
+    first, _ = simulate(engine, cohort_size=size)
     for option in ({"layout": "2"}, {"devices": 2, "layout": "vmapped"}):
-        state, _ = simulate(fa.make_engine(algorithm, **option))
+        state, _ = simulate(fa.make_engine(algorithm, **option), cohort_size=size)
         chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
     rows = np.split(np.asarray(TOY.data.indices), TOY.data.offsets[1:-1])
     stored = StoredData(source_of(TOY.data.examples, fa.Partition.of(rows), list("abcd")))
-    state, _ = simulate(fa.make_engine(algorithm), stored)
+    state, _ = simulate(engine, stored, cohort_size=size)
     chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
-    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=3, seed=1)
-    engine = fa.make_engine(algorithm)
-    state = engine.init(1, POPULATION)
+    places = "device", "host", fa.RowsOnDisk(tmp_path)
+    engines = [fa.make_engine(algorithm, client_state=place) for place in places]
+    end, *others = (after_single_rounds(each, size) for each in engines)
+    chex.assert_trees_all_close(end[0], first.server, rtol=1e-9)
+    for other in others:
+        chex.assert_trees_all_equal(other, end)
+
+
+def after_single_rounds(engine, size):
+    """The server state and the clients' states after three rounds of a run with seed 1."""
+    candidates = engine.algorithm.selection.num_candidates(size)
+    cohorts = Cohorts(TOY.data.counts(), LOCAL, cohort_size=candidates, seed=1)
+    state = engine.init(1, fa.Population(4, size, 17))
     for _ in range(3):
-        of_round = one_round(cohorts.dispatches(1), 0)
-        state, _ = engine.round(state, TOY.data, of_round)
-    chex.assert_trees_all_close(state.server, first.server, rtol=1e-9)
+        state, _ = engine.round(state, TOY.data, one_round(cohorts.dispatches(1), 0))
+    return jax.device_get((state.server, fa.client_states(engine, state)))
 
 
 def test_a_candidate_that_fails_reports_nothing():
@@ -244,11 +184,11 @@ def test_what_does_not_fit_is_refused():
     wrapped = wrap(bare, "power_of_choice")
     with pytest.raises(ValueError, match=r"candidates=0.5 is out of range"):
         wrap(bare, "power_of_choice:candidates=0.5")
-    with pytest.raises(ValueError, match="oort: the cohort is chosen already"):
+    with pytest.raises(ValueError, match="oort: its clients are chosen already"):
         wrap(bare, "power_of_choice+oort")
-    with pytest.raises(ValueError, match=r"topk: the cohort is chosen already.*after topk"):
+    with pytest.raises(ValueError, match=r"topk: its clients are chosen already.*after topk"):
         wrap(bare, "power_of_choice+topk")
-    with pytest.raises(ValueError, match=r"mean: the cohort is chosen already.*after mean"):
+    with pytest.raises(ValueError, match=r"mean: its clients are chosen already.*after mean"):
         wrap(bare, "power_of_choice+mean")
     lossy, differences = "cast:direction=down", "topk:direction=down,feedback=ef21"
     for spec in (f"{lossy}+power_of_choice", f"{differences}+power_of_choice"):
@@ -257,9 +197,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="only the chosen clients receive them; leave"):
         fa.make_engine(wrap(bare, f"{differences}+oort"))
     fa.make_engine(wrap(bare, f"{lossy}+oort"))
-    with pytest.raises(ValueError, match="client_state='device' and examples='replicated'"):
-        fa.make_engine(wrapped, client_state="host")
-    with pytest.raises(ValueError, match="examples='replicated'"):
+    with pytest.raises(ValueError, match=r"slots of each one's device; .*examples='replicated'"):
         fa.make_engine(wrapped, devices=2, examples="sharded")
     with pytest.raises(ValueError, match=r"chosen by what candidates report.*synchronous rounds"):
         fa.make_executor(wrapped)

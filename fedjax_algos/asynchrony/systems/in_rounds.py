@@ -1,12 +1,14 @@
-"""System models in rounds: sessions as a sampler, and failures of clients that are late or leave.
+"""System models in rounds: sessions as a sampler, clients that are late or leave, and their times.
 
 A round has a length in simulated seconds. The system is asked on the host, also by traced rounds.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.asynchrony.systems.system_model import (
@@ -32,16 +34,37 @@ def reads_system(registry: Registry, spec: str) -> bool:
     return "system" in options(registry[registry.parse(spec)[0]])
 
 
-def make_in_system(registry: Registry, spec: str, system: SystemModelFactory) -> Any:
+def make_in_system(
+    registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
+) -> Any:
     """What a spec names, in a system model if it has the option `system`.
 
     Args:
       registry, spec: as in `reads_system`.
       system: makes the system model of a seed.
+      arguments: of the factory, besides its options.
     """
     name, values = registry.parse(spec)
     more = {"system": system} if reads_system(registry, spec) else {}
-    return registry[name](**values, **more)
+    return registry[name](*arguments, **values, **more)
+
+
+def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:
+    """`(seed, clients, numbers, num_steps) -> float32[...]`: how long dispatches take, traced.
+
+    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods.
+
+    Args:
+      system: makes the system model of a seed.
+      owner: whose system model it is, for the message if there is none.
+    """
+    make = _systems(system, owner)
+
+    def seconds_of(seed, *columns):
+        model = make(int(seed))
+        return np.array([model.seconds(*each) for each in _rows(columns)], np.float32)
+
+    return lambda *given: _ask(seconds_of, jnp.float32, *given)
 
 
 @register
@@ -102,16 +125,24 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
                 away = model.unavailability(client, number)
             return needed > seconds or away is not None
 
-        columns = (np.asarray(each).tolist() for each in (clients, numbers, num_steps))
-        return np.array([is_lost(*each) for each in zip(*columns, strict=True)])
+        return np.array([is_lost(*each) for each in _rows((clients, numbers, num_steps))])
 
-    def fails(seed, clients, numbers, *of_round):
-        shape = jax.ShapeDtypeStruct(clients.shape, bool)
-        given = seed, clients, numbers, *of_round
-        return jax.pure_callback(fails_of, shape, *given, vmap_method="sequential")
+    def fails(*given):
+        return _ask(fails_of, bool, *given)
 
     fails.reads_round = True  # type: ignore[attr-defined]
     return fails
+
+
+def _ask(function, dtype, seed, clients, *more):
+    """What a function of NumPy arrays returns for dispatches: one value for each client."""
+    shape, given = jax.ShapeDtypeStruct(clients.shape, dtype), (seed, clients, *more)
+    return jax.pure_callback(function, shape, *given, vmap_method="sequential")
+
+
+def _rows(columns):
+    """The values of arrays of dispatches, one dispatch after another."""
+    return zip(*(np.asarray(each).tolist() for each in columns), strict=True)
 
 
 def _systems(system, owner):

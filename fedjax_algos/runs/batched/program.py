@@ -266,10 +266,13 @@ class Call:
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *fetch(values))
-                positions = enumerate(each_of(position, len(self.own)))
+                uploads = recording.count_uploads(self.group.algorithm, self.states.server)
+                sent = [None] * len(self.own) if uploads is None else uploads
                 due = [
-                    Due(i, costs(done, own, transfer, float(flops[i])), partial(measure, i))
-                    for i, own in positions
+                    Due(
+                        i, costs(done, own, transfer, float(flops[i]), sent[i]), partial(measure, i)
+                    )
+                    for i, own in enumerate(each_of(position, len(self.own)))
                 ]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 

@@ -19,7 +19,7 @@ import tomli_w
 
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import metric_column
-from fedjax_algos.asynchrony import planners, system_of
+from fedjax_algos.asynchrony import planners
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import checked_json, parse_json, read_file, require, write_json
 from fedjax_algos.core.limits import MAX_INT32
@@ -374,7 +374,7 @@ def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, 
             executors[key].with_algorithm(algorithm),
             data,
             planners.make(method.planner),
-            system_of(settings.system, settings.batch_size),
+            settings.system_model(),
             seconds=seconds,
             seed=seed,
             test=jax.tree.map(lambda leaf, rows=held_out[seed]: leaf[rows], data.examples),

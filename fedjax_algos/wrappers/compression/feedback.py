@@ -29,10 +29,10 @@ Vectors = list[Any]  # trees of floats, one for each vector of an update
 
 
 class Row(NamedTuple):
-    """A client's row: that of the algorithm, and what the client remembers of each vector."""
+    """A client's row: that of the algorithm, and what a wrapper keeps beside it."""
 
     inner: ClientState
-    memory: Vectors
+    own: Any  # of the wrapper, such as what the client remembers of each vector
 
 
 class Server(NamedTuple):
@@ -108,27 +108,22 @@ def with_feedback(
     if feedback != "diana":
         coding = coding._replace(codec=contractive(coding.codec))
 
-    def client_init(params, key):
-        return Row(algorithm.client_init(params, key), _first_memory(parts, algorithm, params))
-
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
         update = algorithm.decode(message)
         vectors = vectors_of(parts, update)
-        check_like("the vectors of the update: ", vectors, row.memory, _FIX)
-        wanted = jax.tree.map(rule.encoded, vectors, row.memory)
+        check_like("the vectors of the update: ", vectors, row.own, _FIX)
+        wanted = jax.tree.map(rule.encoded, vectors, row.own)
         sent = coding.encode(key, with_vectors(parts, update, wanted))
         decoded = vectors_of(parts, coding.decode(sent))
         rates = _rates(coding, wanted)
-        memory = jax.tree.map(rule.kept, wanted, decoded, row.memory, rates)
+        memory = jax.tree.map(rule.kept, wanted, decoded, row.own, rates)
         return Row(inner, memory), sent, report
 
-    personal = algorithm.personal
-    wrapped = algorithm._replace(
-        client_init=client_init,
+    wrapped = with_own_rows(algorithm, lambda params: _first_memory(parts, algorithm, params))
+    wrapped = wrapped._replace(
         client_update=client_update,
         decode=coding.decode,
-        personal=personal and (lambda server, row: personal(server, row.inner)),
         traits=algorithm.traits._replace(parts=parts),
     )
     if feedback == "ef":
@@ -180,6 +175,18 @@ def with_server_memory(
 
     replayed = replay(name, algorithm, lambda vectors, weights, mask: vectors)
     return with_own_state(replayed, first)._replace(server_update=server_update)
+
+
+def with_own_rows(algorithm: Algorithm, first: Callable[[Params], Any]) -> Algorithm:
+    """The algorithm with a `Row` for each client, whose client update is still to be replaced.
+
+    `first` makes what is kept of the initial params.
+    """
+    personal = algorithm.personal
+    return algorithm._replace(
+        client_init=lambda params, key: Row(algorithm.client_init(params, key), first(params)),
+        personal=personal and (lambda server, row: personal(server, row.inner)),
+    )
 
 
 def with_own_state(algorithm: Algorithm, first: Callable[[ServerState, Any], Any]) -> Algorithm:

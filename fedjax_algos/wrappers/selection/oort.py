@@ -6,25 +6,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.asynchrony import SystemModelFactory
+from fedjax_algos.asynchrony.systems.in_rounds import seconds_in
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.core.options import NonNegative, Positive
+from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.wrappers.registry import check_order, wrappers
-from fedjax_algos.wrappers.selection.values import Candidates, Share, remembering
+from fedjax_algos.wrappers.selection.values import (
+    Candidates,
+    Share,
+    by_score,
+    chosen_by_memory,
+    joined,
+)
 
 _UNCERTAINTY = 0.1
 
 
 class Known(NamedTuple):
-    """What the server knows of a client."""
+    """What the server knows of a client, of its last local update."""
 
-    utility: Any  # float32[]: n_i times the mean loss of its last local update
-    round_number: Any  # int32[]: of that update, from 1; 0 if there is none
+    utility: Any  # float32[]: n_i times its mean loss
+    round_number: Any  # int32[]: its round, from 1; 0 if there is none
+    number: Any  # int32[]: number of its dispatch
+    num_steps: Any  # int32[]: its local steps
 
 
 def current_utility(known: Known, round_number: jax.Array) -> jax.Array:
     """`U_i + sqrt(.1 ln t / t_i)`: a client that trained long ago is more worth a try."""
     last = jnp.maximum(known.round_number, 1)
     return known.utility + jnp.sqrt(_UNCERTAINTY * jnp.log(round_number) / last)
+
+
+def system_utility(time: jax.Array, preferred: float, alpha: float) -> jax.Array:
+    """The factor `(T / time_i)^alpha` of a client that is slower than T, and 1 of the others."""
+    return jnp.where(time > preferred, (preferred / time) ** alpha, 1)
 
 
 @wrappers.register
@@ -36,23 +52,29 @@ def oort(
     decay: Share = 0.98,
     least_exploration: Share = 0.2,
     cutoff: Share = 0.95,
+    seconds: Positive | None = None,
+    alpha: NonNegative = 2.0,
+    system: SystemModelFactory | None = None,
 ) -> Algorithm:
     """Most clients of a cohort are drawn in proportion to their utility, the rest are new ones.
 
     The utility of client i in round t is `U_i + sqrt(.1 ln t / t_i)`: t_i is the round in which it
-    trained last, from 1, and U_i is n_i times its mean training loss there. Of the M clients a
+    trained last, from 1, and U_i is n_i times its mean training loss there. If that took the time
+    time_i and this is more than T, it is multiplied by `(T / time_i)^alpha`. Of the M clients a
     share of `1 - exploration decay^(t - 1)` is drawn from those that have trained, in proportion to
     their utility, among those with at least `cutoff` times the smallest utility that would be
-    needed; the rest are drawn uniformly from those that have not trained. If there are too few of
-    one kind, there are more of the other. Nothing is reported: the server knows the losses.
+    needed; the rest are drawn from those that have not trained, in proportion to 1 / time_i of the
+    dispatch of the round, or uniformly without T. If there are too few of one kind, there are more
+    of the other. Nothing is reported: the server knows the losses and the times.
 
     Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021,
     https://arxiv.org/abs/2010.06081.
 
     Deviations: the mean loss stands for the root of the mean squared loss of the examples, with
-    which it agrees if their losses are equal. Rounds have no seconds, so slow clients have no
-    smaller utility, and new clients are not drawn by their speed. The released code (FedScale)
-    scales U_i to [0, 1], clips it, and has a cutoff of .05.
+    which it agrees if their losses are equal; local training adds up losses, and not their squares.
+    T is fixed, and no pacer changes it. The paper explores new clients by their speed and leaves
+    the law open. The released code scales U_i to [0, 1], clips it, has a cutoff of .05, and draws
+    new clients in proportion to their size, times the same factor if they are slower than T.
 
     Args:
       algorithm: what is wrapped; selection is the last wrapper.
@@ -61,41 +83,43 @@ def oort(
       decay: its factor in each round, from 0 to 1.
       least_exploration: below which the share does not fall, from 0 to 1.
       cutoff: see above, from 0 to 1.
+      seconds: T, in simulated seconds, above 0. None: times do not matter.
+      alpha: alpha, at least 0; 2 in the paper.
+      system: makes the system model of a seed, which has the times. On the command line it is that
+        of `--system`. The bytes of the method take no time, as for the failures `late`.
 
     Raises:
-      ValueError: as for `power_of_choice`.
+      ValueError: for `seconds` without a system model, and as for `power_of_choice`.
     """
     check_order("oort", algorithm)
+    time_of = None if seconds is None else seconds_in(system, "oort")
 
     def seen(report, data, dispatch):
         examples = dispatch.num_examples.astype(jnp.float32)
         loss = report.metrics["train_loss"].value().astype(jnp.float32)
-        return Known(examples * loss, dispatch.server_step + 1)
+        return Known(examples * loss, dispatch.server_step + 1, dispatch.number, dispatch.num_steps)
 
-    def choose(known, dispatches, answered, cohort_size, key):
+    def choose(known, dispatches, answered, cohort_size, seed):
         round_number = dispatches.server_step[0] + 1
-        utility = current_utility(known, round_number)
         has_trained = answered & (known.round_number > 0)
         new = answered & ~has_trained
+        utility, time = current_utility(known, round_number), jnp.float32(1)
+        if time_of is not None:
+            present = dispatches.client, dispatches.number, dispatches.num_steps
+            last = dispatches.client, known.number, known.num_steps
+            columns = (jnp.where(has_trained, *each) for each in zip(last, present, strict=True))
+            time = time_of(seed, *(jnp.where(answered, each, 0) for each in columns))
+            utility *= system_utility(time, seconds, alpha)
         share = jnp.maximum(exploration * decay ** (round_number - 1), least_exploration)
         wanted = jnp.round((1 - share) * cohort_size).astype(jnp.int32)
         exploited = jnp.clip(wanted, cohort_size - new.sum(), has_trained.sum())
         sorted_utility = -jnp.sort(jnp.where(has_trained, -utility, jnp.inf))
         worst = sorted_utility[jnp.maximum(exploited - 1, 0)]
         good = has_trained & (utility >= cutoff * worst)
-        noise = jax.random.gumbel(key, utility.shape)  # the largest sums are such a draw
-        by_utility = _order(jnp.log(utility) + noise, good, answered)
-        at_random = _order(noise, new, answered)
-        place = jnp.arange(cohort_size)
-        explored = at_random[jnp.clip(place - exploited, 0)]
-        return jnp.where(place < exploited, by_utility[:cohort_size], explored)
+        noise = jax.random.gumbel(selection_key(seed, round_number - 1), utility.shape)
+        by_utility = by_score(jnp.log(utility) + noise, good, answered)
+        explored = by_score(noise - jnp.log(time), new, answered)
+        return joined(by_utility, exploited, explored, cohort_size)
 
-    algorithm = remembering(algorithm, Known(np.float32(0), np.int32(0)), seen)
-    selection = Selection(candidates, lambda model, row, *_: row.known, choose, asks=False)
-    return algorithm._replace(selection=selection)
-
-
-def _order(score, allowed, answered):
-    """int32[candidates]: the allowed ones by score, then those that have not answered, then all."""
-    rank = jnp.where(allowed, 0, 1 + answered)
-    return jnp.lexsort((-score, rank)).astype(jnp.int32)
+    first = Known(np.float32(0), np.int32(0), np.int32(0), np.int32(0))
+    return chosen_by_memory(algorithm, first, seen, candidates, choose)

@@ -1,22 +1,10 @@
 """Power of choice: of more candidates those with the largest loss are chosen."""
 
-from typing import Literal
-
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.algorithm import Selection
-from fedjax_algos.core.local_training import mean_loss
 from fedjax_algos.wrappers.registry import check_order, wrappers
-from fedjax_algos.wrappers.selection.values import (
-    Candidates,
-    batch_loss,
-    largest,
-    remembering,
-)
-
-Loss = Literal["full", "batch", "last"]
+from fedjax_algos.wrappers.selection.values import Candidates, Loss, chosen_by_loss
 
 
 @wrappers.register
@@ -44,23 +32,12 @@ def power_of_choice(
 
     Raises:
       ValueError: for an algorithm with a selection, and where rounds are made for more candidates
-        than clients, for encoded broadcasts, or for rows that are not on the device.
+        than clients, for encoded broadcasts, or for sharded examples.
     """
     check_order("power_of_choice", algorithm)
 
-    def choose(values, dispatches, answered, cohort_size, key):
-        return largest(values, dispatches, answered)[:cohort_size]
+    def choose(losses, dispatches, answered, cohort_size, seed):
+        order = jnp.lexsort((dispatches.client, -losses, ~answered))
+        return order[:cohort_size].astype(jnp.int32)
 
-    if loss == "last":
-        unknown = np.float32(np.inf)
-        algorithm = remembering(
-            algorithm, unknown, lambda report, data, dispatch: report.metrics["train_loss"].value()
-        )
-        selection = Selection(candidates, lambda model, row, *_: row.known, choose, asks=False)
-        return algorithm._replace(selection=selection)
-    loss_of = {"full": mean_loss, "batch": batch_loss}[loss](algorithm.problem, algorithm.local)
-
-    def value(model, row, data, dispatch, key):
-        return loss_of(model, data, key).astype(jnp.float32)
-
-    return algorithm._replace(selection=Selection(candidates, value, choose))
+    return chosen_by_loss(algorithm, loss, candidates, choose)

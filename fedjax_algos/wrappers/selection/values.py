@@ -1,15 +1,15 @@
-"""What candidates report, what is remembered of them, and the choice of the largest values."""
+"""What candidates report, what is remembered of them, and what draws and orders of them share."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.core import (
     Algorithm,
     ClientData,
-    ClientState,
     Dispatch,
     Key,
     Local,
@@ -17,19 +17,36 @@ from fedjax_algos.core import (
     Problem,
     Report,
 )
-from fedjax_algos.core.local_training import loss_of_batch
+from fedjax_algos.core.algorithm import Selection
+from fedjax_algos.core.local_training import loss_of_batch, mean_loss
 from fedjax_algos.core.options import Range
+from fedjax_algos.wrappers.compression.feedback import Row, with_own_rows
 
 Candidates = Annotated[float, Range(1)]
 Share = Annotated[float, Range(0, 1)]
+Loss = Literal["full", "batch", "last"]
 _BEFORE_ALL = -1  # the step of a batch that is none of a dispatch's own
 
 
-class Row(NamedTuple):
-    """A client's row: that of the algorithm, and what the server knows of the client."""
+def chosen_by_loss(
+    algorithm: Algorithm, loss: Loss, candidates: Candidates, choose: Callable[..., jax.Array]
+) -> Algorithm:
+    """The algorithm, whose cohort is what `choose` makes of the candidates' losses, float32[].
 
-    inner: ClientState
-    known: Any
+    "last" is the mean training loss of the last local update, inf of a client that has not trained.
+    """
+    if loss == "last":
+
+        def seen(report, data, dispatch):
+            return report.metrics["train_loss"].value()
+
+        return chosen_by_memory(algorithm, np.float32(np.inf), seen, candidates, choose)
+    loss_of = {"full": mean_loss, "batch": batch_loss}[loss](algorithm.problem, algorithm.local)
+
+    def value(model, row, data, dispatch, key):
+        return loss_of(model, data, key).astype(jnp.float32)
+
+    return algorithm._replace(selection=Selection(candidates, value, choose))
 
 
 def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
@@ -42,23 +59,18 @@ def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, K
     return run
 
 
-def largest(value: jax.Array, dispatches: Dispatch, answered: jax.Array) -> jax.Array:
-    """int32[candidates]: positions by value, the largest first; equal ones by the client's id."""
-    return jnp.lexsort((dispatches.client, -value, ~answered)).astype(jnp.int32)
-
-
-def remembering(
+def chosen_by_memory(
     algorithm: Algorithm,
     first: Any,
     seen: Callable[[Report, ClientData, Dispatch], Any],
+    candidates: Candidates,
+    choose: Callable[..., jax.Array],
 ) -> Algorithm:
-    """The algorithm with rows in which the server notes what it has `seen` of a client's training.
+    """The algorithm, whose cohort is what `choose` makes of what the server has `seen` of clients.
 
-    `first` is what it knows of a client that has not trained.
+    It notes in their rows what it has seen of their training, so that nothing is reported. `first`
+    is what it knows of a client that has not trained.
     """
-
-    def client_init(params, key):
-        return Row(algorithm.client_init(params, key), first)
 
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
@@ -66,9 +78,23 @@ def remembering(
         known = jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), known, first)
         return Row(inner, known), message, report
 
-    personal = algorithm.personal
-    return algorithm._replace(
-        client_init=client_init,
+    return with_own_rows(algorithm, lambda params: first)._replace(
         client_update=client_update,
-        personal=personal and (lambda server, row: personal(server, row.inner)),
+        selection=Selection(candidates, lambda model, row, *_: row.own, choose, asks=False),
     )
+
+
+def by_score(score: jax.Array, allowed: jax.Array, answered: jax.Array) -> jax.Array:
+    """int32[candidates]: the allowed ones by score, then those that have not answered, then all.
+
+    The largest is first, and of equal ones that at the first position. With the score `log w + g`,
+    where g has standard Gumbel distributions, the first ones are drawn in proportion to w.
+    """
+    rank = jnp.where(allowed, 0, 1 + answered)
+    return jnp.lexsort((-score, rank)).astype(jnp.int32)
+
+
+def joined(first: jax.Array, number: Any, rest: jax.Array, cohort_size: int) -> jax.Array:
+    """int32[cohort_size]: the first `number` of one order, and then the first ones of another."""
+    place = jnp.arange(cohort_size)
+    return jnp.where(place < number, first[:cohort_size], rest[jnp.clip(place - number, 0)])
