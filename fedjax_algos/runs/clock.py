@@ -1,5 +1,6 @@
 """Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,17 +25,28 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     state_of_run,
 )
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
-from fedjax_algos.engine.asynchronous.in_flight import InFlightState
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
+from fedjax_algos.engine.asynchronous.waves import InFlightRows
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity
 from fedjax_algos.runs.planned_runs import Clock, PlannedRun, plan_run
 from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow, warn_of_divergence
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints, fill
+from fedjax_algos.runs.saving.checkpoints import (
+    Checkpoints,
+    RunSaver,
+    Saved,
+    as_checkpoints,
+    fill,
+    saved_identity,
+)
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
+_ALL = ""  # the name of the only part of the runs
+_ROWS = "rows_in_flight"  # of a checkpoint
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
 
 
@@ -139,7 +151,8 @@ def simulate_async_seeds(
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
         seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
         devices, else 0.
-      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it.
+      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it. Seeds
+        whose plans were merged go on together, and others apart.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
@@ -161,22 +174,39 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
         merged_bytes = 0
-    groups: dict[Any, list[PlannedRun]] = {}  # of states with equal shapes
+    saved = _saved_parts(as_checkpoints(checkpoints))
+    saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
+    groups: dict[Any, list[PlannedRun]] = {}  # that share a checkpoint, or of equal shapes
     for seed, of_seed in data.items():
         run = plan_run(executor, of_seed, clock, seed)
         key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
-        groups.setdefault(key, []).append(run)
-    parts = [
-        part for runs in groups.values() for part in _merge(executor, clock, runs, merged_bytes)
-    ]
-    on_memory(max((part.memory for part in parts), key=lambda memory: memory.bytes))
+        groups.setdefault(_ALL if _ALL in saved else saved_in.get(seed, key), []).append(run)
+    parts = {
+        key if key in saved else f"seeds-from-{part.runs[0].seed}": part
+        for key, runs in groups.items()
+        for part in _merge(executor, clock, runs, math.inf if key in saved else merged_bytes)
+    }
+    alone = len(parts) == 1 and not saved
+    for name, part in parts.items():
+        part.begin(as_checkpoints(checkpoints, _ALL if alone else name))
+    on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
     problem = executor.algorithm.problem
     evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
-    for part in parts:
-        name = f"seeds-from-{part.runs[0].seed}" if len(parts) > 1 else ""
-        results |= part.follow(evaluate, as_checkpoints(checkpoints, name), on_evaluation)
+    for part in parts.values():
+        results |= part.follow(evaluate, on_evaluation)
     return {seed: results[seed] for seed in data}
+
+
+@from_first
+def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
+    """The seeds that share a checkpoint, by the name of its folder: they go on together."""
+    if checkpoints is None:
+        return {}
+    folder = Path(checkpoints.folder)
+    names = [_ALL, *(path.name for path in folder.glob("seeds-from-*"))]
+    saved = {name: saved_identity(folder / name) for name in names}
+    return {name: facts.get("seeds", []) for name, facts in saved.items() if facts}
 
 
 def _merge(executor, clock, runs, max_bytes):
@@ -192,6 +222,8 @@ class _MergedRuns:
     """Runs with a merged plan, or a single run; `state` is that after the last stop."""
 
     state: FederatedState
+    saver: RunSaver
+    saved: Saved | None
 
     def __init__(self, executor: Executor, clock: Clock, runs: Sequence[PlannedRun]):
         self.executor, self.clock, self.runs = executor, clock, runs
@@ -199,17 +231,32 @@ class _MergedRuns:
         self.data = merge_data(stores)
         plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
         self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
-        self.waves = executor.waves(state, self.plan)
-        shapes = data_shapes(self.data)
-        self.memory = executor.memory(state, shapes, self.dispatches, self.waves)
-        self.bytes = tree_bytes(state) + self.memory.bytes
+        states = [run.state for run in runs]
+        self._shapes = jax.eval_shape(lambda *states: merge_states(states), *states)
+        self._make_waves()
 
-    def follow(
-        self, evaluate: Callable, checkpoints: Checkpoints | None, on_evaluation: Callable
-    ) -> dict[int, AsyncResult]:
+    def _make_waves(self, begun: InFlightRows | None = None) -> None:
+        shapes, data = self._shapes, data_shapes(self.data)
+        self.waves = self.executor.waves(shapes, self.plan, begun)
+        self.memory = self.executor.memory(shapes, data, self.dispatches, self.waves)
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is on the device but examples."""
+        return tree_bytes(self._shapes) + self.memory.bytes
+
+    def begin(self, checkpoints: Checkpoints | None) -> None:
+        """Goes on from the last checkpoint, if there is one, with the waves of the rest."""
+        self.saver = RunSaver(checkpoints, self._identity)
+        self.saved = self.saver.restore()
+        if self.saved is not None:
+            rows = (self.saved.arrays[f"{_ROWS}/{name}"] for name in InFlightRows._fields)
+            self.begun = InFlightRows(*rows)
+            self._make_waves(self.begun)
+
+    def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, with evaluations at simulated times."""
-        runs, saver = self.runs, RunSaver(checkpoints, self._identity)
+        runs = self.runs
 
         def report(number: int, row: Row, state: Any) -> None:
             on_evaluation(runs[number].seed, row)
@@ -217,7 +264,7 @@ class _MergedRuns:
         started = time.perf_counter() - sum(run.planning_seconds for run in runs)
         names = [f"seed {run.seed}" for run in runs]
         recorder = Recorder(names, self.executor.non_finite, report, started)
-        for _ in follow(self._stops(recorder, saver, evaluate), recorder, saver):
+        for _ in follow(self._stops(recorder, evaluate), recorder, self.saver):
             pass
         for name, rows in recorder.diverged_rows().items():
             warn_of_divergence({name: rows})
@@ -227,10 +274,10 @@ class _MergedRuns:
             for number, run in enumerate(runs)
         }
 
-    def _stops(self, recorder: Recorder, saver: RunSaver, evaluate: Callable) -> Iterator[Stop]:
+    def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
-        executor, runs, plan = self.executor, self.runs, self.plan
-        saved, resume = saver.restore(), None
+        executor, runs, plan, saved = self.executor, self.runs, self.plan, self.saved
+        resume = None
         data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
         self.state = state = merge_states(states)
@@ -255,7 +302,8 @@ class _MergedRuns:
             recorder.restore(saved, None)
 
             def resume(in_flight: InFlightState, metrics: Metrics) -> Any:
-                tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
+                arrays = MovedRows(saved.arrays, self.begun, self.waves)
+                tree = fill(in_flight._asdict() | {"metrics": metrics}, arrays)
                 metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
                 self.state = in_flight.state((state.origin, state.frozen), state.seed)
                 position = len(plan.time) if recorder.ended else saved.position
@@ -266,7 +314,7 @@ class _MergedRuns:
             self.state, steps = call.state, call.server_steps
             evaluations = due(at_steps.get(steps, []), call.metrics)
             last = steps == len(plan.time)
-            yield Stop(steps, evaluations, call.state, last, partial(_arrays, call))
+            yield Stop(steps, evaluations, call.state, last, partial(self._arrays, call))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
@@ -300,7 +348,8 @@ class _MergedRuns:
             devices=executor.num_devices,
         )
 
-
-def _arrays(call: PlanStop) -> dict[str, Any]:
-    """What a checkpoint holds."""
-    return call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}
+    def _arrays(self, call: PlanStop) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        rows = self.waves.rows_after(call.server_steps, self.plan)
+        more = {"metrics": call.metrics, _ROWS: rows._asdict()}
+        return call.state._asdict() | call.in_flight._asdict() | more
