@@ -5,6 +5,7 @@ All of them compute, process 0 writes and prints, and each prints its own errors
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _SCHEDULERS = (
 )
 # prints the last line of its input at the end of this, which comes also with that of the process
 _LAST_LINE = 'while read -r line; do last=$line; done; [ -z "$last" ] || printf "%s\\n" "$last" >&2'
+_STATUS = re.compile("(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
 _watcher: list[subprocess.Popen] = []  # that prints; empty in a process that is alone
 
 
@@ -103,10 +105,9 @@ def joined(place: Place | None) -> Iterator[None]:
     try:
         with contextlib.nullcontext() if is_first() else silent:
             yield
-    except jax.errors.JaxRuntimeError:
-        raise
-    except BaseException:
-        leave_word("")
+    except BaseException as error:
+        if not is_loss(error):
+            leave_word("")
         raise
     leave_word("")
 
@@ -139,6 +140,13 @@ def name() -> str:
     """This process in its errors; nothing if it is alone."""
     number = num_processes()
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error of several processes is one of jax's runtime: another one may be lost."""
+    # a call of a compiled function raises a ValueError with a status in place of jax's own error
+    status = isinstance(error, ValueError) and _STATUS.match(str(error))
+    return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
 
 
 def end_after_loss(error: Exception) -> NoReturn:
