@@ -105,6 +105,11 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
         ({}, {"coordinator": "a:1", "processes": 2}, "need --process I in each, one of 0 to 1"),
         ({}, {"coordinator": "a:1", "processes": 2, "process": 2}, "give one of 0 to 1"),
         ({}, {"coordinator": "a", "processes": 2, "process": 0}, "coordinator='a' is no HOST:PORT"),
+        (
+            {},
+            {"coordinator": "a:65536", "processes": 2, "process": 0},
+            "='a:65536' is no HOST:PORT",
+        ),
     ],
 )
 def test_the_place_of_a_process(environment, options, expected, monkeypatch):
