@@ -1,12 +1,12 @@
 """Kills runs at random moments, resumes them until they end, and compares all that they wrote.
 
 Four commands: rounds with client rows on the host (SCAFFOLD), the virtual clock (FedCompass, two
-seeds), a sweep, and rounds in two processes, of which one is killed and the other one has to end
-within a minute. Each is run once to its end; then it is killed with SIGKILL at random moments,
-between the start of the process and the time that the whole run took, and resumed, until it has
-been killed so often, at least once after its first checkpoint, and has ended. The last models and
-the rows of metrics, without the wall time, must be those of the uninterrupted run in all digits,
-and every row must be there once.
+seeds; each start takes one or two devices), a sweep, and rounds in two processes, of which one is
+killed and the other one has to end within a minute. Each is run once to its end; then it is killed
+with SIGKILL at random moments, between the start of the process and the time that the whole run
+took, and resumed, until it has been killed so often, at least once after its first checkpoint, and
+has ended. The last models and the rows of metrics, without the wall time, must be those of the
+uninterrupted run in all digits, and every row must be there once.
 
 COMMAND   python experiments/kill_and_resume.py --kills 20
 EXPECTED  four lines that end in "0 of ... rows and 0 of ... arrays differ"
@@ -32,6 +32,7 @@ COMMANDS = {
     "sweep": "sweep fedprox --grid mu=0.1,0.5 --rounds 100 --cohort 5 --seeds 2 --devices 2",
     "processes": "run scaffold --rounds 60 --cohort 4 --seeds 2 --devices 2 --processes 2",
 }
+DEVICES = {"virtual clock": "12"}  # numbers of them, of which each start takes one
 SECONDS = 60  # within which a process ends after another one was killed
 
 
@@ -93,14 +94,15 @@ def differences(one, other):
     return rows, arrays
 
 
-def kill_and_resume(arguments, scratch, kills, rng):
+def kill_and_resume(arguments, scratch, kills, rng, devices):
     """A line that says what was done, and whether all was equal."""
     began = time.perf_counter()
     check_ended(start(arguments, scratch / "whole"))
     seconds = time.perf_counter() - began
     killed = useful = 0
     while True:
-        processes = start(arguments, scratch / "killed")
+        some = ["--devices", rng.choice(devices)] if devices else []
+        processes = start([*arguments, *some], scratch / "killed")
         try:
             processes[0].wait(rng.uniform(0, seconds) if killed < kills or not useful else None)
         except subprocess.TimeoutExpired:
@@ -137,7 +139,9 @@ def main():
             arguments = [*command.split(), *SMALL, "--compilation-cache", f"{scratch}/compiled"]
             if name == "virtual clock":
                 arguments = [a for a in arguments if a not in ("--eval-every", "2")]
-            line, same = kill_and_resume(arguments, Path(scratch), options.kills, rng)
+            line, same = kill_and_resume(
+                arguments, Path(scratch), options.kills, rng, DEVICES.get(name)
+            )
             print(f"{name}: {line}", flush=True)
             equal &= same
     sys.exit(not equal)

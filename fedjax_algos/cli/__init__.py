@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-import jax
 
 from fedjax_algos import importing
 from fedjax_algos.cli import processes
@@ -104,7 +103,7 @@ def _run(given: list[str]) -> None:
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # which process 0 prints
             sys.exit(2)
-        if isinstance(error, jax.errors.JaxRuntimeError) and processes.name():
+        if processes.is_loss(error):
             processes.end_after_loss(error)
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]

@@ -1,10 +1,12 @@
 """Several processes of one command: how they find each other, and what is said of one that is lost.
 
-All of them compute, process 0 writes and prints, and each prints its own errors.
+All of them compute, process 0 writes and prints, and each prints its own errors. `meeting.py` says
+who is missing.
 """
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +15,14 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import click
 import jax
 
+from fedjax_algos.cli.meeting import meet
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.engine.placed.processes import from_first, is_first, largest, num_processes
 
 START = 300  # seconds until all processes have to be there
+_MAX_PORT = 65535
 _LOST = 30  # after which a process that does not answer is lost
 _END = 10  # between the ends of the first and of the last process
 # numbers of processes, and of this one, that a scheduler sets
@@ -28,6 +32,7 @@ _SCHEDULERS = (
 )
 # prints the last line of its input at the end of this, which comes also with that of the process
 _LAST_LINE = 'while read -r line; do last=$line; done; [ -z "$last" ] || printf "%s\\n" "$last" >&2'
+_STATUS = re.compile("(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
 _watcher: list[subprocess.Popen] = []  # that prints; empty in a process that is alone
 
 
@@ -66,7 +71,8 @@ def place_of(
     fix = "give --coordinator HOST:PORT, where process 0 is and a port that is free there"
     require(coordinator or size == str(number), f"processes={number} have no address; {fix}")
     host, _, port = (coordinator or "host:1").rpartition(":")
-    require(host and port.isdecimal(), f"coordinator={coordinator!r} is no HOST:PORT; {fix}")
+    is_port = port.isdecimal() and int(port) <= _MAX_PORT
+    require(host and is_port, f"coordinator={coordinator!r} is no HOST:PORT; {fix}")
     return Place(process, number, coordinator)
 
 
@@ -76,13 +82,14 @@ def joined(place: Place | None) -> Iterator[None]:
     if place is None:
         yield
         return
+    if place.coordinator is not None:
+        meet(place.process, place.processes, place.coordinator, START)
     command = ["/bin/sh", "-c", _LAST_LINE]
     streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     _watcher[:] = [subprocess.Popen(command, **streams, start_new_session=True)]
     where = place.coordinator or "the address of the scheduler"
-    least = f"at least one of the {place.processes} did not come to {where}"
-    fix = f"start each of --process 0 to {place.processes - 1} once, with the same --processes"
-    leave_word(f"{place} has ended: {least} within {START} s; {fix}")
+    least = f"at least one of the {place.processes} did not come to {where} within {START} s"
+    leave_word(f"{place} has ended: {least}; look for the first one that has failed")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     try:
         jax.distributed.initialize(
@@ -103,10 +110,9 @@ def joined(place: Place | None) -> Iterator[None]:
     try:
         with contextlib.nullcontext() if is_first() else silent:
             yield
-    except jax.errors.JaxRuntimeError:
-        raise
-    except BaseException:
-        leave_word("")
+    except BaseException as error:
+        if not is_loss(error):
+            leave_word("")
         raise
     leave_word("")
 
@@ -139,6 +145,13 @@ def name() -> str:
     """This process in its errors; nothing if it is alone."""
     number = num_processes()
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error of several processes is one of jax's runtime: another one may be lost."""
+    # a call of a compiled function raises a ValueError with a status in place of jax's own error
+    status = isinstance(error, ValueError) and _STATUS.match(str(error))
+    return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
 
 
 def end_after_loss(error: Exception) -> NoReturn:

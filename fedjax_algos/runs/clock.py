@@ -1,5 +1,6 @@
 """Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,13 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.analysis.statistics import gini
-from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
+from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
-from fedjax_algos.core import Batch, Dispatch, Metrics, Model, Params, Population, Row
-from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
-from fedjax_algos.core.options import is_number
+from fedjax_algos.core import Batch, Metrics, Model, Params, Row
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
@@ -27,50 +25,29 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     state_of_run,
 )
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
-from fedjax_algos.engine.asynchronous.in_flight import InFlightState
-from fedjax_algos.engine.exchange import Transfer, count_transfer
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
+from fedjax_algos.engine.asynchronous.waves import InFlightRows
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity
+from fedjax_algos.runs.planned_runs import Clock, PlannedRun, plan_run
 from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow, warn_of_divergence
-from fedjax_algos.runs.run import check_data, check_evaluations, check_server_steps, flop_counter
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints, fill
+from fedjax_algos.runs.saving.checkpoints import (
+    Checkpoints,
+    RunSaver,
+    Saved,
+    as_checkpoints,
+    fill,
+    saved_identity,
+)
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
+_ALL = ""  # the name of the only part of the runs
+_ROWS = "rows_in_flight"  # of a checkpoint
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
-
-
-class Clock(NamedTuple):
-    """A run on the virtual clock, or many; `simulate_async` documents the fields."""
-
-    planner: Planner
-    system: SystemModelFactory
-    seconds: float
-    test: Batch | None = None
-    evaluations: int = 20
-    params: Params | Model | None = None
-    evaluate: Callable | None = None
-
-    def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
-        """Raises an error for arguments of another type or out of range."""
-        check_kind("executor", executor, Executor, "give make_executor(algorithm)")
-        check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
-        fix = "give a planner, such as asynchrony.compass()"
-        check_callable("planner", self.planner, fix, "system", "clients", arrivals=0, seconds=0)
-        fix = "give a system model, such as asynchrony.simulated()"
-        check_callable("system", self.system, fix, "seed", download_bytes=0, upload_bytes=0)
-        if not is_number(self.seconds, float) or not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds!r} is out of range; give a number above 0")
-        check_whole("evaluations", self.evaluations)
-        evaluations = self.evaluations * max(len(data), 1)
-        check_evaluations(evaluations, "give fewer evaluations or seeds")
-        if not data:
-            raise ValueError("there are no seeds; give the data of at least one")
-        for seed, of_seed in data.items():
-            check_seed(seed)
-            check_data(executor.algorithm.problem, of_seed, self.test)
 
 
 class AsyncResult(NamedTuple):
@@ -174,7 +151,8 @@ def simulate_async_seeds(
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
         seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
         devices, else 0.
-      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it.
+      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it. Seeds
+        whose plans were merged go on together, and others apart.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
@@ -196,96 +174,39 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
         merged_bytes = 0
-    groups: dict[Any, list[_PlannedRun]] = {}  # of states with equal shapes
+    saved = _saved_parts(as_checkpoints(checkpoints))
+    saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
+    groups: dict[Any, list[PlannedRun]] = {}  # that share a checkpoint, or of equal shapes
     for seed, of_seed in data.items():
-        run = _plan_run(executor, of_seed, clock, seed)
+        run = plan_run(executor, of_seed, clock, seed)
         key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
-        groups.setdefault(key, []).append(run)
-    parts = [
-        part for runs in groups.values() for part in _merge(executor, clock, runs, merged_bytes)
-    ]
-    on_memory(max((part.memory for part in parts), key=lambda memory: memory.bytes))
+        groups.setdefault(_ALL if _ALL in saved else saved_in.get(seed, key), []).append(run)
+    parts = {
+        key if key in saved else f"seeds-from-{part.runs[0].seed}": part
+        for key, runs in groups.items()
+        for part in _merge(executor, clock, runs, math.inf if key in saved else merged_bytes)
+    }
+    alone = len(parts) == 1 and not saved
+    for name, part in parts.items():
+        part.begin(as_checkpoints(checkpoints, _ALL if alone else name))
+    on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
     problem = executor.algorithm.problem
     evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
-    for part in parts:
-        name = f"seeds-from-{part.runs[0].seed}" if len(parts) > 1 else ""
-        results |= part.follow(evaluate, as_checkpoints(checkpoints, name), on_evaluation)
+    for part in parts.values():
+        results |= part.follow(evaluate, on_evaluation)
     return {seed: results[seed] for seed in data}
 
 
-class _PlannedRun(NamedTuple):
-    """A run before its training."""
-
-    seed: int
-    data: FederatedData | StoredData
-    population: Population
-    state: FederatedState  # the shapes of the initial one
-    plan: Plan
-    dispatches: Dispatch
-    transfer: Transfer
-    flops: np.ndarray  # float64[dispatches]
-    planning_seconds: float
-
-    def counted(self, now: float, server_steps: int) -> dict[str, Any]:
-        """The counted columns at a simulated time, by which so many server steps were made."""
-        ended = self.plan.ended <= now
-        arrived = ended & (self.plan.fate != LOST)
-        num_ended, num_arrived = int(ended.sum()), int(arrived.sum())
-        return {
-            "round_number": server_steps,
-            "download_bytes": num_ended * self.transfer.download,
-            "upload_bytes": num_arrived * self.transfer.upload,
-            "flops": float(self.flops[arrived].sum()),
-            "simulated_seconds": float(now),
-            "arrivals": num_arrived,
-            "lost": num_ended - num_arrived,
-            "participation_gini": gini(participations(self.plan, self.data.num_clients, now)),
-        }
-
-
-def plan_run(
-    executor: Executor,
-    data: FederatedData | StoredData,
-    planner: Planner,
-    system: SystemModelFactory,
-    *,
-    seconds: float,
-    seed: int,
-) -> Plan:
-    """The plan of `simulate_async`; trains nothing."""
-    return _plan_run(executor, data, Clock(planner, system, seconds), seed).plan
-
-
-def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
-    """int[num_clients]: the dispatches of each client that have ended by a simulated time."""
-    return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
-
-
-def _plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> _PlannedRun:
-    """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
-    start = time.perf_counter()
-    algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
-
-    def shapes(population):
-        return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
-
-    # the bytes of a dispatch determine its duration; they are counted on a first, short plan
-    short_plan = clock.planner(clock.system(seed), num_clients, arrivals=1)
-    population = Population(num_clients, num_clients, int(counts.sum()))
-    state = shapes(population)
-    first = plan_dispatches(short_plan, counts, algorithm.local)
-    transfer = count_transfer(algorithm, state, data, first)
-    system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
-    plan = clock.planner(system, num_clients, seconds=clock.seconds)
-    check_server_steps(plan, clock.seconds)
-    if plan.group.any():
-        population = population._replace(num_groups=int(plan.group.max()) + 1)
-        state = shapes(population)
-    dispatches = plan_dispatches(plan, counts, algorithm.local)
-    flops = flop_counter(algorithm, state, data)(dispatches)
-    seconds = time.perf_counter() - start
-    return _PlannedRun(seed, data, population, state, plan, dispatches, transfer, flops, seconds)
+@from_first
+def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
+    """The seeds that share a checkpoint, by the name of its folder: they go on together."""
+    if checkpoints is None:
+        return {}
+    folder = Path(checkpoints.folder)
+    names = [_ALL, *(path.name for path in folder.glob("seeds-from-*"))]
+    saved = {name: saved_identity(folder / name) for name in names}
+    return {name: facts.get("seeds", []) for name, facts in saved.items() if facts}
 
 
 def _merge(executor, clock, runs, max_bytes):
@@ -301,24 +222,41 @@ class _MergedRuns:
     """Runs with a merged plan, or a single run; `state` is that after the last stop."""
 
     state: FederatedState
+    saver: RunSaver
+    saved: Saved | None
 
-    def __init__(self, executor: Executor, clock: Clock, runs: Sequence[_PlannedRun]):
+    def __init__(self, executor: Executor, clock: Clock, runs: Sequence[PlannedRun]):
         self.executor, self.clock, self.runs = executor, clock, runs
         stores: list[Any] = [run.data for run in runs]
         self.data = merge_data(stores)
         plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
         self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
-        self.waves = executor.waves(state, self.plan)
-        shapes = data_shapes(self.data)
-        self.memory = executor.memory(state, shapes, self.dispatches, self.waves)
-        self.bytes = tree_bytes(state) + self.memory.bytes
+        states = [run.state for run in runs]
+        self._shapes = jax.eval_shape(lambda *states: merge_states(states), *states)
+        self._make_waves()
 
-    def follow(
-        self, evaluate: Callable, checkpoints: Checkpoints | None, on_evaluation: Callable
-    ) -> dict[int, AsyncResult]:
+    def _make_waves(self, begun: InFlightRows | None = None) -> None:
+        shapes, data = self._shapes, data_shapes(self.data)
+        self.waves = self.executor.waves(shapes, self.plan, begun)
+        self.memory = self.executor.memory(shapes, data, self.dispatches, self.waves)
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is on the device but examples."""
+        return tree_bytes(self._shapes) + self.memory.bytes
+
+    def begin(self, checkpoints: Checkpoints | None) -> None:
+        """Goes on from the last checkpoint, if there is one, with the waves of the rest."""
+        self.saver = RunSaver(checkpoints, self._identity)
+        self.saved = self.saver.restore()
+        if self.saved is not None:
+            rows = (self.saved.arrays[f"{_ROWS}/{name}"] for name in InFlightRows._fields)
+            self.begun = InFlightRows(*rows)
+            self._make_waves(self.begun)
+
+    def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, with evaluations at simulated times."""
-        runs, saver = self.runs, RunSaver(checkpoints, self._identity)
+        runs = self.runs
 
         def report(number: int, row: Row, state: Any) -> None:
             on_evaluation(runs[number].seed, row)
@@ -326,7 +264,7 @@ class _MergedRuns:
         started = time.perf_counter() - sum(run.planning_seconds for run in runs)
         names = [f"seed {run.seed}" for run in runs]
         recorder = Recorder(names, self.executor.non_finite, report, started)
-        for _ in follow(self._stops(recorder, saver, evaluate), recorder, saver):
+        for _ in follow(self._stops(recorder, evaluate), recorder, self.saver):
             pass
         for name, rows in recorder.diverged_rows().items():
             warn_of_divergence({name: rows})
@@ -336,10 +274,10 @@ class _MergedRuns:
             for number, run in enumerate(runs)
         }
 
-    def _stops(self, recorder: Recorder, saver: RunSaver, evaluate: Callable) -> Iterator[Stop]:
+    def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
-        executor, runs, plan = self.executor, self.runs, self.plan
-        saved, resume = saver.restore(), None
+        executor, runs, plan, saved = self.executor, self.runs, self.plan, self.saved
+        resume = None
         data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
         self.state = state = merge_states(states)
@@ -364,7 +302,8 @@ class _MergedRuns:
             recorder.restore(saved, None)
 
             def resume(in_flight: InFlightState, metrics: Metrics) -> Any:
-                tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
+                arrays = MovedRows(saved.arrays, self.begun, self.waves)
+                tree = fill(in_flight._asdict() | {"metrics": metrics}, arrays)
                 metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
                 self.state = in_flight.state((state.origin, state.frozen), state.seed)
                 position = len(plan.time) if recorder.ended else saved.position
@@ -375,7 +314,7 @@ class _MergedRuns:
             self.state, steps = call.state, call.server_steps
             evaluations = due(at_steps.get(steps, []), call.metrics)
             last = steps == len(plan.time)
-            yield Stop(steps, evaluations, call.state, last, partial(_arrays, call))
+            yield Stop(steps, evaluations, call.state, last, partial(self._arrays, call))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
@@ -409,7 +348,8 @@ class _MergedRuns:
             devices=executor.num_devices,
         )
 
-
-def _arrays(call: PlanStop) -> dict[str, Any]:
-    """What a checkpoint holds."""
-    return call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}
+    def _arrays(self, call: PlanStop) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        rows = self.waves.rows_after(call.server_steps, self.plan)
+        more = {"metrics": call.metrics, _ROWS: rows._asdict()}
+        return call.state._asdict() | call.in_flight._asdict() | more

@@ -14,9 +14,10 @@ from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.clock import participations, plan_run, simulate_async_seeds
+from fedjax_algos.runs.clock import simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.planned_runs import Clock, participations, plan_run
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.run import Rounds
@@ -146,14 +147,9 @@ def add_plans(experiment: Experiment) -> None:
     settings, seed = experiment.settings, next(iter(experiment.data))
     for label, spec in [(m.label, m.planner) for m in experiment.methods if settings.seconds]:
         known = experiment.plans.pop(label) if label in experiment.plans else None
-        experiment.plans[label] = known or plan_run(
-            experiment.engines[label],
-            experiment.data[seed],
-            planners.make(spec),
-            settings.system_model(),
-            seconds=settings.seconds or 0,
-            seed=seed,
-        )
+        clock = Clock(planners.make(spec), settings.system_model(), settings.seconds or 0)
+        engine, data = experiment.engines[label], experiment.data[seed]
+        experiment.plans[label] = known or plan_run(engine, data, clock, seed).plan
 
 
 def _evaluate_clients(

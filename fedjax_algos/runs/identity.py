@@ -124,9 +124,11 @@ def check_identity(
 ) -> None:
     """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation.
 
-    A run may go on with another number of devices, which is a warning.
+    A run may go on with another number of devices, which is a warning, and then of slots, too.
     """
     known = {"rounds": 0, "devices": 0}
+    if there.get("devices") != here.get("devices"):
+        known["slots"] = 0
     lines = differences(there | known, here | known, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)
     if rounds is not None and there.get("rounds") != rounds and not lines:

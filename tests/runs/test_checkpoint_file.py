@@ -71,7 +71,7 @@ def test_files_that_are_cut_off_longer_or_something_else(small):
         check_refused(small)
     small.write_bytes(content + b"0")
     check_refused(small, r"\d+ bytes follow its first line, not \d+")
-    small.write_bytes(content.replace(b"checkpoint 2", b"checkpoint 3"))
+    small.write_bytes(content.replace(b"checkpoint 3", b"checkpoint 4"))
     check_refused(small, "its first line is not that of a checkpoint of this version")
     small.unlink()
     check_refused(small, "No such file")

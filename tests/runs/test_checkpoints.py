@@ -112,6 +112,7 @@ ASYNC_LOCAL = fa.Local(2, 0.05, steps=2)
 PLANNERS = {
     "fedgbo": "barrier:steps=2",
     "scaffold": "immediate:steps=2",
+    "fedasync": "immediate:steps=2",
     "fedbuff": "buffered:steps=2",
     "fedat": "tiers:steps=2",
     "fedcompass": "compass:min_steps=1,max_steps=4",
@@ -131,7 +132,8 @@ def run_async(executor, planner, seeds=(3,), **options):
 @pytest.mark.parametrize("name", PLANNERS)
 def test_the_virtual_clock_goes_on(name, tmp_path):
     algorithm = build(name, ASYNC_LOCAL)
-    executor = fa.make_executor(algorithm, slots=2, waves_per_call=2)
+    layout = "vmapped" if name == "scaffold" else "sequential"
+    executor = fa.make_executor(algorithm, slots=2, waves_per_call=2, layout=layout)
     planner = planners.make(PLANNERS[name])
     expected = run_async(executor, planner)
     checkpoints, rows = Checkpoints(tmp_path, every=0), []
@@ -161,6 +163,41 @@ def test_several_seeds_on_the_virtual_clock_go_on(merged_bytes, tmp_path):
     result = run_async(executor, planner, **options)
     for seed in (3, 0):
         assert_same(result[seed][:2], expected[seed][:2])
+    options["seeds"] = (3,)
+    if merged_bytes:
+        with pytest.raises(ValueError, match=r"seeds: \[3, 0\] in the checkpoint, \[3\] here"):
+            run_async(executor, planner, **options)
+    else:
+        assert_same(run_async(executor, planner, **options)[3][:2], expected[3][:2])
+
+
+OTHER_DEVICES = {
+    "fedbuff": (1, 2),
+    "fedasync": (2, 1),
+    "fedcompass": (4, 2),
+    "fedbuff+randk:fraction=0.3,feedback=ef": (2, 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "devices"), OTHER_DEVICES.items())
+def test_the_virtual_clock_goes_on_with_another_number_of_devices(name, devices, tmp_path):
+    """And back again; the seeds stay merged, or apart, as they began. On a CPU no bit changes."""
+    algorithm, planner, seeds = build(name, ASYNC_LOCAL), planners.make(PLANNERS[name]), (3, 0)
+    one, other = (fa.make_executor(algorithm, devices=number) for number in devices)
+    options = {"seconds": 24, "evaluations": 6}
+    expected = run_async(one, planner, seeds, **options)
+    options["checkpoints"] = Checkpoints(tmp_path, every=0)
+    with pytest.raises(Ended):
+        run_async(one, planner, seeds, on_evaluation=end_at(6), **options)
+    told = "is of {} device.s., and the run goes on with {}, which may round"
+    with pytest.warns(UserWarning, match=told.format(*devices)), pytest.raises(Ended):
+        run_async(other, planner, seeds, on_evaluation=end_at(11), **options)
+    with pytest.warns(UserWarning, match=told.format(*reversed(devices))):
+        result = run_async(one, planner, seeds, **options)
+    for seed in seeds:
+        assert_same(result[seed][:2], expected[seed][:2])
+    assert len([*tmp_path.glob("seeds-from-*")]) == (2 if devices[0] == 1 else 0)
 
 
 @pytest.mark.slow

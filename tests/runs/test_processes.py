@@ -1,143 +1,87 @@
 """Several processes have the numbers of one with as many devices, and what a loss leaves."""
 
+import contextlib
 import csv
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from helpers import ROOT
-from process_runs import numbers_of
+from process_runs import RUN
 
+from fedjax_algos.cli import main
 from fedjax_algos.cli.processes import place_of
 
-SMALL = "run scaffold --model linear --clients 8 --cohort 4 --local-steps 2 --eval-every 1"
-ONE_DEVICE = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", ""), "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
-EXACT = re.compile("sweep|clock|tune")  # whose sums are not divided over devices
+EXACT = re.compile("sweep|clock")  # whose sums are not divided over devices
 
 
-def port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return str(probe.getsockname()[1])
-
-
-def start(number, words_of, folder):
-    """Starts so many processes; their outputs are files in a folder."""
-    processes = []
-    for index in range(number):
-        with (folder / f"{index}.out").open("w") as out, (folder / f"{index}.err").open("w") as err:
-            words = [sys.executable, *words_of(str(index))]
-            processes.append(
-                subprocess.Popen(words, stdout=out, stderr=err, env=os.environ | ONE_DEVICE)
-            )
-    return processes
-
-
-def ended(processes, folder, seconds=600):
-    """Their exit codes; all are ended if one does not end."""
+def run_sets(folder, *names, seconds=600):
+    """The exit codes of sets of processes by name; all are ended if one does not end."""
+    command = [sys.executable, str(ROOT / "tests" / "process_runs.py"), str(folder), *names]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(command, env=environment, start_new_session=True, **outputs)
     try:
-        return [process.wait(timeout=seconds) for process in processes]
+        output, errors = started.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        texts = [path.read_text()[-2000:] for path in sorted(folder.glob("*.err"))]
+        texts = [path.read_text()[-2000:] for path in sorted(folder.rglob("err"))]
         pytest.fail("\n".join(["a process has not ended", *texts]))
     finally:
-        for process in processes:
-            process.kill()
-
-
-def command(given, number, address, folder):
-    """The processes of a command."""
-    shared = f"{given} --coordinator localhost:{address} --processes {number} --process".split()
-    return start(number, lambda index: ["-m", "fedjax_algos", *shared, index], folder)
-
-
-@pytest.fixture(scope="module")
-def of_one(tmp_path_factory):
-    return numbers_of(tmp_path_factory.mktemp("one"), ["fedavg", "scaffold", "fedcompass"])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    lines = [line.split(",") for line in output.splitlines()]
+    assert [name for name, *_ in lines] == [*names], errors
+    return {name: [int(code) for code in codes] for name, *codes in lines}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "names"), [(2, ["fedavg", "scaffold", "fedcompass"]), (4, ["scaffold"])]
-)
-def test_the_numbers_of_one_process(number, names, of_one, tmp_path):
-    script, address = str(ROOT / "tests" / "process_runs.py"), port()
-
-    def words(index):
-        return [script, address, str(number), index, str(tmp_path), *names]
-
-    codes = ended(start(number, words, tmp_path), tmp_path)
-    texts = [(tmp_path / f"{index}.err").read_text()[-2000:] for index in range(number)]
-    assert codes == [0] * number, "\n".join(texts)
-    files = [np.load(tmp_path / f"numbers-{index}.npz") for index in range(number)]
-    expected = {name: value for name, value in of_one.items() if name.split()[0] in names}
-    if number == 4:
-        del expected["scaffold two devices"]
-    for numbers in map(dict, files):
-        assert numbers.keys() == expected.keys()
-        for name, value in expected.items():
+def test_the_numbers_of_one_process(tmp_path):
+    """Two processes with two devices each have all of them, and four with one those in rounds."""
+    ends = run_sets(tmp_path, "numbers 1", "numbers 2", "numbers 4")
+    texts = [path.read_text()[-2000:] for path in sorted(tmp_path.rglob("err"))]
+    assert ends == {f"numbers {n}": [0] * n for n in (1, 2, 4)}, "\n".join(texts)
+    one, *two, a, b, c, d = (dict(np.load(path)) for path in sorted(tmp_path.rglob("numbers.npz")))
+    assert two[0].keys() == two[1].keys() == one.keys()
+    assert {"sweep", "rounds, sharded", "rounds, devices resumed"} < a.keys() < one.keys()
+    for numbers, first in zip([*two, a, b, c, d], [two[0]] * 2 + [a] * 4, strict=True):
+        for name, value in numbers.items():
             close = 0 if EXACT.search(name) else 1e-6
-            np.testing.assert_allclose(numbers[name], value, rtol=close, atol=close, err_msg=name)
-            np.testing.assert_array_equal(numbers[name], files[0][name], err_msg=name)
-        for name in numbers:  # a run that was cut in two
-            if name.endswith("resumed"):
+            np.testing.assert_allclose(value, one[name], rtol=close, atol=close, err_msg=name)
+            np.testing.assert_array_equal(value, first[name], err_msg=name)
+            if name.endswith(" resumed"):  # a run that was cut in two
                 whole = numbers[name.removesuffix(" resumed")]
-                np.testing.assert_array_equal(numbers[name], whole, err_msg=name)
+                np.testing.assert_array_equal(value, whole, err_msg=name)
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_and_others_that_do_not_fit(tmp_path):
-    """The other one ends and says how the run goes on; also on another number of devices."""
-    out = tmp_path / "out"
-    given = f"{SMALL} --rounds 300 --checkpoint-every 0 --devices 2 --out {out}"
-    processes = command(given, 2, port(), tmp_path)
-    try:
-        while not list(out.glob("runs/*/*/checkpoints/*.checkpoint")):
-            assert [process.poll() for process in processes] == [None, None]
-            time.sleep(0.05)
-        processes[1].kill()
-        assert processes[0].wait(timeout=60) not in (0, None)
-    finally:
-        ended(processes, tmp_path, seconds=60)
-    said = (tmp_path / "0.err").read_text()
+def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
+    """The others end and say how it goes on, here with another number of devices."""
+    ends = run_sets(tmp_path, "killed", "differing", "missing")
+    assert ends["killed"][0]
+    assert ends["killed"][1] == -signal.SIGKILL
+    said = (tmp_path / "killed" / "0" / "err").read_text()
     line = "process 0 of 2: ended, because it or another one was lost; go on with: fedjax-algos run"
     assert line in said, said
+    assert "Traceback" not in said, said
     assert "--resume" in said.partition(line)[2]
 
-    others = [f"{given} --resume", f"{given} --resume --seeds 2"]
-    address = port()
+    assert ends["differing"] == [2, 2]
+    said = [(tmp_path / "differing" / index / "err").read_text() for index in "01"]
+    assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in said[1]
 
-    def differing(index):
-        own = f"{others[int(index)]} --coordinator localhost:{address} --processes 2 --process"
-        return ["-m", "fedjax_algos", *own.split(), index]
+    assert ends["missing"] != [0]
+    said = (tmp_path / "missing" / "0" / "err").read_text()
+    assert "process 0 of 3 has ended: at least one of the 3 did not come to the address of" in said
 
-    assert ended(start(2, differing, tmp_path), tmp_path) == [2, 2]
-    assert "seeds='2', not None" in (tmp_path / "1.err").read_text()
-
-    alone = [sys.executable, "-m", "fedjax_algos", *given.split(), "--resume"]
-    alone[alone.index("--devices") + 1] = "1"
-    done = subprocess.run(alone, capture_output=True, text=True, check=True, timeout=600)
-    assert "is of 2 device(s), and the run goes on with 1" in done.stderr
-    with (out / "metrics.csv").open(newline="") as file:
-        rounds = [int(row["round"]) for row in csv.DictReader(file)]
-    assert rounds == list(range(301))
-
-
-@pytest.mark.slow
-def test_a_process_that_does_not_come(tmp_path):
-    code = "from fedjax_algos.cli import main, processes; processes.START = 2; main()"
-    words = f"{SMALL} --out {tmp_path}/out --coordinator localhost:{port()} --processes 3 --process"
-    processes = start(1, lambda index: ["-c", code, *words.split(), index], tmp_path)
-    assert ended(processes, tmp_path) != [0]
-    time.sleep(0.5)  # for the line, which is printed when the process has ended
-    said = (tmp_path / "0.err").read_text()
-    assert "process 0 of 3 has ended: at least one of the 3 did not come to localhost" in said
-    assert not (tmp_path / "out").exists()
+    assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.checkpoint")]
+    with pytest.warns(UserWarning, match="of 2 device.s., and the run goes on with 1"):
+        main([*RUN.format(tmp_path / "out").split(), "--devices", "1", "--resume"])
+    with (tmp_path / "out" / "metrics.csv").open(newline="") as file:
+        assert [int(row["round"]) for row in csv.DictReader(file)] == [0, 1, 2, 3, 4]
 
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
@@ -161,6 +105,11 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
         ({}, {"coordinator": "a:1", "processes": 2}, "need --process I in each, one of 0 to 1"),
         ({}, {"coordinator": "a:1", "processes": 2, "process": 2}, "give one of 0 to 1"),
         ({}, {"coordinator": "a", "processes": 2, "process": 0}, "coordinator='a' is no HOST:PORT"),
+        (
+            {},
+            {"coordinator": "a:65536", "processes": 2, "process": 0},
+            "='a:65536' is no HOST:PORT",
+        ),
     ],
 )
 def test_the_place_of_a_process(environment, options, expected, monkeypatch):

@@ -211,6 +211,9 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     """Joins the clients of several runs, which share their examples, in the order of the runs."""
     if len(data) == 1:
         return data[0]
+    fix = "give what federate returns, or run each plan by itself"
+    in_memory = all(isinstance(each, FederatedData) for each in data)
+    require(in_memory, f"examples in files are not those of merged runs; {fix}")
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
         found = f"the examples of run {number} are other arrays than those of run 0"

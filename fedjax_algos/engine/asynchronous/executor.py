@@ -24,7 +24,7 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
-from fedjax_algos.engine.asynchronous.waves import Waves, choose_slots, make_waves
+from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -106,16 +106,25 @@ class Executor(PlacedAlgorithm):
         facts = {"slots": self.slots, "layout": self.layout, "devices": self.num_devices}
         return describe(self, **facts, algorithm=self.algorithm)
 
-    def waves(self, state: FederatedState, plan: Plan) -> Waves:
+    def waves(self, state: FederatedState, plan: Plan, begun: InFlightRows | None = None) -> Waves:
         """The waves of a plan; ValueError for one that contradicts itself.
 
         Args:
           state, plan: what `init` returned, or its shapes, and the timeline.
+          begun: `Waves.rows_after` some server steps; the waves are those of the rest then. They
+            have at least as many rows as the whole plan, so that its program goes on.
         """
         stateful, slots = bool(jax.tree.leaves(state.origin)), self.slots
         if slots == "auto":
             slots = choose_slots(plan, self.layout, devices=self.num_devices, stateful=stateful)
-        return make_waves(plan, slots, stateful=stateful)
+        waves = make_waves(plan, slots, stateful=stateful)
+        if begun is None:
+            return waves
+        rest = make_waves(plan, slots, stateful=stateful, begun=begun)
+        return rest._replace(
+            num_version_rows=max(rest.num_version_rows, waves.num_version_rows),
+            num_update_rows=max(rest.num_update_rows, waves.num_update_rows),
+        )
 
     def memory(
         self, state: FederatedState, data: RunData, dispatches: Dispatch, waves: Waves
@@ -155,9 +164,10 @@ class Executor(PlacedAlgorithm):
           dispatches: what `plan_dispatches` returned: NumPy arrays [dispatches].
           stops: ascending numbers of server steps after which to yield, from 1 to the plan's last.
           waves: what `waves` returned; None makes them.
-          resume: goes on after a stop of an earlier run with the same arguments: it takes what is
-            in flight before the first wave, and the metrics, and returns the number of server steps
-            at that stop with both as they were then. None begins the plan.
+          resume: goes on after a stop of an earlier run of the same plan, with waves that are
+            `begun`: it takes what is in flight before the first wave, and the metrics, and returns
+            the number of server steps at that stop with both as they were then, in the rows of
+            these waves. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.

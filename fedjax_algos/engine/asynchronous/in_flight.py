@@ -1,14 +1,20 @@
-"""The in-flight state on the device, and the two functions that are compiled for a plan."""
+"""The in-flight state on the device, and the two functions that are compiled for a plan.
 
+A state that is saved goes on in the rows of other waves (`MovedRows`).
+"""
+
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedjax_algos.core import Dispatch, Report, Update
-from fedjax_algos.engine.asynchronous.call_tables import CallTable
+from fedjax_algos.engine.asynchronous.call_tables import CallTable, row_counts
+from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
 from fedjax_algos.engine.placed.devices import constrain
@@ -46,6 +52,39 @@ class InFlightState(NamedTuple):
         """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
         (origin, frozen), rest = fixed, (seed, self.excluded, self.dispatched)
         return FederatedState(self.server, self.statistics, self.clients, origin, *rest, frozen)
+
+
+class MovedRows(Mapping[str, np.ndarray]):
+    """Arrays of an `InFlightState` by path, whose versions and updates are in rows of other waves.
+
+    Args:
+      arrays: those of a state after some server steps, as "versions/..." and "updates/...".
+      begun: what the rows of that state hold.
+      waves: those of the rest of the plan.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):
+        self.arrays, rows = arrays, row_counts(waves)
+        self.moves = {
+            "versions": (begun.versions, waves.version_row, rows[0]),
+            "updates": (begun.contributions, waves.update_row, rows[1]),
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array, kind = self.arrays[name], name.partition("/")[0]
+        if kind not in self.moves:
+            return array
+        held, row_of, number = self.moves[kind]
+        old = np.flatnonzero(held >= 0)
+        moved = np.zeros((number, *array.shape[1:]), array.dtype)
+        moved[row_of[held[old]]] = array[old]
+        return moved
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
 
 
 def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, rows):

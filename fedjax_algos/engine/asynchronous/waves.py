@@ -21,6 +21,17 @@ _MAX_SLOTS_PER_DEVICE = {"sequential": 8, "vmapped": 32}
 _MAX_COST_RATIO = {"sequential": 1.02, "vmapped": 1.1}  # to the least cost, for fewer slots
 
 
+class InFlightRows(NamedTuple):
+    """What the rows hold after some server steps of a plan, by row; -1 for nothing.
+
+    A run that goes on has other rows, and other waves if its number of slots is another one.
+    """
+
+    steps: np.int32 | np.ndarray  # int32[]: server steps that have been made
+    versions: np.ndarray  # int32[rows]: from which a dispatch still starts
+    contributions: np.ndarray  # int32[rows]: whose updates are trained and have not been added
+
+
 class Waves(NamedTuple):
     """NumPy arrays: waves [W], contributions [C] and versions [U + R] of a plan of R runs.
 
@@ -52,24 +63,57 @@ class Waves(NamedTuple):
             steps=np.insert(self.steps, wave, stops),
         )
 
+    def rows_after(self, steps: int, plan: Plan) -> InFlightRows:
+        """What the rows hold after so many server steps, at least one, of the plan."""
+        later = int(np.searchsorted(self.steps, steps)) + 1
+        filled = np.arange(self.trained.shape[1]) < self.filled[later:, None]
+        untrained = self.trained[later:][filled]
+        versions = np.unique(plan.version[plan.dispatch[untrained]])
+        versions = versions[versions < steps + plan.num_runs]
+        added = step_ends(plan)[steps - 1]
+        in_flight = np.setdiff1d(np.arange(added, len(plan.dispatch)), untrained)
+        rows = InFlightRows(
+            np.int32(steps),
+            np.full(self.num_version_rows, -1, np.int32),
+            np.full(self.num_update_rows, -1, np.int32),
+        )
+        rows.versions[self.version_row[versions]] = versions
+        rows.contributions[self.update_row[in_flight]] = in_flight
+        return rows
 
-def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
-    """Waves of at most `slots` dispatches; `stateful` keeps a client's in order and apart."""
+
+def make_waves(
+    plan: Plan, slots: int, *, stateful: bool = False, begun: InFlightRows | None = None
+) -> Waves:
+    """Waves of at most `slots` dispatches; `stateful` keeps a client's in order and apart.
+
+    With `begun` they are those of the rest of the plan, after a first one that trains nothing.
+    """
     check_plan(plan, stateful)
     # the table of waves; with many slots there may be few waves, but at least one
     check_memory(f"slots={slots}", slots * 8, "give fewer")
-    trained, filled = training_order(plan, slots, stateful)
+    ends, done = step_ends(plan), np.zeros(len(plan.dispatch), bool)
+    added_before = 0
+    if begun is not None:
+        added_before = int(ends[begun.steps - 1])
+        done[:added_before] = True
+        done[begun.contributions[begun.contributions >= 0]] = True
+    trained, filled = training_order(plan, slots, stateful, done)
+    if begun is not None:
+        trained, filled = np.insert(trained, 0, 0, axis=0), np.insert(filled, 0, 0)
     num_waves = len(filled)
-    wave = np.empty(len(plan.dispatch), np.int64)
+    wave = np.zeros(len(plan.dispatch), np.int64)
     wave[trained[np.arange(slots) < filled[:, None]]] = np.repeat(np.arange(num_waves), filled)
 
     added = np.maximum.accumulate(wave)  # the wave after which each contribution is added
-    made = added[step_ends(plan) - 1]  # the wave after which each server step is made
-    update_row, num_update_rows = _assign_rows(wave, added)
+    made = added[ends - 1]  # the wave after which each server step is made
+    update_row = np.zeros(len(wave), np.int32)
+    rows, num_update_rows = _assign_rows(wave[added_before:], added[added_before:])
+    update_row[added_before:] = rows
 
     first_wave = np.concatenate([np.zeros(plan.num_runs, np.int64), made + 1])
     last_wave = np.full(plan.num_versions, -1)
-    np.maximum.at(last_wave, plan.version[plan.dispatch], wave)
+    np.maximum.at(last_wave, plan.version[plan.dispatch[~done]], wave[~done])
     used = np.flatnonzero(last_wave >= 0)
     rows, num_version_rows = _assign_rows(first_wave[used], last_wave[used])
     version_row = np.full(plan.num_versions, num_version_rows, np.int32)
@@ -93,19 +137,22 @@ def step_ends(plan: Plan) -> np.ndarray:
     return np.searchsorted(plan.step, steps, "right").astype(np.int32)
 
 
-def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, np.ndarray]:
-    """`trained` and `filled` of `Waves`: in each wave the most urgent contributions."""
+def training_order(
+    plan: Plan, slots: int, stateful: bool, done: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`trained` and `filled` of `Waves`: in each wave the most urgent that are not `done`."""
     dispatch, version = plan.dispatch, plan.version[plan.dispatch]
     owner = plan.client[dispatch].astype(np.int64) if stateful else dispatch.astype(np.int64)
     ranked = _by_urgency(dispatch, owner)
     rank = np.argsort(ranked)
 
     by_version = np.argsort(version, kind="stable")
+    by_version = by_version[~done[by_version]]
     newest = np.arange(len(plan.time)) + plan.num_runs - 1  # version before each server step
     num_startable = np.searchsorted(version[by_version], newest, "right").tolist()
     startable = rank[by_version].tolist()
     contribution, owners = ranked.tolist(), owner[ranked].tolist()
-    trained = bytearray(len(dispatch))
+    trained = bytearray(done)
     order: list[int] = []  # contributions
     filled: list[int] = []
     ready: list[int] = []  # a heap of ranks
@@ -146,7 +193,7 @@ def _assign_rows(start, stop):
     """Rows for what is kept from wave `start` to wave `stop`: int32[...], and the fewest needed."""
     by_start, by_stop = np.argsort(start, kind="stable"), np.argsort(stop, kind="stable")
     freed = np.searchsorted(stop[by_stop], start[by_start])
-    count = int((np.arange(1, len(start) + 1) - freed).max())
+    count = int((np.arange(1, len(start) + 1) - freed).max(initial=0))
     rows = [0] * len(start)
     entries, previous_entries = by_start.tolist(), [None] * count + by_stop.tolist()
     # a queue: first the rows that have never been used, then the freed ones in their order
@@ -204,9 +251,10 @@ def choose_slots(
             dispatch=plan.dispatch[:end], step=plan.step[:end], time=plan.time[:num_steps]
         )
     steps, costs = plan.num_steps[plan.dispatch], {}
+    done = np.zeros(len(steps), bool)
     for slots_per_device in 2 ** np.arange(_MAX_SLOTS_PER_DEVICE[layout].bit_length()):
         slots = int(slots_per_device) * devices
-        trained, filled = training_order(plan, slots, stateful)
+        trained, filled = training_order(plan, slots, stateful, done)
         costs[slots] = wave_costs(trained, filled, steps, layout, devices).sum(dtype=np.int64)
     acceptable = _MAX_COST_RATIO[layout] * min(costs.values())
     return next(slots for slots, cost in costs.items() if cost <= acceptable)

@@ -6,6 +6,7 @@ by name of each of `arrays` its dtype, shape and first byte after this line. The
 of the arrays, one after another, little-endian.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -34,8 +35,8 @@ from fedjax_algos.runs.saving.interruption import Interrupted, agreed_interrupti
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
 Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
-_FIRST_LINE = "fedjax_algos checkpoint 2, {:020d} bytes, sha256 {}\n"
-_PATTERN = re.compile(rb"fedjax_algos checkpoint 2, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
+_FIRST_LINE = "fedjax_algos checkpoint 3, {:020d} bytes, sha256 {}\n"
+_PATTERN = re.compile(rb"fedjax_algos checkpoint 3, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
 _SUFFIX = ".checkpoint"
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
@@ -145,6 +146,14 @@ class RunSaver:
         facts = {"identity": self.identity(), "versions": _versions(), **facts}
         from_first(_write)(folder, position, content, facts, checkpoints.keep)
         self.position, self.saved_at = position, time.perf_counter()
+
+
+def saved_identity(folder: Path) -> dict[str, Any] | None:
+    """The identity of the run in the last checkpoint that is whole; None without one."""
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")  # `restore` says what is damaged
+        return _last_whole(folder, lambda folder, position, arrays: None).facts["identity"]
+    return None
 
 
 def _write(folder, position, content, facts, keep):

@@ -325,21 +325,24 @@ def plans(draw):
     return plan
 
 
-@given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_waves_are_consistent(plan, slots, stateful, cut):
+def held(rows):
+    """What is in rows, by row."""
+    return {row: what for row, what in enumerate(rows) if what >= 0}
+
+
+def check_waves(plan, waves, stateful, begun=None):
     """Each dispatch is trained once, with its version; rows are kept, and no row is unneeded."""
-    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
-    assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
-    if cut:
-        stops = np.arange(1, len(ends) + 1)
-        waves = waves.split_at(stops, ends)
-        assert set(zip(stops, ends, strict=True)) <= set(
-            zip(waves.steps, waves.contributions, strict=True)
-        )
+    ends, last = step_ends(plan), {}
     starting = np.bincount(plan.version[plan.dispatch], minlength=plan.num_versions)
-    versions, updates, last = {waves.version_row[0]: 0}, {}, {}
-    added = made = most_versions = most_updates = 0
+    versions, updates, added, made = {waves.version_row[0]: 0}, {}, 0, 0
+    if begun is not None:
+        made, added = int(begun.steps), ends[begun.steps - 1]
+        versions = {waves.version_row[v]: v for v in held(begun.versions).values()}
+        updates = {waves.update_row[c]: c for c in held(begun.contributions).values()}
+        for dispatch in sorted(plan.dispatch[[*range(added), *updates.values()]]):
+            starting[plan.version[dispatch]] -= 1
+            last[plan.client[dispatch]] = dispatch
+    most_versions = most_updates = 0
     for filled, trained, to_add, to_make in zip(
         waves.filled, waves.trained, waves.contributions, waves.steps, strict=True
     ):
@@ -358,6 +361,7 @@ def test_waves_are_consistent(plan, slots, stateful, cut):
             assert waves.update_row[contribution] not in updates
             updates[waves.update_row[contribution]] = contribution
         most_updates = max(most_updates, len(updates))
+        before = made
         while added < to_add:
             assert updates.pop(waves.update_row[added]) == added
             added += 1
@@ -365,18 +369,54 @@ def test_waves_are_consistent(plan, slots, stateful, cut):
                 made += 1
                 versions[waves.version_row[made]] = made
         assert made == to_make
+        if made > before and added == ends[made - 1]:
+            now = waves.rows_after(made, plan)
+            assert held(now.versions) == {row: v for row, v in versions.items() if starting[v]}
+            assert held(now.contributions) == updates
     assert added == len(plan.dispatch)
     assert not updates
     assert made == len(ends)
     assert not starting.any()  # each was trained once
     assert waves.num_version_rows == most_versions
     assert waves.num_update_rows == most_updates
+    return most_versions, most_updates
+
+
+@given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_waves_are_consistent(plan, slots, stateful, cut):
+    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
+    assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
+    if cut:
+        stops = np.arange(1, len(ends) + 1)
+        waves = waves.split_at(stops, ends)
+        assert set(zip(stops, ends, strict=True)) <= set(
+            zip(waves.steps, waves.contributions, strict=True)
+        )
+    most_versions, most_updates = check_waves(plan, waves, stateful)
     # for any number of slots: dispatches in flight at once, and arrivals that wait for their step
     begun, now = plan.started, plan.started[:, None]
     in_flight = ((begun <= now) & (now < plan.ended)).sum(1).max()
     bound = in_flight + np.bincount(plan.step).max()
     assert most_versions <= bound
     assert most_updates <= 2 * bound
+
+
+@given(plans(), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_plan_goes_on_with_other_slots(plan, slots, others, stateful, draw):
+    """After any server step, with all that was in flight; as many slots have the same waves."""
+    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
+    steps = draw.draw(st.integers(1, len(ends)))
+    begun = waves.rows_after(steps, plan)
+    rest = make_waves(plan, others, stateful=stateful, begun=begun)
+    check_waves(plan, rest.split_at(np.arange(steps, len(ends) + 1), ends), stateful, begun)
+    if others == slots:
+        later = waves.steps >= steps
+        later[later.argmax()] = False
+        np.testing.assert_array_equal(rest.trained[1:], waves.trained[later])
+        assert rest.num_update_rows <= waves.num_update_rows
+        assert rest.num_version_rows <= waves.num_version_rows
 
 
 @given(plans(), st.booleans())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, compass, immediate, plan_dispatches, simulated
+from fedjax_algos.data.stored.stored_data import StoredData, source_of
 from fedjax_algos.engine.asynchronous.call_tables import (
     merge_data,
     merge_plans,
@@ -213,6 +214,10 @@ def test_runs_that_cannot_be_merged():
         merge_data([split(2), other])
     with pytest.raises(ValueError, match="run 1 has 4 clients and run 0 5; give runs with"):
         merge_data([split(2), split(2, 4)])
+    rows = [np.arange(3), np.arange(3, 5)]
+    files = StoredData(source_of({"x": np.ones((5, 2))}, fa.Partition.of(rows), list("ab")))
+    with pytest.raises(ValueError, match="files are not those of merged runs; give what federate"):
+        merge_data([files, files])
     executor = executor_of("fedasync", 1, 3)
     first, second = (executor.init(seed, fa.Population(CLIENTS, CLIENTS, 40)) for seed in (0, 1))
     wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)

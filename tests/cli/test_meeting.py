@@ -1,0 +1,98 @@
+"""Processes of a command wait for each other, and say which ones have not come."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from fedjax_algos.cli.meeting import meet
+from fedjax_algos.cli.processes import Place, joined
+
+
+@pytest.fixture
+def address():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+def meetings(address, *places, seconds=0.5):
+    """What comes of each (process, processes) that start at the same time: "" or the error."""
+    ends = [""] * len(places)
+
+    def start(position, place):
+        try:
+            meet(*place, address, seconds)
+        except ValueError as error:
+            ends[position] = str(error)
+
+    threads = [threading.Thread(target=start, args=each) for each in enumerate(places)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
+
+
+def test_all_come(address):
+    assert meetings(address, (2, 3), (0, 3), (1, 3), seconds=30) == ["", "", ""]
+
+
+def test_those_that_come_are_told_who_does_not(address):
+    late = f"did not come to {address} within 0.5 s"
+    fix = "start each of --process 0 to 3 once, with the same --processes"
+    assert meetings(address, (0, 4), (2, 4)) == [
+        f"process {number} of 4: processes 1, 3 {late}; {fix}" for number in (0, 2)
+    ]
+    (told,) = meetings(address, (1, 4))
+    assert told.startswith(f"process 1 of 4: process 0 {late} (")
+    with pytest.raises(ValueError, match="process 0 of 2: process 1 did not come"):
+        meet(0, 2, address, 0.1)
+
+
+def test_others_are_told_at_once(address):
+    told = meetings(address, (0, 2), (1, 3), seconds=30)
+    assert told[0].startswith("process 0 of 2: process 1 has --processes 3, not 2; start each of")
+    assert told[1].startswith("process 1 of 3: process 1 has --processes 3, not 2; start each of")
+    told = meetings(address, (0, 3), (1, 3), (1, 3))
+    assert sum("another process 1 has come" in each for each in told) == 1
+    assert sum("process 2 did not come" in each for each in told) == 2
+
+
+def test_strangers_do_not_count(address):
+    place, ends = ("localhost", int(address.rpartition(":")[2])), []
+    first = threading.Thread(target=lambda: ends.extend(meetings(address, (0, 2), seconds=30)))
+    first.start()
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b""):
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):  # until process 0 is there
+                with socket.create_connection(place) as one:
+                    one.sendall(words)
+                break
+    ends += meetings(address, (1, 2), seconds=30)
+    first.join()
+    assert ends == ["", ""]
+
+
+def test_a_port_in_use(address):
+    def answer():
+        other.accept()[0].close()  # as jax's own does
+
+    with socket.create_server(("localhost", int(address.rpartition(":")[2]))) as other:
+        message = r"process 0 cannot use port \d+ \(Address already in use\); give --coordinator"
+        with pytest.raises(ValueError, match=message):
+            meet(0, 2, address, 1)
+        answering = threading.Thread(target=answer)
+        answering.start()
+        (told,) = meetings(address, (1, 2))
+        answering.join()
+    assert "process 0 did not come" in told
+
+
+def test_a_command_does_not_start_jax_before_all_have_come(address, monkeypatch):
+    monkeypatch.setattr("fedjax_algos.cli.processes.START", 0.1)
+    monkeypatch.setattr("jax.distributed.initialize", None)
+    message, place = "processes 1, 2 did not come", Place(0, 3, address)
+    with pytest.raises(ValueError, match=message), joined(place):
+        pass
