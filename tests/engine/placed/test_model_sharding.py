@@ -153,24 +153,39 @@ def trained(algorithm, examples, **options):
     return state, memory
 
 
-@pytest.mark.slow
-def test_a_transformer_needs_little_more_than_half_of_the_memory(optimised):
-    """Params, momentum and rows are divided; the round is that of one device, up to rounding."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 255, (128, 32, 32, 3)).astype(np.uint8)
-    examples = {"x": x, "y": rng.integers(0, 10, 128).astype(np.int32)}
-    problem = models.make("vit:patch_size=8,width=64,depth=2,heads=2", (32, 32, 3), 10)
-    local = fa.Local(batch_size=32, learning_rate=0.1, steps=2)
-    algorithm = algorithms["scaffold"](problem, local)
-    alone, whole = trained(algorithm, examples)
-    state, shared = trained(algorithm, examples, devices=8, devices_per_client=2)
-    assert shared < 0.6 * whole
+def assert_divided(state):
+    """Large params, and what is like them, are divided over pairs, and rows over clients, too."""
     for tree in (state.server, state.clients):
         for leaf in jax.tree.leaves(tree):
             held = [shard.data.size for shard in leaf.addressable_shards]
             rows = 4 if leaf.ndim and tree is state.clients else 1
             assert len(held) == 8
             assert set(held) == {leaf.size // rows // (2 if leaf.size // rows >= 1024 else 1)}
+
+
+def test_rows_are_divided_over_clients_and_over_devices_of_each(optimised):
+    """SCAFFOLD's controls after a round, of a layer with 64 x 32 params."""
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.normal(size=(8, 64)), "y": rng.integers(0, 10, 8).astype(np.int32)}
+    examples["x"] = examples["x"].astype(np.float32)
+    algorithm = algorithms["scaffold"](models.make("mlp:hidden=32", (64,), 10), LOCAL)
+    state, _ = trained(algorithm, examples, devices=8, devices_per_client=2)
+    assert_divided(state)
+
+
+@pytest.mark.slow
+def test_a_transformer_needs_little_more_than_half_of_the_memory(optimised):
+    """The round is that of one device, up to rounding."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (64, 32, 32, 3)).astype(np.uint8)
+    examples = {"x": x, "y": rng.integers(0, 10, 64).astype(np.int32)}
+    problem = models.make("vit:patch_size=8,width=64,depth=1,heads=2", (32, 32, 3), 10)
+    local = fa.Local(batch_size=16, learning_rate=0.1, steps=2)
+    algorithm = algorithms["fedavg"](problem, local)
+    alone, whole = trained(algorithm, examples)
+    state, shared = trained(algorithm, examples, devices=8, devices_per_client=2)
+    assert shared < 0.6 * whole
+    assert_divided(state)
     found, expected = jax.device_get((state.server.params, alone.server.params))
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
