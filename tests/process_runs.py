@@ -18,6 +18,7 @@ import jax
 import matplotlib.pyplot  # noqa: F401
 import numpy as np
 from helpers import Case, small_network
+from jax.sharding import PartitionSpec
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
@@ -83,6 +84,8 @@ def run_in_rounds(numbers, toy, folder):
         kept = {"host": "host", "disk": fa.RowsOnDisk(folder / "rows")}
         places |= {place: {"client_state": value} for place, value in kept.items()}
         places["two devices"] = {"devices": 2}
+        halves = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
+        places["two for a client"] = {"devices_per_client": 2, "model_sharding": halves}
 
     def run(kind, data=toy.data, rounds=4, **options):
         state, history = fa.simulate(own, data, rounds=rounds, test=TEST, **ROUNDS, **options)
@@ -91,7 +94,7 @@ def run_in_rounds(numbers, toy, folder):
     for place, options in places.items():
         own = fa.make_engine(algorithm_of(toy, "scaffold"), **{"devices": DEVICES} | options)
         run(place)
-        if place in ("devices", "host", "disk"):
+        if place in ("devices", "host", "disk", "two for a client"):
             saved = {"checkpoints": fa.Checkpoints(folder / place, every=0)}
             run(f"{place} begun", rounds=2, **saved)
             run(f"{place} resumed", **saved)
