@@ -284,11 +284,18 @@ def _check_runs(
         return
     # all methods have the same cohorts, but for the number of candidates
     factors = {
-        each.algorithm.selection and each.algorithm.selection.factor: each.algorithm
-        for each in engines.values()
+        each.algorithm.selection and each.algorithm.selection.factor: (label, each.algorithm)
+        for label, each in engines.items()
     }
-    for (seed, data), algorithm in itertools.product(data_by_seed.items(), factors.values()):
-        cohorts = Rounds(**settings.loop()).cohorts(data, algorithm, local, seed)
+    for (seed, data), (label, algorithm) in itertools.product(
+        data_by_seed.items(), factors.values()
+    ):
+        try:
+            cohorts = Rounds(**settings.loop()).cohorts(data, algorithm, local, seed)
+        except ValueError as error:
+            if algorithm.selection is None:
+                raise
+            raise ValueError(f"{label}: {error}") from None
         dispatches = cohorts.dispatches(rounds)
         if keeping:
             check_no_repeats(dispatches, data.num_clients)
