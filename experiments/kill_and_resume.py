@@ -2,15 +2,16 @@
 
 Four commands: rounds with client rows on the host (SCAFFOLD), the virtual clock (FedCompass, two
 seeds; each start takes one or two devices), a sweep, and rounds in two processes, of which one is
-killed and the other one has to end within a minute. Each is run once to its end; then it is killed
-with SIGKILL at random moments, between the start of the process and the time that the whole run
-took, and resumed, until it has been killed so often, at least once after its first checkpoint, and
-has ended. The last models and the rows of metrics, without the wall time, must be those of the
-uninterrupted run in all digits, and every row must be there once.
+killed and the other one has to end within a minute. (If it was killed before they met, the other
+one waits for it, and says so.) Each is run once to its end; then it is killed with SIGKILL at
+random moments, between the start of the process and the time that the whole run took, and resumed,
+until it has been killed so often, at least once after its first checkpoint, and has ended. The last
+models and the rows of metrics, without the wall time, must be those of the uninterrupted run in all
+digits, and every row must be there once.
 
 COMMAND   python experiments/kill_and_resume.py --kills 20
 EXPECTED  four lines that end in "0 of ... rows and 0 of ... arrays differ"
-TIME      about a quarter of an hour on two CPU cores; with --kills 1 --only rounds one minute
+TIME      about half an hour on two CPU cores; with --kills 1 --only rounds one minute
 """
 
 import argparse
@@ -24,6 +25,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from fedjax_algos.cli.processes import START
 
 SMALL = ["--clients", "20", "--batch-size", "8", "--eval-every", "2", "--checkpoint-every", "0"]
 COMMANDS = {
@@ -63,10 +66,18 @@ def check_ended(processes):
 
 
 def kill_one(processes, rng):
-    """Kills one of the processes; the others have to end by themselves."""
+    """Kills one of the processes; the others have to end by themselves.
+
+    If it had not come to the meeting of all processes yet, they wait for it and then say so.
+    """
     rng.choice(processes).kill()
     for process in processes:
-        process.wait(SECONDS)
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.wait(START)
+            process.said.seek(0)
+            assert "did not come" in process.said.read()
 
 
 def written(folder):

@@ -82,19 +82,21 @@ def joined(place: Place | None) -> Iterator[None]:
     if place is None:
         yield
         return
+    seconds = START
     if place.coordinator is not None:
         meet(place.process, place.processes, place.coordinator, START)
+        seconds = _LOST  # now all are there
     command = ["/bin/sh", "-c", _LAST_LINE]
     streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     _watcher[:] = [subprocess.Popen(command, **streams, start_new_session=True)]
     where = place.coordinator or "the address of the scheduler"
-    least = f"at least one of the {place.processes} did not come to {where} within {START} s"
+    least = f"at least one of the {place.processes} did not come to {where} within {seconds} s"
     leave_word(f"{place} has ended: {least}; look for the first one that has failed")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     try:
         jax.distributed.initialize(
             *(place.coordinator, place.processes, place.process),
-            initialization_timeout=START,
+            initialization_timeout=seconds,
             heartbeat_timeout_seconds=_LOST,
             shutdown_timeout_seconds=_END,
         )
