@@ -59,17 +59,16 @@ class Numbers(dict):
 
 
 def write_numbers(number, index, address, folder):
-    """With four processes, of what depends on their number; else of all kinds of runs."""
+    """Of all kinds of runs."""
     jax.config.update("jax_num_cpu_devices", DEVICES // number)
     if number > 1:
         jax.distributed.initialize(f"localhost:{address}", number, index)
     toy, numbers = small_network(), Numbers()
     run_in_rounds(numbers, toy, folder)
     run_a_sweep(numbers, toy, folder)
-    if number < DEVICES:
-        run_on_the_clock(numbers, toy, folder)
-        for name in COMMANDS:
-            run_command(numbers, name, folder)
+    run_on_the_clock(numbers, toy, folder)
+    for name in COMMANDS:
+        run_command(numbers, name, folder)
     np.savez(folder / str(index) / "numbers.npz", **numbers)
 
 
@@ -80,9 +79,9 @@ def algorithm_of(toy, name):
 def run_in_rounds(numbers, toy, folder):
     """With examples and rows of clients in all places, cut in two by a checkpoint, by hand."""
     places = {"devices": {}, "sharded": {"examples": "sharded"}}
-    if jax.process_count() < DEVICES:
-        kept = {"host": "host", "disk": fa.RowsOnDisk(folder / "rows")}
-        places |= {place: {"client_state": value} for place, value in kept.items()}
+    kept = {"host": "host", "disk": fa.RowsOnDisk(folder / "rows")}
+    places |= {place: {"client_state": value} for place, value in kept.items()}
+    if jax.process_count() < DEVICES:  # whose devices can be divided or paired
         places["two devices"] = {"devices": 2}
         halves = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
         places["two for a client"] = {"devices_per_client": 2, "model_sharding": halves}
@@ -98,7 +97,7 @@ def run_in_rounds(numbers, toy, folder):
             saved = {"checkpoints": fa.Checkpoints(folder / place, every=0)}
             run(f"{place} begun", rounds=2, **saved)
             run(f"{place} resumed", **saved)
-        if place == "devices" and jax.process_count() < DEVICES:
+        if place == "devices":
             counts, examples = toy.data.counts(), jax.device_get(toy.data.examples)
             rows = np.split(np.asarray(toy.data.indices), np.cumsum(counts)[:-1])
             run("stored", fa.data.StoredData(source_of(examples, fa.Partition.of(rows), [*"abcd"])))
@@ -128,12 +127,13 @@ def run_a_sweep(numbers, toy, folder):
 
 
 def run_on_the_clock(numbers, toy, folder):
-    """Whole, and cut in two by a checkpoint, with fewer devices then."""
+    """Whole, and cut in two by a checkpoint, with fewer devices then, if processes have several."""
     algorithm = algorithm_of(toy, "fedcompass")
     how = toy.data, asynchrony.compass(min_steps=2, max_steps=8), asynchrony.simulated()
     options = {"evaluations": 3, "test": TEST, "seconds": 4.0, "seed": 1}
     saved = {"checkpoints": fa.Checkpoints(folder / "clock", every=0)}
-    first, other = (fa.make_executor(algorithm, devices=number) for number in (DEVICES, 2))
+    fewer = 2 if jax.process_count() < DEVICES else DEVICES
+    first, other = (fa.make_executor(algorithm, devices=number) for number in (DEVICES, fewer))
     rows = []
 
     def end(row):
