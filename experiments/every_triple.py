@@ -12,7 +12,7 @@ must refuse sharded examples, and `mean` the algorithms that it does not fit.
 
 COMMAND   python experiments/every_triple.py
 EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end
-TIME      about an hour on two CPU cores; with `--only scaffold` two minutes
+TIME      about an hour and a half on two CPU cores; with `--only scaffold` three minutes
 """
 
 import argparse
