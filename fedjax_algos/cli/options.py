@@ -89,10 +89,10 @@ HELP = {
     "keep (then runs whose model is not finite go on)",
 }
 # options of commands that train, which are no settings
-_OF_FOLDER = (
+OF_TRAINING = (
     "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
+    "coordinator", "processes", "process",
 )  # fmt: skip
-_OF_PROCESSES = ("coordinator", "processes", "process")
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
@@ -159,14 +159,13 @@ def shared_options(
     """
 
     names = [name for name in options(Settings) if name not in leave_out]
-    others = (*_OF_FOLDER, *_OF_PROCESSES)
-    of_folder = {name: HELP[name] for name in others if name not in leave_out}
+    others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
     metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
     metavars["share"] = "I/N"
 
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
-        command = add_options(of_folder, {"track"}, **metavars)(command)
+        command = add_options(others, {"track"}, **metavars)(command)
         return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 
     return decorate

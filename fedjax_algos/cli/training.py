@@ -76,7 +76,7 @@ class MethodCommands(Commands):
         """The command of a method; raises UsageError for a spec that is wrong."""
         name, in_spec, _, _ = parse_spec(cmd_name)
         factory = algorithms[name]
-        shared = {*options(Settings), "out", "compilation_cache"}
+        shared = {*options(Settings), *cli_options.OF_TRAINING, "resume"}
         own = [option for option in cli_options.text_options(factory) if option.name not in shared]
 
         def command(**values: Any) -> None:

@@ -187,11 +187,13 @@ def test_the_virtual_clock(command, here):
             "run fedavg --sampler my_file.py:shared",
             "sampler=<lambda> does not take (seed, rounds, nu",
         ),
+        ("run my_file.py:tiered --share 0.3", "share='0.3'"),  # is that of all commands
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
         ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),
         ("run my_file.py:tiered@barrier --seconds 9", "its tiers have rounds of their own"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_mistake_is_one_line(refused, arguments, message):
     assert message in refused(*arguments.split())
 
