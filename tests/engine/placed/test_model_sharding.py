@@ -163,6 +163,7 @@ def assert_divided(state):
             assert set(held) == {leaf.size // rows // (2 if leaf.size // rows >= 1024 else 1)}
 
 
+@pytest.mark.slow
 def test_rows_are_divided_over_clients_and_over_devices_of_each(optimised):
     """SCAFFOLD's controls after a round, of a layer with 64 x 32 params."""
     rng = np.random.default_rng(0)
