@@ -96,7 +96,7 @@ def mutants():
 
 
 def mistaken(mutant, root):
-    """The file of a mistake in a checkout and its new text; exits unless the place is there once."""
+    """The file of a mistake in a checkout, and its new text; exits unless it fits exactly once."""
     path = root / mutant["file"]
     text = path.read_text()
     if text.count(mutant["old"]) != 1:

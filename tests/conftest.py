@@ -1,11 +1,9 @@
-"""Which tests run, strict modes, quick compilation, devices; float64, reads and bounds."""
+"""Tiers of tests, strict modes, quick compilation, devices; float64, reads and bounds."""
 
 import gc
 import os
 import signal
 import tracemalloc
-import zlib
-from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -21,6 +19,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # other versions may not kno
 import jax
 import numpy as np
 import pytest
+from costs import Costs
 
 gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles of them
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -28,50 +27,22 @@ jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on
 
 PAPERS = Path(__file__).parents[1] / "experiments" / "papers"
 collect_ignore = [] if PAPERS.exists() else ["papers"]  # a copy without experiments
-CASES = 10  # of so many cases of a `sampled` test, one is run without --all
-LEFT_OUT = "pytest --all runs them"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run slow tests and all cases too")
+    parser.addoption("--all", action="store_true", help="run the tests marked `all` too")
+    parser.addoption("--nightly", action="store_true", help="run all tests")
+    parser.addoption("--costs", action="store_true", help="show where processor time goes")
 
 
 def pytest_configure(config):
-    """Tests that are asked for by files, folders, -k, -m or --last-failed are all run."""
-    options = config.option
-    whole_suite = config.args_source == pytest.Config.ArgsSource.TESTPATHS
-    options.all |= not whole_suite or bool(options.keyword or options.markexpr or options.lf)
-    if hasattr(config, "workerinput"):
-        options.all = config.workerinput["all"]  # a worker has other arguments
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node):
-    node.workerinput["all"] = node.config.option.all
-
-
-def pytest_collection_modifyitems(config, items):
-    """Skips, without --all, `slow` tests and most cases of `sampled` tests.
-
-    Which cases are run depends on the test's name, so that an algorithm that one test leaves out is
-    met in others.
-    """
-    skip = pytest.mark.skip(reason=LEFT_OUT)
-    cases = Counter(item.nodeid.partition("[")[0] for item in items)
-    position = Counter()
-    for item in items if not config.option.all else ():
-        test = item.nodeid.partition("[")[0]
-        first = zlib.crc32(test.encode()) % min(cases[test], CASES)
-        left_out = (position[test] - first) % CASES != 0
-        position[test] += 1
-        if item.get_closest_marker("slow") or (item.get_closest_marker("sampled") and left_out):
-            item.add_marker(skip)
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
-    if left_out := sum(LEFT_OUT in reason for reason in skipped):
-        terminalreporter.write_line(f"{left_out} of the skipped tests were left out: {LEFT_OUT}")
+    """Leaves out tiers by their marks, unless some tests are asked for by name, file or mark."""
+    options, whole = config.option, pytest.Config.ArgsSource.TESTPATHS
+    asked = config.args_source != whole or options.keyword or options.markexpr or options.lf
+    if not (asked or options.nightly):
+        options.markexpr = "not nightly" if options.all else "not nightly and not all"
+    if options.costs:
+        config.pluginmanager.register(Costs())
 
 
 @pytest.fixture(scope="session", autouse=True)

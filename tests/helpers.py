@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
+from fedjax_algos.core.algorithm import stateless
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import Cohorts
@@ -129,6 +131,44 @@ CASES = [
 ]
 # a new algorithm is tested as it comes; a line above adds settings
 CASES += [Case(name, {}) for name in sorted(set(algorithms) - {case.name for case in CASES})]
+
+
+def kind_of(case):
+    """What the engine and wrappers treat differently in an algorithm, in one word."""
+    algorithm = case.build(small_network().problem, fa.Local(2, 0.1, steps=2))
+    traits = algorithm.traits
+    kinds = {
+        "pools": traits.pools_examples,
+        "clock": traits.asynchrony.default != "barrier",
+        "prelude": algorithm.prelude is not None,
+        "stack": traits.reduce == "stack",
+        "choice": "choice" in jax.tree.leaves(traits.parts),
+        "personal": algorithm.personal is not None,
+        "rows": algorithm.client_init is not stateless,
+        "parts": len(jax.tree.leaves((traits.parts, traits.broadcast))) > 2,
+    }
+    return next((kind for kind, holds in kinds.items() if holds), "plain")
+
+
+@functools.cache
+def _first_cases():
+    """The first case of each kind, and the first one of each algorithm."""
+    of_kinds = {kind_of(case): number for number, case in reversed([*enumerate(CASES)])}
+    of_names = {case.name: number for number, case in reversed([*enumerate(CASES)])}
+    return {*of_kinds.values()}, {*of_names.values()}
+
+
+def tiers(cases=None, quick=True):
+    """Cases as parameters: quick is one of each kind, `all` each algorithm once, nightly the rest.
+
+    With `quick=False` none is quick.
+    """
+    of_kinds, of_names = _first_cases()
+    for case in CASES if cases is None else cases:
+        number = CASES.index(case)
+        mark = () if quick and number in of_kinds else pytest.mark.all
+        mark = mark if number in of_kinds | of_names else pytest.mark.nightly
+        yield pytest.param(case, marks=mark, id=str(case))
 
 
 class Toy(NamedTuple):

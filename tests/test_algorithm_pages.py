@@ -87,7 +87,7 @@ def test_the_rates_of_the_figures_are_the_best_ones_and_ends_of_the_grid_are_nam
         assert row["end_of_the_grid"] == ends.get(chosen, "")
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", NAMES)
 def test_the_figure_is_drawn_and_read(name, tmp_path):
     algorithm_figures.draw(name, tmp_path / "figure.svg")

@@ -55,7 +55,7 @@ def test_a_form_that_fails_or_is_far_behind_does_not_end_the_run(accelerator):
     assert set(late.values()) == {"no time left"}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_each_kind_of_decision_runs_in_small(accelerator, tmp_path, capsys):
     out = tmp_path / "out.json"
     kinds = ["recipe", "depthwise", "max pool 3x3", "loop", "layout, mlp", "plans of"]

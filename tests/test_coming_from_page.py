@@ -16,7 +16,7 @@ PEERS = sorted(
 )
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", PEERS)
 def test_the_same_experiment_learns(name, capsys):
     """FedAvg on the digits, as on all pages, and what a page asserts."""
@@ -44,7 +44,7 @@ def test_the_code_for_the_other_library_is_marked_and_is_python(name):
         assert "fedjax_algos" not in block
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_command_is_the_program(capsys):
     """docs/coming_from/fedml.md: its command and its Python are the same run."""
     page = "docs/coming_from/fedml.md"
@@ -59,7 +59,7 @@ def test_the_command_is_the_program(capsys):
     np.testing.assert_allclose(float(of_last["test_accuracy"]), accuracy, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_questions(capsys):
     """docs/faq.md, from top to bottom, with what it asserts."""
     names = {}

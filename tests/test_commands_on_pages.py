@@ -217,7 +217,7 @@ def check(words):
             assert re.search(rf"\b{option[2:]}\b", sources), option
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("page", [page for page in COMMANDS if page not in RUN_ELSEWHERE])
 def test_the_commands_of_a_page_run(page, folder, capsys):
     """In their order, in one folder, because they build on each other.

@@ -36,7 +36,7 @@ def test_the_table_has_every_pair():
     assert pairs(ROWS) == pairs(every_triple.all_settings())
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("number", range(len(ROWS)))
 def test_the_results_are_those_of_the_plain_run(number, tmp_path):
     assert every_triple.check(NAMES[number % len(NAMES)], [ROWS[number]], tmp_path) == []

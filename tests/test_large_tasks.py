@@ -139,7 +139,7 @@ def load(path, folder):
     return datasets.make(read(path)[0].dataset.replace("results/made", str(folder)))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
 def test_made_data_are_read_as_the_originals(made, path):
     settings, _ = read(path)

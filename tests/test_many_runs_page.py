@@ -41,14 +41,14 @@ def shell(here):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_loop_over_hosts(shell):
     shell(SSH)
     assert read_configuration(Path("results/study"))["complete"]
     assert len(list(Path().glob("part-?.log"))) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_job_array(shell):
     """With two rates in five tasks, of which one is started again, as after a time limit."""
     script = SLURM.replace("0.01 0.02 0.03 0.05 0.1 0.2 0.3 0.5 1 2", "0.1 0.3")

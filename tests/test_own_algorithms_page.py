@@ -36,7 +36,7 @@ def test_the_page_has_its_parts():
     assert len(LOOPS) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_loops_run_and_what_they_assert_holds(capsys):
     names = {}
     for text in LOOPS:
@@ -44,7 +44,7 @@ def test_the_loops_run_and_what_they_assert_holds(capsys):
     assert capsys.readouterr().out.startswith("0 ")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_command_compares_the_files():
     (command,) = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)
     program, *arguments = command.replace("\\\n", "").split()
@@ -154,7 +154,7 @@ def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("spec", CASES)
 def test_an_algorithm_is_the_one_of_its_paper(spec):

@@ -73,7 +73,7 @@ def test_headings_are_in_order(page):
     assert all(after <= before + 1 for before, after in itertools.pairwise([0, *levels]))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_first_page(capsys):
     """docs/index.md: GHBM learns from clients with one class each."""
     (program,) = programs("docs/index.md")
@@ -137,7 +137,7 @@ def test_an_adapter(capsys):
     assert end["test_accuracy"] > start["test_accuracy"] + 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_saved_model(here, capsys):
     """docs/results.md: it is read without the package, and with `load_model`."""
     given = ["--rounds", "1", "--eval-every", "1", "--clients", "20"]
@@ -165,7 +165,7 @@ def test_the_costs_of_a_client(capsys):
     assert capsys.readouterr().out == f"{sent}\n{memory}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_large_populations(here):
     """docs/large_populations.md: what is packed is opened, and sources of one's own are trained."""
     names, losses = {}, []
@@ -180,7 +180,7 @@ def test_large_populations(here):
     assert len(names["test"]["y"]) == 200
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_transformations(capsys):
     """docs/transformations.md, from top to bottom."""
     names = {}

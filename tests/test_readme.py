@@ -32,7 +32,7 @@ def test_it_begins_with_ten_lines():
     assert python == [line for line in program.splitlines() if line]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_six_lines_run_and_learn(capsys):
     exec(fenced("python")[0], {})
     assert 0.8 < float(capsys.readouterr().out) <= 1
@@ -105,7 +105,7 @@ def test_files_that_a_page_names_exist(name):
     assert missing == []
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_contributed_algorithm_is_one_file_and_nothing_else(tmp_path, x64):
     """CONTRIBUTING's file, loaded by its path, against a loop in NumPy."""
     (text,) = programs("CONTRIBUTING.md")

@@ -15,7 +15,7 @@ from fedjax_algos.core.randomness import model_key
 PAGE = "docs/recipes.md"
 (MULTI_LABEL, REGRESSION, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
+pytestmark = [pytest.mark.all, pytest.mark.usefixtures("here")]
 
 
 def result(program):

@@ -79,7 +79,7 @@ def build(tmp_path, text):
     return (tmp_path / "site/index.html").read_text(), run.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_formulas_and_pages_need_no_network(tmp_path):
     """The elements of MathML, and no script, style, image or font of another host."""
     formula = r"The rate $\eta_l$, and" + "\n\n$$\nx \\leftarrow \\frac{a}{b}\n$$\n"
@@ -97,7 +97,7 @@ def test_formulas_and_pages_need_no_network(tmp_path):
     assert not re.search(r"url\([\"']?(https?:)?//", styles)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_build_reports_other_hosts_and_formulas_that_it_cannot_read(tmp_path):
     _, messages = build(tmp_path, OUTSIDE + "\nThe letter $\\nosuchcommand$.\n")
     expected = ["a.js", "b.css", "c.png", "d.woff2"]

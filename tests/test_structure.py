@@ -77,7 +77,7 @@ def test_programs_import_what_exists():
             assert known, f"{path} imports {module}.{name}"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_no_private_name_is_imported():
     tests = Path(__file__).parent
     for path in [*ROOT.rglob("*.py"), *tests.rglob("*.py")]:

@@ -238,7 +238,7 @@ def test_every_line_has_a_scenario():
         assert text.startswith(beginning)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_line_is_what_is_seen(text, capsys, monkeypatch, here):
     (here / "own.py").write_text(OWN)

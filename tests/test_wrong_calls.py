@@ -679,7 +679,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_a_wrong_call_names_the_value_and_the_fix(call, message, monkeypatch):
     # the memory of a small machine, so that the sizes do not depend on this one
@@ -695,7 +695,7 @@ def test_a_consumed_state_still_shows_what_it_held():
     assert "kernel float32[3, 2]" in repr(consumed())
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_right_calls_pass():
     """The neighbours of the wrong calls above: seeds of 32 bits, numbers of NumPy, no labels."""
     _, rows = simulate(seed=np.uint32(2**32 - 1), rounds=np.int64(1), test=EXAMPLES)

@@ -123,7 +123,7 @@ def looped(planner, minutes, exponent):
     return versions[1:]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "planner", "exponent"),
     [
@@ -159,7 +159,7 @@ def test_as1_a_buffer_of_one_is_fedasync():
     np.testing.assert_allclose(one, models("fedasync", {}, "immediate:steps=20"), atol=1e-15)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_as2_a_first_buffer_of_all_is_fedavg():
     """At equal speeds each client is in it once. Later buffers are stale and differ."""
     buffer = models("fedbuff", {"alpha": 1.0}, "buffered:steps=20,size=5", 12, EQUAL)

@@ -122,7 +122,7 @@ def assert_close(found, expected, rtol=1e-11):
 SHARED = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @over(ALL)
 def test_two_or_four_devices(reference):
     """Rounds in one program, each device with the examples of its own clients or with all.
@@ -146,7 +146,7 @@ def test_two_or_four_devices(reference):
         assert [*map(tuple, specs)] == [(), (None, "model"), ("model",)]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @over(ONE_EACH)
 def test_rounds_one_by_one(reference, tmp_path):
     """The bits of the reference, with the clients' rows on the host and on disk.
@@ -180,7 +180,7 @@ def test_rounds_one_by_one(reference, tmp_path):
                 chex.assert_trees_all_equal(state.clients[client], row)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @over(ALL)
 def test_the_mean_gives_the_results_of_the_algorithm(reference):
     """To rounding, with unequal numbers of examples and steps; or it refuses, with the reason."""
@@ -206,7 +206,7 @@ def spoiled_by_nan(algorithm):
     return algorithm._replace(prelude=prelude._replace(client_update=client_update))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @over(ONE_EACH)
 def test_clients_that_do_not_answer(reference, monkeypatch):
     """Those that fail, or compute numbers that are not finite, as if they were not in the cohort.
@@ -300,7 +300,7 @@ def test_the_list_of_stateful_algorithms_is_complete():
     assert stateful == WITH_ROWS
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", sorted(ASYNCHRONOUS))
 def test_flat_params_and_clients_smaller_than_a_batch(name):
     """The params are one array; test_pure_round.py has such params for the other algorithms."""

@@ -61,7 +61,7 @@ IS_FEDAVG = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("identity", IS_FEDAVG)
 def test_is_fedavg(identity):
     name, settings = IS_FEDAVG[identity]
@@ -73,7 +73,7 @@ def test_the_two_weightings_differ():
     assert_differ(play("fedavg", **U), play("fedavg", **E))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_g8_terms_with_factor_zero_do_not_change_the_minibatches():
     """G8 with drawn batches."""
     short = (("batches", "short"),)
@@ -259,7 +259,7 @@ def test_h3_ghbm_over_one_round_is_fedcm(eta):
         assert_differ(play("fedcm", steps=UNEQUAL, compiled=(("decay", 0.2),), **settings), ghbm)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_h3b_fedgbo_is_fedcm_and_ghbm():
     """The mean delta divided by (rate * K) is itself the moving average of gradients."""
     expected = play("fedgbo", optimizer="sgdm", beta=0.9)

@@ -180,7 +180,7 @@ def test_fedrep_decays_only_the_part_that_is_trained():
         np.testing.assert_allclose(ends[0].clients[0][i], START["offset"] - RATE * g, atol=1e-13)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_fedbn_keeps_its_statistics():
     """A client's statistics are the running mean of its own examples alone."""
     toy = small_network()
@@ -232,7 +232,7 @@ def loss(params, client):
     return 0.5 * np.mean((x @ params["slope"] + params["offset"] - y) ** 2)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_ifca():
     problem = clustered()
     local = fa.Local(3, RATE, steps=1, batches="full")

@@ -85,13 +85,13 @@ def assert_transcribed(case, batches, toy=None, params=None, **known):
     np.testing.assert_allclose([float(p["x"]) for p in history], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", MINIBATCHES, ids=str)
 def test_minibatches(case):
     assert_transcribed(case, "short")
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", FULL_BATCHES, ids=str)
 def test_full_batches(case):
     assert_transcribed(case, "full")

@@ -120,7 +120,7 @@ def test_wrong_calls():
 # fine-tuned models
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("layout", ["auto", 3, "sequential"])
 def test_fine_tuning_equals_a_loop_in_every_layout(layout):
     """Other models, seeds and steps compile nothing."""

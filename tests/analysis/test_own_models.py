@@ -30,7 +30,7 @@ def ditto():
     return trained(Case("ditto", {}))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("layout", ["auto", 3])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
@@ -55,7 +55,7 @@ def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
     check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_clients_that_train_further():
     algorithm, engine, state = ditto()
     evaluate = fa.make_evaluate_own(algorithm)
@@ -68,7 +68,7 @@ def test_clients_that_train_further():
     check_metrics(metrics, tuned, held_out(), 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_algorithm_without_models_of_clients():
     """The common model; Per-FedAvg's clients take a step of their own rate from it."""
     algorithm, _, state = trained(Case("perfedavg", {"alpha": 0.2}))
@@ -81,7 +81,7 @@ def test_an_algorithm_without_models_of_clients():
     chex.assert_trees_all_close(tuned, personal, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_statistics_are_the_client_s_own_or_those_of_the_run():
     """FedBN's are those of the row; FedRep's models take the run's."""
     problem = with_statistics(network().problem)

@@ -112,7 +112,7 @@ def test_of_clients_that_train_further():
     check(evaluate(model, data, data, num_steps=0), [model.params] * 5, clients)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_of_clients_with_models_of_their_own():
     problem, clients = task()
     data = stored(clients)

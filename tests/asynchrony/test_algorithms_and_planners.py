@@ -83,7 +83,7 @@ ONE_OF_EACH_FILE = {algorithms[case.name].__module__: case for case in ONE_EACH}
 RUN = [case for case in ONE_OF_EACH_FILE.values() if refused_by(case) != set(SPECS)]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", RUN, ids=str)
 def test_an_algorithm_runs_with_its_planners(case):
     """FedAvg with all; others with the first and the last, because they share a program."""

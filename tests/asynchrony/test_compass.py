@@ -373,7 +373,7 @@ class Literal:
         return g, best
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @settings(deadline=None, max_examples=300)
 @given(
     *(SEEDS, SPEEDS, st.integers(1, 12), STEPS, SLACKS),

@@ -355,7 +355,7 @@ def check_contributions(plan):
     assert (plan.version[plan.dispatch] <= plan.step).all()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
 @given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_buffered_timeline(drawn, num_steps, data):

@@ -25,7 +25,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_files_of_settings(attempt, here):
     file = here / "a.toml"
     line = ["compare", "--config", "a.toml"]
@@ -113,7 +113,7 @@ def test_tables_of_results(attempt, here):
         attempt("plot", "there")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_options_of_plot_and_table(attempt, here):
     folder = here / "there"
     folder.mkdir()
@@ -202,7 +202,7 @@ def test_configurations_of_results(attempt, here):
 ODD = (None, True, -1, 1e300, "x", "", [1], {"a": [None]}, [{}], "\ud800</script>")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_entries_of_a_configuration_in_a_report(attempt, here):
     """Each is refused or shown."""
     folder = here / "there"
@@ -230,7 +230,7 @@ def test_entries_of_a_configuration_in_a_report(attempt, here):
             assert attempt("report", "there") in ("done", "refused")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_data_sets(attempt, here):
     """Which arrays and texts a reader refuses is tested in tests/data/readers."""
     line = ["run", "fedavg", *small(clients="3", cohort="2"), "--partition", "iid", "--dataset"]

@@ -25,7 +25,7 @@ UNLIKELY = ["0", "-0", "1_000", "1e-400", "1.5", "٣", "1,2", "1-2", "2-1", "-"]
 WRONG_PATHS = ["", "--resume", "a\0b", "x" * 300, LONG, "file", "file/below", "/dev/null", "loop"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("name", COMMANDS)
 def test_values_of_every_option(attempt, name):
     context = cli.make_context("fedjax-algos", [name], resilient_parsing=True)
@@ -85,7 +85,7 @@ def specs(draw, kind):
     )
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("kind", [*FLAGS, "algorithms", "planners"])
 def test_specs(attempt, here, kind):
     (here / "own.py").write_text("number = 3\ndef f(): pass\ndef none(*anything): pass\n")

@@ -80,7 +80,7 @@ def test_compare(command, refused, here, read_table):
     assert "metric='speed' is unknown; choose round" in refused("plot", folder, "--metric", "speed")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("quick_pictures")
 def test_run_twice_gives_the_same_numbers_in_a_new_folder(command, here, read_table):
     options = "run fedgbo --optimizer rmsprop --beta 0.5 --client-learning-rate 0.2 --seeds 3,5"
@@ -112,7 +112,7 @@ def test_every_algorithm_has_a_command(command):
         assert "--client-learning-rate" in command("run", name, "--help")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("quick_pictures")
 def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     """In contrast to one whose updates were all left out: its model is finite, but not trained."""
@@ -139,7 +139,7 @@ def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     assert "seed 0 not finite at round 1 (test_loss=" in "\n".join(lines)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_update_that_is_not_finite_may_be_an_error(command, capsys, here):
     small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
     with pytest.raises(SystemExit) as stop:

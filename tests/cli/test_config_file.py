@@ -19,7 +19,7 @@ methods = ["fedprox:mu=0.5", "fedprox:mu=1"]
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_config_file_is_overridden_by_the_command_line(command, here, read_table):
     (here / "study.toml").write_text(CONFIG)
     given = "--rounds 3 --local-epochs 0.5 --target 0.01 --seeds 1 --out there"

@@ -23,7 +23,7 @@ SMALL = [part for name, value in SHAPE.items() for part in (f"--{name.replace('_
 HELD_OUT = ["--evaluate-clients", "held_out", "--held-out", "0.3"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_compare_evaluates_each_client(command, here, read_table, capsys):
     """The values are those of `make_evaluate_own` on examples that no client trained on."""
     at_all = ["--eval-every", 1, "--evaluate-clients-at", "evaluations"]
@@ -71,7 +71,7 @@ def test_compare_evaluates_each_client(command, here, read_table, capsys):
     assert read_table(folder / "clients.csv") == written
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_participations_by_labels_and_among_candidates(command, here, read_table):
     """A sampler that reads labels draws them again; who is chosen is not known on the host."""
     sampler = ["--sampler", "available:mode=label_max,beta=0.5", "--evaluate-clients", "train"]
@@ -86,7 +86,7 @@ def test_participations_by_labels_and_among_candidates(command, here, read_table
     assert re.search(r"fedavg\+power_of_choice .* -\n", out[out.index("Jain") :])
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
     options = ["--model", "linear", "--clients", 6, "--seconds", 40, "--evaluations", 2]
     personal = ["--evaluate-clients", "train", "--personal-steps", 3]

@@ -23,7 +23,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", flip_bits.COMMANDS)
 def test_no_flipped_bit_changes_a_result(name, here):
     for kind, _, outcomes in flip_bits.flip_bits(name, 2, here):

@@ -174,7 +174,7 @@ def test_hostile_settings_are_refused(refused, here, text, message):
     assert message in refused("compare", "--config", "a.toml")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_names_are_no_markup_while_a_run_goes_on(capsys, here):
     """The name of a data set is shown before the run; a note of its reader as well."""
     lines = "\n".join(["some text of a role that is long enough for its windows"] * 3)

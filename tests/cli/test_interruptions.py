@@ -77,7 +77,7 @@ def send_at(moment, number, patch):
     return sent, lambda: None
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch, compiled_once):
     """The two signals take turns, and begin with the other one in the next command."""
@@ -170,7 +170,7 @@ def test_a_command_without_a_results_folder(capsys, monkeypatch):
     assert capsys.readouterr().err == "interrupted (SIGINT); give the same command again\n"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_signal_while_the_command_is_imported():
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-v", "-m", "fedjax_algos", "list", "models"]
@@ -220,7 +220,7 @@ print(json.dumps([end(*each) for each in enumerate({[*map(int, SIGNALS)]})]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_signal_never_ends_in_a_crash(here):
     """In processes of their own, from the compilation of the rounds on."""
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

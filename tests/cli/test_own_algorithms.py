@@ -98,7 +98,7 @@ def test_namesakes(here):
     assert labels == ["fedavg (fedavg)", f"fedavg ({own})", "fedspeed rho=0.2", "fedspeed rho=0.1"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_run_has_its_options(command, here):
     text = command("run", "my_file.py:fedspeed", "--help")
     assert "FedSpeed, or nearly." in text
@@ -113,7 +113,7 @@ def test_run_has_its_options(command, here):
     assert "my_file" not in listed
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_sweep(command, here):
     command("sweep", "my_file.py:fedspeed", "--grid", "rho=0.1,0.2", *SMALL, "--out", "out")
     methods = json.loads((here / "out" / "config.json").read_text())["methods"]
@@ -121,7 +121,7 @@ def test_sweep(command, here):
     assert list(methods) == ["fedspeed rho=0.1", "fedspeed rho=0.2"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_resuming_notices_what_has_changed(command, here, capsys):
     """A comment changes nothing; another function, or a folder that was removed, does."""
     arguments = "compare", "my_file.py:fedspeed", *SMALL, "--out", "out"
@@ -146,7 +146,7 @@ def test_resuming_notices_what_has_changed(command, here, capsys):
     assert error in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_virtual_clock(command, here):
     """A planner of its own or a given one, in a folder whose name contains an @."""
     folder = here / "me@home"

@@ -58,7 +58,7 @@ def rows_of(read_table):
     return lambda path: without_time(read_table(path))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here, rows_of):
     """With centralised training, which reads the examples of all clients, all are in memory."""
     small = ["--dataset", "packed:packed", *RUN.split(), "--seeds", "2", "--out"]
@@ -76,7 +76,7 @@ def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here,
     command("report", "files")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_some_clients_and_some_test_examples(command, folder, here, rows_of):
     some = "run scaffold --dataset packed:packed --partition natural:min_examples=50 --clients 5"
     rest = "--model linear --cohort 2 --rounds 2 --local-steps 1 --test-examples 50 --out some"
@@ -90,7 +90,7 @@ def test_some_clients_and_some_test_examples(command, folder, here, rows_of):
     assert accuracy * 50 == pytest.approx(round(accuracy * 50), abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_commands_that_need_all_examples_read_them(command, folder):
     small = "--dataset packed:packed --clients 6 --model linear --rounds 2 --local-steps 1"
     line = "sweep fedavg --grid client_learning_rate=0.1,0.3 --partition iid --cohort 3 --seeds 1"

@@ -34,7 +34,7 @@ LINE = re.compile(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("command", ENDED)
 def test_lines_without_a_terminal(command, capsys, monkeypatch, here):
     """Each run has a line at its end, and others say what happens meanwhile; none is on stdout."""

@@ -82,7 +82,7 @@ def check_tracked(folder):
     return len(files)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupted_command_goes_on(name, here, json_lines, capsys):
     arguments = COMMANDS[name].split()
@@ -158,7 +158,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_other_runs_are_refused(interrupted, refused, capsys):
     for change, differences in OTHERS.items():
         other = COMMANDS["rounds"].replace(*change)
@@ -244,7 +244,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("kilobytes", [8, 40, 100])
 def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_disk, capsys):
     disk = small_disk(kilobytes)
@@ -263,7 +263,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_dis
     assert not list(disk.rglob(f".{os.getpid()}-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("name", EXTENDED)
 def test_a_complete_folder_goes_on_to_more_rounds(name, here, capsys):
     """Also after an interruption on the way; short runs that were not saved begin again."""
@@ -286,7 +286,7 @@ def test_a_complete_folder_goes_on_to_more_rounds(name, here, capsys):
     assert "  rounds: 6 in the folder, 4 here\n" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_that_cannot_go_on_to_more_rounds_are_refused(here, capsys):
     off = f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL} --out off"
     clock = COMMANDS["virtual clock"] + " --out clock"

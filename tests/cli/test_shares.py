@@ -107,7 +107,7 @@ def test_shares_of_a_comparison_have_their_own_rows_and_give_the_same(here, comm
     assert "--share" not in (here / "page.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_shares_on_the_virtual_clock(here):
     main([*CLOCK.split(), "--out", "whole"])
     for number in (3, 1, 2):
@@ -117,7 +117,7 @@ def test_shares_on_the_virtual_clock(here):
         assert (here / "parts" / name).read_bytes() == (here / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize("on_clock", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("on_clock", [False, pytest.param(True, marks=pytest.mark.all)])
 def test_shares_of_tuning(here, capsys, on_clock):
     arguments = f"{TUNE} --seeds 2"
     if on_clock:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("quick_pictures")
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 3 --local-steps 2 --eval-every 2"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.filterwarnings("error")
 def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, read_table, refused):
     command = ["sweep", "ghbm", "--grid", "tau=1,2", "--grid", "client_learning_rate=1e-9,0.3,0.1"]

@@ -145,7 +145,7 @@ def cells_of(line):
     return re.split(r"(?<!\\)&", line)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3, unique=True))
 def test_any_label_is_balanced_and_one_line(labels):

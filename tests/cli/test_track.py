@@ -30,7 +30,7 @@ def remember():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_settings_of_a_sweep(here):
     (here / "seen.py").write_text(SEEN)
     grid = ["--grid", "mu=0.5", "--grid", "local_steps=2"]
@@ -71,7 +71,7 @@ def test_a_tracker_twice_is_refused():
         make_trackers(["tensorboard", "tensorboard:flush_seconds=1"])
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_no_tracker_is_imported_unless_it_is_given():
     program = (
         "import sys, fedjax_algos.cli; from fedjax_algos.cli.environment import make_trackers; "

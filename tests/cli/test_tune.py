@@ -16,7 +16,7 @@ SMALL = OPTIONS.split()
 TUNE = ("tune", "fedavg", "fedgbo:optimizer=adam", "--grid", "client_learning_rate=0.03,0.3")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_tune_then_compare_then_repeat(command, here):
     out = command(*TUNE, *SMALL, "--seeds", "20,21", "--out", "tuned")
     assert "fedgbo  client_learning_rate=0." in out
@@ -66,7 +66,7 @@ def test_a_target_of_another_metric(command, refused, here):
 CLOCK = (*SMALL[:4], "--local-steps", "2", "--seconds", "2", "--evaluations", "2")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("small", [SMALL, CLOCK])
 def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, small):
     """Other labels and images of the test set change nothing that tuning writes."""
@@ -151,7 +151,7 @@ def test_what_names_no_methods_is_not_called_tuned(used, here):
     assert used("--config", "tuned.toml").tuning is None
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_on_the_virtual_clock_is_repeated(command, here):
     line = "fedavg fedbuff:alpha=0.5@buffered:size=2 --seconds 3 --clients 4 --seeds 1"
     command("compare", *line.split(), *SMALL[:2], *SMALL[-2:], "--evaluations", "2")

@@ -88,7 +88,7 @@ def test_wrappers_read_the_system_model_of_the_command(here, spec):
         assert chosen.tolist() == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_wrapper_of_all_settings(command, here, read_table):
     own, arguments = "a++b/my_file.py:shorten", "sweep fedprox --grid mu=0.1,0.5"
     command(*arguments.split(), *SMALL, "--wrap", own, "--out", "all")

@@ -50,7 +50,7 @@ def descended(transform, rate):
     return jax.lax.scan(step, (params, transform.init(params)), shifts)[1]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("spec", OFFERED + WITH_OPTIONS)
 def test_steps_are_those_of_optax_with_the_rate(spec):
     """The rate of `Local` times the direction is the step of optax at this rate: so is its sign."""
@@ -267,7 +267,7 @@ def test_optimisers_with_a_rate_are_refused_each_time(name):
             check_transform("mine", WRONG[name], PROBLEM)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_while_tracing():
     """What depends on a tracer passes; what does not is probed as ever, and nothing is leaked."""
 

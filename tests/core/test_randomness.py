@@ -48,7 +48,7 @@ def many_shuffles(size, series):
     return np.asarray(jax.vmap(lambda w: permute(w, jnp.arange(size), size))(words))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("series", [False, True], ids=["keys", "series"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_small_shuffles_are_equally_likely(size, series):

@@ -62,7 +62,7 @@ def moved(rows, by):
     return jax.tree.map(lambda leaf: leaf + np.reshape(by, (4, *[1] * (leaf.ndim - 1))), rows)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @by_place
 def test_rows_are_those_of_the_next_dispatch(place):
     """Before the first round, and after three in which client 3 is never dispatched."""
@@ -78,7 +78,7 @@ def test_rows_are_those_of_the_next_dispatch(place):
     chex.assert_trees_all_close(after.rows, moved(first, [2, 3, 1, 0]), rtol=1e-6)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @by_place
 def test_rows_that_are_taken_out_and_given_go_on(place):
     """Two halves of a run equal the whole one, though the second numbers its dispatches from 0."""
@@ -118,7 +118,7 @@ def toy_params(toy):
     return jax.eval_shape(toy.problem.init, jax.eval_shape(jax.random.key, 0)).params
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_on_the_virtual_clock(tmp_path):
     """Client 2 is too slow to arrive, so no dispatch of it is trained. A checkpoint knows it."""
     toy = quadratics([[1.0], [2.0], [0.5]], [[1.0], [-1.0], [3.0]])

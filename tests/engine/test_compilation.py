@@ -52,7 +52,7 @@ def read(folder):
     return json.loads((folder / "config.json").read_text())["compilation"], metrics
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_another_process_reads_kept_programs_and_compiles_new_ones(here):
     def process(*methods, out):
         command = [sys.executable, "-m", "fedjax_algos", "compare", *methods, *SMALL]

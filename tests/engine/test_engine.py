@@ -108,7 +108,7 @@ def test_unknown_layouts_are_refused(layout):
         fa.make_engine(algorithm, layout)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
     """With a prelude, once all is compiled; test_sharded_data.py has rows of client state."""
     toy = small_network()
@@ -131,7 +131,7 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
         state, _ = engine.rounds(state, toy.data, dispatches)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("client_state", ["device", "host", "disk"])
 def test_a_hundred_rounds_keep_no_memory(client_state, tmp_path):
     toy = small_network()

@@ -87,7 +87,7 @@ def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
     assert (own[0]["x"] != view.batch(jnp.int32(1), 3, batches)[0]["x"]).any()
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.usefixtures("x64")
 def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_in_pieces(case):

@@ -108,7 +108,7 @@ def bytes_of(chunk):
     return held - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_engine_takes_what_fits_into_the_memory(accelerator):
     whole, half = bytes_of(4), bytes_of(2)
     assert half < whole
@@ -121,7 +121,7 @@ def test_an_engine_takes_what_fits_into_the_memory(accelerator):
         chex.assert_trees_all_close(state.server, expected.server, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(accelerator):
     accelerator(0)
     engine, _ = simulate("scaffold", "host")
@@ -139,7 +139,7 @@ def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(acce
     assert own_loop.placement.layout == "4"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_device_computes_its_part_of_what_it_holds(accelerator):
     """Two devices, rows divided or on the host, examples sharded, and examples in files."""
     accelerator(10**9)
@@ -153,7 +153,7 @@ def test_a_device_computes_its_part_of_what_it_holds(accelerator):
         assert engine.placement.layout == "2"
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("memory", "expected", "shown"),
     [
@@ -172,7 +172,7 @@ def test_a_comparison_records_what_decided(accelerator, memory, expected, shown)
     assert layouts == {expected[0]}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_sweep_takes_what_fits_of_one_run(accelerator):
     def layout(given):
         settings = Settings(clients=6, cohort=4, rounds=1, model="linear", layout=given)
@@ -195,7 +195,7 @@ def test_memory_is_known_of_accelerators_that_tell_it(monkeypatch):
     assert limits.accelerator_memory() == 7
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("batch_size", [20, 64])
 def test_a_round_of_resnet20_on_a_gpu_has_no_patches(batch_size):
     """Lowered only. All clients at once: no layout that "auto" chooses has larger arrays."""

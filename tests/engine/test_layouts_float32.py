@@ -20,7 +20,7 @@ STRUCTURES += ["fedcompass"]
 CHECKED = {"scaffold": "sequential", "mime": "vmapped", "fedlga": "vmapped"}
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_layouts_agree_in_optimised_float32(name):
     """After a round, in a program of many, as `simulate` runs those between two evaluations.

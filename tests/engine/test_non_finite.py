@@ -30,7 +30,7 @@ def poisoned(data, clients):
     return dispatches._replace(learning_rate=rate)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=str)
 def test_layouts_agree(name, layout):
     toy = small_network()
@@ -50,7 +50,7 @@ def test_layouts_agree(name, layout):
     chex.assert_trees_all_close(*ends, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("part", ["row", "update", "metrics", "statistics"])
 def test_the_parts_of_an_update_are_all_checked(part):
     """The clients' rows count their updates; that of the client that is left out does not move."""

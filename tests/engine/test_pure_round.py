@@ -57,7 +57,7 @@ def float_options(case):
     return [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
 def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     """`vmap`, `grad`, `jacfwd` and central differences agree, also with a plain run without bounds.
@@ -129,7 +129,7 @@ def test_more_steps_than_the_bound_are_never_cut_off(toy, dispatches):
         fa.make_executor(algorithm)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
     """Of the final model with respect to p_i, one for each client, and to all examples.
 
@@ -162,7 +162,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
     assert (np.asarray(gradient[0]) != 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_seeds_inside_a_mesh_of_ones_own(toy):
     """A whole simulation, its cohorts included, mapped over two devices and two seeds on each."""
     algorithm, counts = algorithms["fedhbm"](toy.problem, LOCAL), toy.data.counts()

@@ -101,7 +101,7 @@ def sentences(number=7, seed=1):
     return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_each_position_predicts_from_what_was_read_before():
     """At the last position it is the model of one word; later tokens have no effect."""
     every, last, x = model(), model("last"), sentences()["x"]

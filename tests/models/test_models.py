@@ -42,7 +42,7 @@ COUNTS = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("spec", "shape", "classes", "expected"), COUNTS)
 def test_parameter_counts_and_shapes_of_outputs(spec, shape, classes, expected):
     problem = models.make(spec, shape, classes)
@@ -100,7 +100,7 @@ def test_networks_agree_with_flax_if_pools_ignore_rows():
     chex.assert_trees_all_close(actual, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("spec", ["cnn_fedgbo", "gru"])
 def test_torch_initialisation_is_uniform_within_the_bound(spec):
     shape = TEXT if spec == "gru" else GREY
@@ -164,7 +164,7 @@ def test_the_tables_have_every_model():
     assert {spec.partition(":")[0] for spec, *_ in COUNTS} == set(TAKEN) == set(models)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TAKEN)
 def test_a_model_takes_examples_or_names_them_and_the_fix(name, kind):

@@ -166,7 +166,7 @@ def of(name, logits, labels, **options):
     return metrics[name](Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_values_are_those_of_scikit_learn(seed, k):
@@ -210,7 +210,7 @@ def rows_of(**changes):
     return comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_columns_of_a_comparison():
     """Two more than without; the others are equal bit for bit."""
     for row, before in zip(rows_of(metrics=BOTH), rows_of(), strict=True):

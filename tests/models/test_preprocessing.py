@@ -99,7 +99,7 @@ def test_evaluation_only_normalises(name):
     np.testing.assert_array_equal(seen, expected)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", PARTS)
 def test_an_image_depends_on_key_and_row_only(name):
     """Not on vmap, jit, the number of rows, or the other images."""
@@ -221,7 +221,7 @@ def test_weights_are_those_of_a_loop(start, length):
     np.testing.assert_allclose(weights @ line, resized(line[start : start + length], 4), atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_values_that_pillow_gives():
     """`Image.resize((3, 2), BILINEAR)` of Pillow 13, in floats."""
     image = np.arange(20.0).reshape(4, 5) ** 2
@@ -279,7 +279,7 @@ def test_the_box_if_none_fits(size, aspect, box):
     assert drawn.ravel().tolist() == list(box)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_images_are_cut_and_resized():
     """Integers are rounded, and an image does not depend on the others of its batch."""
     rng = np.random.default_rng(1)
@@ -305,7 +305,7 @@ def test_evaluation_cuts_the_middle_out():
     assert random_resized_crop()(images, KEY, False).shape == images.shape
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_augmentation_of_a_model():
     """Boxes, flips and ImageNet's normalisation in training, the last alone in evaluation."""
     images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)

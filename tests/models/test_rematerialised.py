@@ -57,7 +57,7 @@ class Nnx(nnx.Module):
 
 
 @X64
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "shape", "dtype"), [*KINDS, ("nnx", (6,), np.float64)])
 def test_every_kind_of_model_has_the_same_gradients(name, shape, dtype):
     """Statistics and losses, too, with a mask and dropout; the random numbers are the same."""
@@ -76,7 +76,7 @@ DEEP = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("problem", DEEP.values(), ids=DEEP)
 def test_the_program_needs_less_memory(problem, optimised):
     batch = batch_of("", (16, 16, 3), rows=32)
@@ -128,7 +128,7 @@ def test_accumulated_gradients_are_those_of_the_batch(pieces):
     chex.assert_trees_all_close(found, expected, rtol=1e-10, atol=1e-15)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_accumulation_needs_less_memory(optimised):
     shape = (16, 16, 3)
     problem, batch = models.make("cnn_fedgbo", shape, 10), batch_of("", shape, rows=64)

@@ -48,7 +48,7 @@ def of_numpy(name, logits, labels):
     return values
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("space", [(6,), (2, 3, 4)])
 @pytest.mark.parametrize("name", ["accuracy", "dice", "soft_dice_score", "dice_score"])
 def test_values_are_those_of_numpy(name, space):

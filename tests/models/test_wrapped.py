@@ -45,7 +45,7 @@ def toy():
 
 
 @X64
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", NAMES)
 def test_training_is_as_if_they_were_constants(name, toy):
     """Two rounds; the frozen params are in no broadcast, update, row or server state."""
@@ -66,7 +66,7 @@ def test_training_is_as_if_they_were_constants(name, toy):
 
 
 @X64
-@pytest.mark.slow
+@pytest.mark.all
 def test_merged_plans_have_frozen_params_for_each_seed(toy):
     """Seeds together and alone, on the virtual clock; versions and updates are the adapter's."""
     problem = freeze(toy.problem, "out")
@@ -86,7 +86,7 @@ def test_merged_plans_have_frozen_params_for_each_seed(toy):
 
 
 @X64
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_of_a_sweep_and_checkpoints(toy, tmp_path):
     """Each run of a sweep is evaluated with its own frozen params; a checkpoint knows them."""
     problem = freeze(toy.problem, "out")
@@ -104,7 +104,7 @@ def test_runs_of_a_sweep_and_checkpoints(toy, tmp_path):
 
 
 @X64
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_adapter_of_a_pretrained_model():
     """LoRA on an NNX layer: only its two factors are sent, and a client moves nothing else."""
 
@@ -214,7 +214,7 @@ def products(jaxpr):
                     yield from products(getattr(inner, "jaxpr", inner))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "shape", "dtype"), [*KINDS, ("cnn_fedgbo", (16, 16, 3), np.float32)]
 )

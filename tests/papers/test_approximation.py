@@ -40,7 +40,7 @@ def updates():
     return partial_updates(engine, state, toy.data, dispatches)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_updates_are_those_of_a_run(updates):
     """FedLGA's engine gives the same ones; complete work is done on the same batches."""
     toy, local = regression(), fa.Local(3, RATE, steps=6)

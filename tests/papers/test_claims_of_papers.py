@@ -238,7 +238,7 @@ def test_results_are_small():
     assert all(size < 2**20 for size in sizes.values())
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_claim_is_run_from_its_file(tmp_path):
     """On digits, so that it needs no files; equal cases share their runs."""
     path = tmp_path / "digits.toml"

@@ -74,7 +74,7 @@ def test_layers_of_other_kinds():
 IMAGENET = (224, 224, 3)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "macs", "biases"),
     [

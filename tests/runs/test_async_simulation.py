@@ -32,7 +32,7 @@ def run():
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_rows_count_what_has_arrived(run):
     """Four clients at 1, 2, 2.5 and 10 seconds a dispatch, for 10 seconds."""
     system = traced(np.array([1.0, 2.0, 2.5, 10.0]) / 5)
@@ -108,7 +108,7 @@ def read_table(path):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_command_line(tmp_path, capsys):
     """Also the speeds of the clients of every seed."""
     out = tmp_path / "out"
@@ -138,7 +138,7 @@ def test_command_line(tmp_path, capsys):
     assert f"fastest: {ratios[0]:.3g} (seed 0), {ratios[1]:.3g} (seed 1)\n" in printed.err
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
 def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):
     """Client 0 loses its first dispatch: the first arrival equals FedAvg's, the next does not."""

@@ -22,7 +22,7 @@ sweep_toy = functools.partial(sweep_helpers.sweep_toy, local=FULL)
 separately = functools.partial(sweep_helpers.separately, local=FULL)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_objects_have_a_program_each():
     """And so have equal numbers of other types."""
 
@@ -61,7 +61,7 @@ def sometimes(problem, local, *, mu: NonNegative = 0.1, threshold: Positive = 0.
 READ = "{}: read as a value, so a program for each"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("factory", "thresholds", "expected"),
     [
@@ -89,7 +89,7 @@ def test_a_traced_value_that_is_no_option_is_an_error_of_jax():
         sweep_toy(broken, {"mu": [0.3, 0.6]})
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_algorithm_sees_each_run_s_client_rate():
     """As a number in its `local`; a function of the rate can be called on the host only."""
 

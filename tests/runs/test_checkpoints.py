@@ -64,7 +64,7 @@ def check_rounds(engine, folder, **options):
     assert rows == result[1]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", FIRST_OF_NAME.values(), ids=str)
 def test_every_bit_of_every_algorithms_state_is_restored(case, tmp_path):
     """A run is a function of its state and of the cohorts; here each array has random bits."""
@@ -98,7 +98,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "options"), KINDS)
 def test_rounds_go_on(name, options, tmp_path):
     if options.get("client_state") == "disk":
@@ -128,7 +128,7 @@ def run_async(executor, planner, seeds=(3,), **options):
     )  # fmt: skip
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", PLANNERS)
 def test_the_virtual_clock_goes_on(name, tmp_path):
     algorithm = build(name, ASYNC_LOCAL)
@@ -148,7 +148,7 @@ def test_the_virtual_clock_goes_on(name, tmp_path):
         assert rows == result[3].rows
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("merged_bytes", [2**30, 0], ids=["merged", "one after another"])
 def test_several_seeds_on_the_virtual_clock_go_on(merged_bytes, tmp_path):
     algorithm = Case("fedcompass", {"variant": "momentum"}).build(TOY.problem, ASYNC_LOCAL)
@@ -179,7 +179,7 @@ OTHER_DEVICES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "devices"), OTHER_DEVICES.items())
 def test_the_virtual_clock_goes_on_with_another_number_of_devices(name, devices, tmp_path):
     """And back again; the seeds stay merged, or apart, as they began. On a CPU no bit changes."""
@@ -200,7 +200,7 @@ def test_the_virtual_clock_goes_on_with_another_number_of_devices(name, devices,
     assert len([*tmp_path.glob("seeds-from-*")]) == (2 if devices[0] == 1 else 0)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_sweep_goes_on(tmp_path):
     """Several calls, also of a grid of constants of programs, which are tried as arguments."""
     grid, options = {"mu": [0.1, 0.5], "weighting": ["uniform", "examples"]}, {"memory": 2000}
@@ -221,7 +221,7 @@ def test_a_sweep_goes_on(tmp_path):
         np.testing.assert_array_equal(model.params, expected_models[name].params)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
     """A sweep, whose runs are computed by one device each, with the same bits."""
     grid, saved = {"mu": [0.1, 0.5, 0.9]}, {"checkpoints": Checkpoints(tmp_path / "sweep", every=0)}
@@ -304,7 +304,7 @@ def test_a_checkpoint_of_another_run_is_refused(options, message, ended):
         run(engine, checkpoints=ended, **given)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_checkpoint_of_other_test_examples_is_refused_on_the_clock_and_in_a_sweep(tmp_path):
     executor, clock = fedasync(), {"checkpoints": tmp_path / "clock"}
     run_async(executor, immediate(steps=2), **clock)
@@ -317,7 +317,7 @@ def test_a_checkpoint_of_other_test_examples_is_refused_on_the_clock_and_in_a_sw
         sweep_toy("fedprox", {"mu": [0.1]}, test=jax.tree.map(lambda x: x + 1, toy()[2]), **sweep)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_goes_on_to_more_rounds(tmp_path):
     """Its first rounds do not depend on their number; nor do those of one that had not ended."""
     engine = fa.make_engine(Case("scaffold", {}).build(TOY.problem, LOCAL), client_state="host")

@@ -44,7 +44,7 @@ def adam(g, state, k):
 BY_HAND = {"sgd:momentum=0.9,nesterov=true": nesterov, "adam:b1=0.8": adam}
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("spec", BY_HAND)
 def test_local_steps_are_those_of_numpy(spec):
     """Two rounds, so the state of the second one starts anew."""
@@ -90,7 +90,7 @@ def method_of(name, client_optimizer="signum"):
     return Method(name, name, options, 0.05, "", client_optimizer)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", sorted(set(ONE_EACH) - REFUSING))
 def test_the_optimiser_changes_the_numbers_of_an_algorithm(name):
     """Of the global model and, if there are some, of the clients' own ones."""

@@ -57,7 +57,7 @@ def test_params_that_are_not_finite_stop_a_run_without_a_test_set():
     assert [row["round"] for row in rows] == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_on_the_virtual_clock_stop_whether_they_are_merged_or_not():
     """Merged or not, both seeds have the same rows, which end at different times or at one."""
     toy = small_network()

@@ -29,7 +29,7 @@ def check(method, grid, spec, programs, **changes):
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_choices_and_settings_of_the_local_work_have_a_program_each():
     rows = check(
         "fedavg:client_learning_rate=0.2",
@@ -46,7 +46,7 @@ def test_choices_and_settings_of_the_local_work_have_a_program_each():
 
 
 # the last test that trains, because the fixture is for the rest of the file
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("optimised")
 def test_real_numbers_share_a_program():
     """With the compiler's optimisations, as in real runs."""

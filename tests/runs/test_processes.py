@@ -38,7 +38,7 @@ def run_sets(folder, *names, seconds=600):
     return {name: [int(code) for code in codes] for name, *codes in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_numbers_of_one_process(tmp_path):
     """Two processes with two devices each have all of them; four with one have no pairs."""
     ends = run_sets(tmp_path, "numbers 1", "numbers 2", "numbers 4")
@@ -57,7 +57,7 @@ def test_the_numbers_of_one_process(tmp_path):
                 np.testing.assert_array_equal(value, whole, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     """The others end and say how it goes on, here with another number of devices."""
     ends = run_sets(tmp_path, "killed", "differing", "missing")

@@ -82,7 +82,7 @@ def measured(name):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("name", RUNS)
 def test_a_recorded_run_is_repeated(name):
     rows, recorded = measured(name), json.loads(RECORDED.read_text())[name]

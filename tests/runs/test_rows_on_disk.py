@@ -77,7 +77,7 @@ def going_on(checkpoints):
     assert_same(run(checkpoints=checkpoints), whole())
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_process_that_ends_in_any_write(folder, tmp_path):
     """Each of six rounds writes two rows, and then the checkpoint writes them to its file."""
     checkpoints = Checkpoints(tmp_path / "checkpoints", every=0, keep=1)
@@ -91,7 +91,7 @@ def test_a_process_that_ends_in_any_write(folder, tmp_path):
     assert len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_process_that_ends_beside_a_checkpoint(where, folder, tmp_path, monkeypatch):
     """The rows of the fourth checkpoint are in their file, and those of the third one still are."""
@@ -116,7 +116,7 @@ def test_a_process_that_ends_beside_a_checkpoint(where, folder, tmp_path, monkey
     going_on(checkpoints)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_goes_on_where_its_rows_are(folder, tmp_path):
     """Not on the host, where its rows are not; the last state is read with its own rows only."""
     for place, other in (("disk", "host"), ("host", "disk"), ("device", "host")):
@@ -132,7 +132,7 @@ def test_a_run_goes_on_where_its_rows_are(folder, tmp_path):
         assert_same(fa.load_state(checkpoints, like), (state, rows))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_that_goes_on_from_a_state_has_rows_of_its_own_in_another_folder(folder, tmp_path):
     """What the first folder's checkpoint refers to stays."""
     every = {"every": 0, "keep": 1}
@@ -158,7 +158,7 @@ def whole_state(result):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_round_consumes_the_rows(folder):
     """Also on their own, taken out of the state before: they are the same files."""
     engine_, population = engine(), fa.Population(4, 2, 17)
@@ -190,7 +190,7 @@ def test_rows_on_disk_are_not_copied(copied):
         copied(state.clients)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_files_end_with_the_state(folder):
     state, _ = run(rounds=2)
     files = weakref.ref(state.clients.files)
@@ -203,7 +203,7 @@ def test_the_files_end_with_the_state(folder):
     assert scratch.closed
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_examples_and_rows_on_disk(folder, tmp_path):
     """Both of clients in files, also of a run that goes on."""
     examples = jax.tree.map(np.asarray, TOY.data.examples)
@@ -214,7 +214,7 @@ def test_examples_and_rows_on_disk(folder, tmp_path):
     assert_same(run(data=StoredData(source), **options), whole())
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_room_on_the_disk_is_checked_before_the_first_round(folder, monkeypatch):
     state, _ = run(rounds=1)
     row = state.clients.files.row_bytes

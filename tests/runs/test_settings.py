@@ -76,7 +76,7 @@ def test_the_rate_follows_its_schedule_by_round():
     assert second == pytest.approx(first, abs=1e-6) != losses()[2]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_where_client_state_and_examples_are_kept(monkeypatch):
     """And how many devices compute a cohort, and with which sampler."""
     dispatched, placed = set(), []
@@ -96,7 +96,7 @@ def test_where_client_state_and_examples_are_kept(monkeypatch):
     assert on_host[-1]["test_loss"] == pytest.approx(on_device[-1]["test_loss"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_clients_fail():
     row, usual = run(failures="independent:0.5")[-1], run()[-1]
     assert 0 < row["lost"] < 8
@@ -129,7 +129,7 @@ def test_failures_and_samplers_meet_the_system(tmp_path):
     assert sizes == [4, 0, 4, 4, 4, 0, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_samplers_know_the_labels_of_each_seed():
     """In a comparison and in a sweep: digits of iid clients have all labels."""
     spec = "available:mode=label_few,beta=0.5"
@@ -164,7 +164,7 @@ def test_waves_use_one_device_unless_it_is_given():
         assert executor.num_devices == devices
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
     """Two full-batch steps of FedProx: `y <- y - rate (clip(g(y) + mu (y - x)) + decay y)`."""
     rate, mu, norm, decay = 0.3, 2.0, 0.05, 0.5

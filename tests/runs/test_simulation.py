@@ -117,7 +117,7 @@ def test_a_state_of_init_begins_a_run():
         run(3, state=initial, start_round=0)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_second_piece_goes_on_from_its_checkpoint(tmp_path):
     whole, rows = run(7)
     state, _ = run(4)

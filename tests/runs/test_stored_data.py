@@ -50,7 +50,7 @@ def engine_of(case, *options, **more):
     return fa.make_engine(case.build(PROBLEM, LOCAL), *options, **more)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_rounds(name, options):
     engine = engine_of(Case(name, {}), **options)
@@ -58,7 +58,7 @@ def test_rounds(name, options):
     assert_same(run(engine, DATA, rounds=4), run(engine, stored(**cache), rounds=4))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_virtual_clock():
     """Seeds are run one after another."""
     algorithm = Case("fedcompass", {}).build(PROBLEM, fa.Local(4, 0.1, steps=4))
@@ -73,7 +73,7 @@ def test_the_virtual_clock():
 
 
 @pytest.mark.usefixtures("optimised")
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_goes_on_from_a_state_and_from_a_checkpoint(tmp_path):
     engine = engine_of(Case("scaffold", {}))
     whole = run(engine, DATA)

@@ -34,7 +34,7 @@ DIVIDING = ("fedrep", "fedbn")  # the params, which are one array in `toy`
 ONE_OF_A_KIND = ("fedadam", "fedgbo", "mimelite", "scaffold", "ghbm", "fedlga", "apfl")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_may_be_tested_on_examples_of_the_clients():
     problem, data, test = toy()
     rows = {0: np.array([3, 1, 8, 3], np.int32), 7: np.array([16, 2, 0, 5], np.int32)}
@@ -89,7 +89,7 @@ def every_real_option(case):
     return factory, others, floats, grid
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name not in DIVIDING], ids=str)
 def test_every_real_option_of_every_algorithm_is_an_argument(case, traced):
     """All at once, with the client rate and the seed, in one program."""
@@ -99,7 +99,7 @@ def test_every_real_option_of_every_algorithm_is_an_argument(case, traced):
     assert told.value.args == (2 ** (len(floats) + 2),)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name in ONE_OF_A_KIND], ids=str)
 def test_every_real_option_can_be_swept(case):
     factory, others, floats, grid = every_real_option(case)
@@ -137,7 +137,7 @@ ALL = [
 RUN = 2 * (3 * 8 + 4 + 3 * 4) + 4 * (7 * 4 + 2 * 8)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -177,7 +177,7 @@ def test_runs_that_do_not_fit_into_memory(monkeypatch):
         sweep_toy(FEDPROX, GRID)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_second_sweep_of_like_shape_compiles_nothing():
     options = {"devices": 2, "hyperparameters": {"weighting": "uniform"}}
     sweep_toy("fedprox", GRID, **options)
@@ -189,7 +189,7 @@ def test_a_second_sweep_of_like_shape_compiles_nothing():
     assert_same_rows(rows[-3:], separately(FEDPROX, 0, 0.2, mu=0.2, weighting="uniform"))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_that_diverges_leaves_the_others_alone():
     grid, two = {"server_learning_rate": [1e200, 1.0]}, {"devices": 2, "runs_per_device": 2}
     with pytest.warns(DivergenceWarning, match="1e\\+200, seed 0: not finite at round 2") as told:
@@ -205,7 +205,7 @@ def test_a_run_that_diverges_leaves_the_others_alone():
     assert_same_rows(rows[-3:], separately(FEDPROX, 7))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_number_does_not_widen_params_of_another_precision():
     problem, data, _ = toy()
     narrow = problem._replace(

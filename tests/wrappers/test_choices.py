@@ -180,7 +180,7 @@ def test_times_need_a_system():
 ONE_EACH = list({case.name: case for case in CASES}.values())
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.parametrize("spec", ["power_of_choice:loss=batch", "active", "oort:seconds=1"])
 def test_every_algorithm_has_rounds_with_chosen_cohorts(case, spec):

@@ -25,7 +25,7 @@ EXACT = {  # a vector that the codec keeps, and the words of its message
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("spec", EXACT)
 def test_exact_vectors_arrive_and_their_words_are_counted(spec):
     v, words = EXACT[spec]

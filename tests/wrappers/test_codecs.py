@@ -60,7 +60,7 @@ def test_padding_is_counted_and_blocks_have_none():
     assert CODECS["sparse ternary"].bits(100) == 32 + 64 + 32
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", DIFFERENT.values(), ids=DIFFERENT)
 def test_zeros_are_exact_and_vectors_that_are_not_finite_stay_so(case):
     vectors = np.tile(np.random.default_rng(0).normal(size=70), (5, 1))
@@ -71,7 +71,7 @@ def test_zeros_are_exact_and_vectors_that_are_not_finite_stay_so(case):
     assert not np.isfinite(found[1:4]).all(1).any()
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", DIFFERENT.values(), ids=DIFFERENT)
 def test_one_entry_alone_is_exact(case):
     values = np.array([[4], [-0.5], [0]])  # natural compression is exact for powers of two

@@ -76,7 +76,7 @@ def uniform(case):
     return case._replace(hyperparameters=case.hyperparameters | given).build(TOY.problem, LOCAL)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_every_algorithm_runs_or_is_refused_with_its_reason(case):
     """All are traced; one, in turn, is compiled: its results are finite, and not the bare ones."""

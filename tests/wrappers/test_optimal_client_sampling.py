@@ -115,7 +115,7 @@ def test_who_does_not_answer_is_not_in_the_mean():
     np.testing.assert_array_equal(uploads, 2)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_as_many_uploads_as_clients_are_the_mean_or_it_is_refused(case):
     bare, spec = case.build(TOY.problem, LOCAL), "optimal_client_sampling:uploads=3"

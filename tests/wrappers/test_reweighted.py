@@ -151,7 +151,7 @@ def test_afl_by_the_code_of_flgo():
     np.testing.assert_allclose(found, expected, atol=5e-11)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_equal_factors_give_the_bits_of_every_algorithm_or_it_is_refused(case):
     bare = case.build(TOY.problem, LOCAL)

@@ -35,7 +35,7 @@ def dispatches():
     return both._replace(num_steps=np.array([[2, 1, 2], [2, 2, 1]], np.int32))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_the_identity_is_the_same_program_and_is_lowered_for_accelerators(case):
     """Rounds in one program, in a layout in turn, for CUDA and TPU, without callbacks and float64.

@@ -113,7 +113,7 @@ def test_client_memory(costs):
         assert 0 <= found - expected * 4 * SIZE <= 4 * 10
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @known("steps")
 def test_operations_of_a_step(costs):
     extra = flop_counter(costs.name, **costs.options).loops[0].body.fixed

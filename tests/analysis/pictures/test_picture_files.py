@@ -62,7 +62,7 @@ PLACES = [("two metrics", ".svg"), ("two metrics", ".pdf"), ("timeline", ".pdf")
 PLACES += [("timeline", ".png"), ("staleness", ".svg"), ("large partition", ".png")]
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "suffix"), PLACES)
 def test_the_same_bytes_in_each_format(name, suffix, tmp_path):
     draw, _ = PICTURES[name]

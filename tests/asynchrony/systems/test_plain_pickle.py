@@ -61,7 +61,7 @@ def nested(end):
     return b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60)) + end
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize(
     ("content", "message"),

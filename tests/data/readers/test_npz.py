@@ -286,7 +286,7 @@ print((status("VmHWM") - before) / held)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 def test_npz_is_held_once_on_the_host_and_once_on_the_device(tmp_path):
     """Peak memory of loading, partitioning and the transfer to the device, without imports."""

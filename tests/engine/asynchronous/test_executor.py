@@ -177,7 +177,7 @@ def close(one, other, tolerance):
     chex.assert_trees_all_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "slots", "devices", "kind"),
     [
@@ -205,7 +205,7 @@ def test_slots_and_devices_change_no_bit(name, slots, devices, kind):
         chex.assert_trees_all_equal(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "slots", "devices"), [("stale", 3, None), ("scaffold", 6, 2)])
 def test_mapped_waves_agree(name, slots, devices):
     executor = executor_of(name, slots, "vmapped", devices=devices)
@@ -270,7 +270,7 @@ def test_models_and_losses_at_requested_server_steps():
         before = done
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_barrier_for_all_is_the_synchronous_round():
     algorithm, data = case("scaffold")
     plan = make_plan(barrier(steps=4), 4, CLIENTS, arrivals=3 * CLIENTS)

@@ -98,7 +98,7 @@ def plans_of(planner, system, num_clients, seconds, seeds):
     return plans, *merge_plans(plans, dispatches, num_clients)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "devices", "slots", "number"),
     [("fedbuff", 1, 3, 1), ("fedcompass", 1, 2, 2), ("scaffold", 2, 4, 3)],
@@ -129,7 +129,7 @@ def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
         assert rows[0][-1]["train_loss"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_mapped_waves_agree():
     executor = make_executor(algorithm_of("scaffold"), slots=4, layout="vmapped")
     data = {seed: split(seed) for seed in SEEDS[:2]}
@@ -168,7 +168,7 @@ def test_a_merged_plan_contains_each_run_s_plan_in_fewer_waves(name, seeds, slot
         np.testing.assert_array_equal(merged.version[own], versions[plan.version])
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_memory_splits_seeds_and_later_calls_compile_nothing():
     executor, memories = executor_of("fedbuff", 1, 3), []
     run = functools.partial(

@@ -56,7 +56,7 @@ def test_an_excluded_contribution_is_as_if_its_dispatch_were_lost(layout):
     assert [int(leaf) for leaf in excluded] == [2, plan.version[first], plan.client[first]]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_server_step_without_contributions_leaves_the_server_as_it_is():
     executor, plan = fedbuff(), plan_of_buffers()
     spoiled = plan.dispatch[plan.step == 1]
@@ -76,7 +76,7 @@ def test_errors_name_the_client():
         list(execute(fedbuff(non_finite="error"), plan, plan.dispatch[[4]]))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_merged_runs_exclude_their_own_updates():
     """The rows of two seeds, bit for bit those of each alone; client 1 is never finite."""
     toy = small_network()

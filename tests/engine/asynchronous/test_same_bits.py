@@ -94,7 +94,7 @@ def last_state(executor, plan, dispatches, examples, state):
     return end.state
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_slots_devices_and_merged_plans_change_no_bit(case):
     algorithm = build(case)

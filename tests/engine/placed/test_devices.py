@@ -12,7 +12,7 @@ LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS, STEPS = [(0, 1, 2), (3, 2, 1)], (2, 1, 3, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "devices"), [("scaffold", 4), ("fedlga", 8)])
 def test_more_devices_than_clients(name, devices, x64):
     """Devices without a client contribute nothing; rows and stacks keep their order."""

@@ -103,7 +103,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("x64")
 def test_rows_and_examples_in_all_places_and_a_run_in_two_parts(tmp_path):
     """SCAFFOLD and FedAdam on two pairs of devices, or one pair, and on one device."""
@@ -126,7 +126,7 @@ def test_rows_and_examples_in_all_places_and_a_run_in_two_parts(tmp_path):
     assert_same(run(adam, **PAIRS), run(adam))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.usefixtures("x64")
 def test_the_virtual_clock():
     ends = []
@@ -163,7 +163,7 @@ def assert_divided(state):
             assert set(held) == {leaf.size // rows // (2 if leaf.size // rows >= 1024 else 1)}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_rows_are_divided_over_clients_and_over_devices_of_each(optimised):
     """SCAFFOLD's controls after a round, of a layer with 64 x 32 params."""
     rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_rows_are_divided_over_clients_and_over_devices_of_each(optimised):
     assert_divided(state)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_transformer_needs_little_more_than_half_of_the_memory(optimised):
     """The round is that of one device, up to rounding."""
     rng = np.random.default_rng(0)
@@ -228,7 +228,7 @@ def specs_of(kind):
     return nnx.to_pure_dict(nnx.get_partition_spec(params))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("kind", ["linen", "nnx"])
 def test_models_that_say_how_they_are_divided(kind):
     problem = classifier(Linen(), (6,)) if kind == "linen" else nnx_classifier(Nnx)

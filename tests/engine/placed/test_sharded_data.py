@@ -139,7 +139,7 @@ def of_one_device(name):
     return algorithm, results_of(fa.make_engine(algorithm))
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "client_state", "devices", "layout", "examples"),
     [
@@ -162,7 +162,7 @@ def test_rounds_and_updates_equal_those_of_one_device(
     chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypatch):
     """Only dispatches are sent; cohorts with equal maxima on a device share programs."""
     toy = small_network()

@@ -73,7 +73,7 @@ def test_logits_are_those_of_an_evaluation_in_numpy():
     np.testing.assert_allclose(logits_of(problem, params, x), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_dropout_depends_on_the_key_and_only_in_training():
     problem = vit(SHAPE, 5, **SMALL, dropout=0.5)
     params, x = random_params(problem), jnp.ones((1, *SHAPE))

@@ -69,7 +69,7 @@ def weights_of(name):
     return {key: tensor(key, shape) for key, shape in shapes_of(name).items() if shape}
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_those_of_torchvision(name, tmp_path):
     checksum, expected = NETWORKS[name]
@@ -173,7 +173,7 @@ def test_weights_for_batch_norm_do_not_fit_group_norm():
     pretrained(problem, kept, names)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_start_from_the_weights(small):
     """In the engine, in mapped initialisations and frozen; the program does not contain them."""
     problem, weights = small

@@ -86,7 +86,7 @@ def test_outputs_are_those_of_pytorch(case, tmp_path):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_positions_of_other_images():
     """The weights of images of 8x8 for images of 12x20; the outputs are timm's."""
     tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
@@ -103,7 +103,7 @@ def test_positions_of_other_images():
         vit((12, 20, 3), 10, **SMALL, weights=tensors)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
     path = tmp_path / "weights.safetensors"
     tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
@@ -127,7 +127,7 @@ def test_second_names_of_the_same_tensors_are_left_out(tmp_path):
     unet(weights=tmp_path / "weights.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("side", "grid", "dtype", "printed"),
     [

@@ -47,7 +47,7 @@ def assert_same(left, right, atol=1e-12):
     chex.assert_trees_all_close(left, right, rtol=0, atol=atol)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("kind", "features", "kernel", "strides", "padding", "implementation", "shape"),
     [
@@ -91,7 +91,7 @@ def test_clients_in_loops_agree_with_flax(
     assert_same(*runs, atol=1e-11)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("size", "padding", "implementation"),
     [((8, 6), ((2, 0), (1, 4)), "auto"), ((5, 7), "SAME", "winograd")],
@@ -106,7 +106,7 @@ def test_winograd_agrees_with_the_convolution(size, padding, implementation):
     assert_same(mine, expected, atol=1e-10)
 
 
-@pytest.mark.sampled
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("size", "pool", "implementation"), [((7, 6), (2, 2), "auto"), ((9, 8), (3, 4), "lax")]
 )
@@ -296,7 +296,7 @@ def test_ties_give_the_gradient_to_the_same_entry_as_flax(entries):
     assert_same(mine, expected, atol=1e-14)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_pooling_of_volumes_agrees_with_flax_also_for_equal_entries():
     window = (2, 3, 2)
     x = jnp.asarray(np.random.default_rng(0).integers(0, 3, (2, 5, 7, 4, 3)).astype(float))

@@ -92,7 +92,7 @@ def whole(tmp_path_factory):
     return search
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("clock", [False, True])
 def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(whole, clock):
     _, tuning, results = whole(clock)
@@ -138,7 +138,7 @@ def test_stages_of_successive_halving(arguments, expected):
     assert stages_of(*arguments) == [Stage(*each) for each in expected]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_halving_runs_the_best_settings_longer(whole):
     _, tuning, results = whole(halving=3)
     assert tuning.stages == [Stage(3, 3), Stage(1, 9)]
@@ -152,7 +152,7 @@ def test_halving_runs_the_best_settings_longer(whole):
     assert {trial.setting.method.label for trial in first} == full.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("clock", [False, True])
 def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, whole, clock):
     path, _, expected = whole(clock)
@@ -261,7 +261,7 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
     assert labels == ["fedadam b1=0.5", "fedadam b1=0"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
     settings = Settings(**vars(SMALL) | {"weight_decay": 1e10, "non_finite": "keep", "rounds": 2})
     grid = ("client_learning_rate=1e38",)
