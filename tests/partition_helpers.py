@@ -4,22 +4,15 @@ import numpy as np
 
 from fedjax_algos.data import partitions
 
-SEVEN = (0, 0, 1, 1, 2, 2, 2)  # a hierarchy of seven labels
-CASES = {
-    "class_partition": {},
-    "classes_per_client": {},
-    "dirichlet": {},
+CASES = sorted(set(partitions) - {"natural"})  # whose first argument is no label
+SEVEN = {  # options for seven labels
     "dirichlet_balanced": {"tries": 3},
-    "dirichlet_classes": {},
-    "dual_dirichlet": {},
-    "iid": {},
-    "pachinko": {"hierarchy": SEVEN},
-    "quantity": {},
-}  # and natural, whose first argument is no label
+    "pachinko": {"hierarchy": (0, 0, 1, 1, 2, 2, 2)},
+}
 
 
 def make(name, labels, num_clients, seed, **keywords):
-    return partitions[name](labels, num_clients, seed, **(CASES.get(name, {}) | keywords))
+    return partitions[name](labels, num_clients, seed, **(SEVEN.get(name, {}) | keywords))
 
 
 def rows(partition):

@@ -59,19 +59,16 @@ def test_the_table_fits_a_terminal(num_classes, heading):
     assert f"{sizes[-1]} to {sizes[0]}," in output
 
 
-@pytest.mark.parametrize(
-    ("labels", "partition", "message"),
-    [
-        (LABELS[:5], THREE, "names example 6, but there are 5 labels; give the labels"),
+def test_invalid_labels_and_partitions_are_rejected():
+    for labels, partition, named in (
+        (LABELS[:5], THREE, "names example 6, but there are 5 labels"),
         (LABELS, fa.Partition.of([np.array([-1])]), "names example -1"),
         (LABELS, fa.Partition.of([]), "the 0 clients hold no example"),
-        (LABELS - 1, THREE, r"int64 and shape \(8,\) cannot be counted; give a whole number"),
+        (LABELS - 1, THREE, r"int64 and shape \(8,\) cannot be counted"),
         (LABELS + 0.5, THREE, "float64 .* cannot be counted"),
         (LABELS.astype(str), THREE, "cannot be counted"),
         (LABELS.reshape(2, 4), THREE, r"shape \(2, 4\) cannot be counted"),
         (LABELS[:0], THREE, r"shape \(0,\) cannot be counted"),
-    ],
-)
-def test_invalid_labels_and_partitions_are_rejected(labels, partition, message):
-    with pytest.raises(ValueError, match=message):
-        describe_partition(labels, partition)
+    ):
+        with pytest.raises(ValueError, match=named):
+            describe_partition(labels, partition)

@@ -11,17 +11,6 @@ from fedjax_algos.data import partitions
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
 
 
-def test_quantity_sizes_are_dirichlet():
-    """Variance (N - 1) / (N^2 (N beta + 1)); clients have the overall label distribution."""
-    labels, num_clients, beta = np.arange(4000) % 4, 5, 0.5
-    made = [make("quantity", labels, num_clients, s, min_examples=1) for s in range(600)]
-    shares = np.array([p.counts() for p in made]) / 4000
-    variance = (num_clients - 1) / (num_clients**2 * (num_clients * beta + 1))
-    assert shares.var() == pytest.approx(variance, rel=0.06)
-    table = histogram(labels, made[0])
-    np.testing.assert_allclose(table, table.sum(axis=1, keepdims=True) / 4 + np.zeros(4), atol=50)
-
-
 def test_quantity_repairs_small_clients():
     assert set(make("quantity", np.zeros(50), 10, 0, beta=1e-6, min_examples=5).counts()) == {5}
     counts = make("quantity", np.zeros(500), 10, 0, beta=1e-6, min_examples=5).counts()
@@ -43,6 +32,7 @@ def test_natural_takes_natural_clients_in_order():
     assert fa.federate({"x": np.arange(6)}, large).num_clients == 2
 
 
+@pytest.mark.all
 def test_natural_chooses_clients_uniformly_by_the_seed():
     users = np.repeat(np.arange(10) * 7 - 3, np.arange(1, 11))
     chosen = Counter()
@@ -87,6 +77,7 @@ def first_clients(**options):
     return np.concatenate([histogram(labels, partition)[:3] for partition in made])
 
 
+@pytest.mark.all
 def test_pachinko_is_dirichlet_at_both_levels():
     counts = first_clients(root_alpha=0.3, leaf_alpha=5.0).reshape(-1, 4, 2).sum(axis=2)
     expected = 1.3 / (4 * (4 * 0.3 + 1))

@@ -11,31 +11,20 @@ from fedjax_algos.data.readers.made import synthetic
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_digits_are_those_of_scikit_learn(monkeypatch, moved):
-    """Read from the package's own file or, where that is not found, by its function."""
+def test_digits(monkeypatch, moved):
+    """They are read from scikit-learn's file or, where that is not found, by its function."""
     if moved:
         spec = SimpleNamespace(submodule_search_locations=["nowhere"])
         monkeypatch.setattr("fedjax_algos.data.readers.made.find_spec", lambda name: spec)
     images, labels = load_digits(return_X_y=True)
     data = datasets["digits"]()
-    sizes = len(data.train["y"]), len(data.test["y"])
-    assert sizes == (len(labels) - 364, 364)
+    assert repr(data) == "Dataset(train=1433, test=364, x=float32[64], num_classes=10)"
     found = np.concatenate([data.train["x"], data.test["x"]]).sum(0)
     np.testing.assert_array_equal(found * 16, images.sum(0))
     zeros = np.flatnonzero(labels == 0)
     np.testing.assert_array_equal(data.test["x"][data.test["y"] == 0] * 16, images[zeros[::5]])
-
-
-def test_digits():
-    digits = datasets["digits"]()
-    assert digits.example_shape == (64,)
-    assert digits.num_classes == 10
-    assert len(digits.train["y"]) + len(digits.test["y"]) == 1797
-    assert len(digits.test["y"]) == 364
-    assert np.bincount(digits.test["y"]).min() == 35
-    assert (digits.train["x"].min(), digits.train["x"].max()) == (0.0, 1.0)
-    assert digits.train["x"].dtype == np.float32
-    assert repr(digits) == "Dataset(train=1433, test=364, x=float32[64], num_classes=10)"
+    assert np.bincount(data.test["y"]).min() == 35
+    assert (data.train["x"].min(), data.train["x"].max()) == (0.0, 1.0)
 
 
 def test_sizes_users_and_seeds():
@@ -56,21 +45,19 @@ def test_sizes_users_and_seeds():
         assert len(data.test["x"]) >= 5
 
 
-def test_sizes_are_lognormal():
+@pytest.mark.all
+def test_sizes_are_lognormal_and_inputs_have_falling_variances():
     """log(n - 50) of the examples has mean 4 and deviation 2, but for the rounding."""
-    counts = np.bincount(synthetic(clients=300, train_fraction=0.99, seed=3).users) / 0.99
-    logs = np.log(np.maximum(counts - 50, 0.5))
+    data = synthetic(iid=True, clients=300, train_fraction=0.99, seed=3)
+    logs = np.log(np.maximum(np.bincount(data.users) / 0.99 - 50, 0.5))
     assert np.median(logs) == pytest.approx(4, abs=0.3)
     assert np.subtract(*np.percentile(logs, [84, 16])) / 2 == pytest.approx(2, abs=0.4)
-
-
-def test_inputs_have_the_falling_variances():
-    data = synthetic(iid=True, clients=100)
     x = data.train["x"]
     np.testing.assert_allclose(x.var(0) / np.arange(1, 61) ** -1.2, 1, atol=0.1)
     np.testing.assert_allclose(x.mean(0), 0, atol=0.05)
 
 
+@pytest.mark.all
 def test_beta_spreads_the_inputs():
     """A client's mean input has variance beta^2 over clients and 1 over features."""
 
@@ -83,6 +70,7 @@ def test_beta_spreads_the_inputs():
     assert center_variance(3.0) == pytest.approx(9 + 1 / 60, rel=0.3)
 
 
+@pytest.mark.all
 def test_one_model_serves_all_clients_only_where_iid():
     """Least squares on half of the clients predicts the others where all share a model."""
 

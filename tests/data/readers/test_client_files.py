@@ -1,0 +1,199 @@
+"""Files of clients of TFF and of google/fedjax: what all three forms share, and each alone."""
+
+import lzma
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from data_forms import CLIENTS, COUNTS, FORMS, RNG, tff_hdf5, tff_sqlite
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.client_files.sqlite import parse_example
+from fedjax_algos.data.readers.client_files.texts import CHARACTERS, character_sequences
+
+SNIPPETS = {"KING": [b"a snippet", b"different snippet"], "FOOL": [b"abc"]}
+SENTENCES = {"7": [b"one must imagine", b"must"], "10": [b"one"] * 3}
+
+
+@pytest.fixture(params=["tff_sqlite", "fedjax_sqlite", "tff_hdf5"])
+def form(request):
+    return FORMS[request.param]
+
+
+def ordered(form, names):
+    """In TFF's files, the names of clients are in order."""
+    return list(names) if form.name == "fedjax_sqlite" else sorted(names)
+
+
+def check(batch, client, rows=slice(None)):
+    np.testing.assert_array_equal(batch["x"], CLIENTS[client]["pixels"][rows])
+    np.testing.assert_array_equal(batch["y"], CLIENTS[client]["label"][rows])
+    assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int32)
+
+
+def test_images_of_writers(form, tmp_path):
+    """Several threads read, and nothing is written."""
+    form.write(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    data, order = form.read(tmp_path), ordered(form, COUNTS)
+    for part in (data.train, data.test):
+        assert list(part.client_ids) == order
+        assert part.counts.tolist() == [COUNTS[name] for name in order]
+    assert data.num_classes == 1 + max(own["label"].max() for own in CLIENTS.values())
+    assert (data.example_shape, data.notes) == ((28, 28), ())
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(data.train.examples_of, [0, 1, 2] * 8))
+    for batch, name in zip(found, order * 8, strict=True):
+        check(batch, name)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_limits_and_clients_without_examples(form, tmp_path):
+    form.write(tmp_path)
+    data = form.read(tmp_path, max_examples=2, max_clients=2, num_classes=62)
+    assert list(data.train.client_ids) == ordered(form, COUNTS)[:2]
+    assert sorted(data.train.counts.tolist()) == [1, 2]
+    check(data.train.examples_of(1), data.train.client_ids[1], slice(2))
+    assert (data.test.counts.sum(), data.num_classes) == (6, 62)
+    whole = form.read(tmp_path).train.identity
+    assert form.read(tmp_path).train.identity == whole != data.train.identity
+    empty = {name: values[:0] for name, values in CLIENTS["f9_00"].items()}
+    form.write(tmp_path, train=CLIENTS | {"z": empty})
+    data = form.read(tmp_path)
+    assert list(data.train.client_ids) == ordered(form, COUNTS)
+    assert data.notes == ("1 training clients have no examples and are left out",)
+
+
+def test_drawn_test_examples(form, tmp_path):
+    """Different examples of the clients, in their order, and the same ones each time."""
+    form.write(tmp_path)
+    for number in range(1, 7):
+        test = form.read(tmp_path, max_test_examples=number, num_classes=62).test
+        again = form.read(tmp_path, max_test_examples=number, num_classes=62).test
+        assert (again.identity, again.client_ids) == (test.identity, test.client_ids)
+        assert test.counts.sum() == number
+        for client, name in enumerate(test.client_ids):
+            batch, whole = test.examples_of(client), CLIENTS[name]["pixels"]
+            rows = [int((whole == x).all((1, 2)).argmax()) for x in batch["x"]]
+            assert rows == sorted(set(rows))
+            check(batch, name, rows)
+    form.write(tmp_path, test={name: {"snippets": v} for name, v in SNIPPETS.items()},
+               train={name: {"snippets": v} for name, v in SNIPPETS.items()})  # fmt: skip
+    texts = form.read(tmp_path, length=10, max_test_examples=2).test  # one has two sequences
+    found = [len(texts.examples_of(i)["x"]) for i in range(texts.num_clients)]
+    assert texts.counts.tolist() == found
+    assert sum(found) in (2, 3)
+
+
+def test_characters(form, tmp_path):
+    """The golden values are in test_texts.py."""
+    clients = {name: {"snippets": texts} for name, texts in SNIPPETS.items()}
+    form.write(tmp_path, train=clients, test=clients)
+    data = form.read(tmp_path, length=10)
+    king = list(data.train.client_ids).index("KING")
+    assert data.train.counts[king] == 3
+    assert data.num_classes == CHARACTERS.num_classes
+    batch, expected = data.train.examples_of(king), character_sequences(SNIPPETS["KING"], 10)
+    np.testing.assert_array_equal(batch["x"], expected[:, :-1])
+    np.testing.assert_array_equal(batch["y"], expected[:, 1:])
+    limited = form.read(tmp_path, length=10, max_examples=1)
+    assert (limited.train.counts.tolist(), limited.test.counts.sum()) == ([1, 1], 4)
+    assert form.read(tmp_path).example_shape == (80,)
+
+
+def test_words(form, tmp_path):
+    words = tmp_path / "stackoverflow.word_count"
+    words.write_text("one 3\nmust 2\nother 1\n")
+    clients = {c: {"tokens": v, "score": np.arange(len(v))} for c, v in SENTENCES.items()}
+    form.write(tmp_path, train=clients, test=clients)
+    data = form.read(tmp_path, vocabulary=str(words), words=2, length=6)
+    batch = data.train.examples_of(list(data.train.client_ids).index("7"))
+    assert batch["x"].tolist() == [[4, 1, 2, 3, 5, 0], [4, 2, 5, 0, 0, 0]]
+    assert batch["y"].tolist() == [[1, 2, 3, 5, 0, 0], [2, 5, 0, 0, 0, 0]]
+    assert (batch["x"].dtype, batch["y"].dtype, data.num_classes) == (np.int32, np.int32, 6)
+    labelled = form.read(tmp_path, vocabulary=str(words), y="score")
+    assert (labelled.example_shape, labelled.num_classes) == ((20,), 3)
+    for options, named in (({"x": "colour"}, "no feature 'colour', only score, tokens"),
+                           ({}, "tokens is a text of words")):  # fmt: skip
+        with pytest.raises(ValueError, match=named):
+            form.read(tmp_path, **options)
+
+
+# SQLite files of TFF: serialised examples, shapes, names of files
+
+
+def test_images_of_integers(tmp_path):
+    """CIFAR-100 of TFF has its pixels as integers of 64 bits; other lists keep their length."""
+    images, other = RNG.integers(0, 256, (2, 32, 32, 3)), RNG.integers(0, 9, (2, 7))
+    features = {"image": images, "label": np.arange(2), "coarse_label": [7, 7], "other": other}
+    tff_sqlite(tmp_path, {"0": features}, {"0": features})
+    data = FORMS["tff_sqlite"].read(tmp_path)
+    assert data.train.examples_of(0)["x"].dtype == np.uint8
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], images)
+    assert data.train.examples_of(0)["y"].tolist() == [0, 1]
+    data = FORMS["tff_sqlite"].read(tmp_path, x="other", y="coarse_label")
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], other)
+    assert (data.train.examples_of(0)["y"].tolist(), data.num_classes) == ([7, 7], 8)
+
+
+def test_names_of_files_and_splits(tmp_path):
+    tff_sqlite(tmp_path, splits=("all_train", "all_test"))
+    path = (tmp_path / "a.sqlite").rename(tmp_path / "a?mode=rwc#%41 b.sqlite")
+    options = f"path={path},train_split=all_train,test_split=all_test"
+    data = datasets.make(f"tff_sqlite:{options}")
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], CLIENTS["f0_01"]["pixels"])
+    path.write_bytes(lzma.compress(path.read_bytes(), lzma.FORMAT_ALONE))
+    with pytest.raises(ValueError, match=r"unpack one that ends in \.lzma"):
+        datasets.make(f"tff_sqlite:{options}")
+
+
+def test_golden_bytes():
+    """Written from the description of protocol buffers, by hand."""
+    content = bytes.fromhex(
+        "0a2e"  # features, 46 bytes
+        "0a0b" + "0a0161" + "1206" + "1a04" + "0a02" + "ac02"  # a: integers, 300
+        "0a10" + "0a0162" + "120b" + "0a09" + "0a0278790a03" + "000102"  # b: xy and 3 bytes
+        "0a0d" + "0a0163" + "1208" + "1206" + "0a04" + "0000c03f"  # c: floats, 1.5
+    )
+    assert len(content) == 2 + 46
+    found = parse_example(content)
+    assert found["a"].tolist() == [300]
+    assert found["b"] == [b"xy", b"\0\1\2"]
+    assert found["c"].tolist() == [1.5]
+    assert (found["a"].dtype, found["c"].dtype) == (np.int64, np.float32)
+    assert parse_example(b"") == {}
+    with pytest.raises(ValueError, match="Example"):
+        parse_example(content[:-1])
+
+
+# HDF5 files: filters, chunks, axes of labels, files that change
+
+
+def test_filters_and_labels_with_an_axis(tmp_path):
+    """CIFAR-100 has coarse labels too; older files have labels [n, 1]."""
+    images, labels = RNG.integers(0, 256, (4, 2, 2, 3), np.uint8), np.array([[3], [1], [0], [2]])
+    clients = {"0": {"image": images, "label": labels, "coarse_label": labels // 2}}
+    filters = {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}
+    tff_hdf5(tmp_path, clients, clients, **filters)
+    for y, expected in ((None, labels), ("coarse_label", labels // 2)):
+        data = FORMS["tff_hdf5"].read(tmp_path, y=y)
+        np.testing.assert_array_equal(data.train.examples_of(0)["y"], expected[:, 0])
+        np.testing.assert_array_equal(data.train.examples_of(0)["x"], images)
+        assert data.num_classes == expected.max() + 1
+    texts, ids = {"a": {"snippets": [b"a snippet", b"abc"]}}, []
+    for options in ({}, {"chunks": (1,)}, {"chunks": (1,), "compression": "gzip"}):
+        tff_hdf5(tmp_path, texts, texts, **options)
+        ids.append(FORMS["tff_hdf5"].read(tmp_path, length=10).train.examples_of(0)["x"].tolist())
+    assert ids[0] == ids[1] == ids[2]
+
+
+def test_files_that_differ_or_change(tmp_path):
+    vectors = {"a": {"pixels": np.zeros((1, 3)), "label": np.zeros(1)}}
+    tff_hdf5(tmp_path, test=vectors)
+    with pytest.raises(ValueError, match=r"float64\[3\].*give files of one data set"):
+        FORMS["tff_hdf5"].read(tmp_path)
+    tff_hdf5(tmp_path)
+    data = FORMS["tff_hdf5"].read(tmp_path)
+    tff_hdf5(tmp_path, {name: {k: v[:1] for k, v in c.items()} for name, c in CLIENTS.items()})
+    with pytest.raises(ValueError, match="has 1 examples, 'label' has 3"):
+        data.train.examples_of(1)
