@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import numpy as np
+import pytest
 
 from fedjax_algos.models import classifier, models
 from fedjax_algos.models.large.inverted_residual import InvertedResidualNetwork, Stage
@@ -30,3 +31,13 @@ KINDS = [  # name, shape and type of an example
 def model_of_kind(name, shape):
     """The problem of a name in `KINDS`, with ten classes."""
     return classifier(SHALLOW[name], shape) if name in SHALLOW else models.make(name, shape, 10)
+
+
+def in_all(*cases, mark=pytest.mark.all):
+    """Cases of a parametrised test, each a value or a tuple of values, that CI runs."""
+    cases = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*case, marks=mark) for case in cases]
+
+
+def nightly(*cases):
+    return in_all(*cases, mark=pytest.mark.nightly)

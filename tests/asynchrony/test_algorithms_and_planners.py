@@ -1,14 +1,11 @@
-"""Every algorithm with every planner: the allowed pairs run, and the others are refused."""
-
-import functools
+"""Algorithms with planners: the allowed pairs run, and the others are refused."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Case, quadratics, with_unused
+from helpers import CASES, Case, quadratics, tiers, with_unused
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import (
     FixedSystem,
     check_asynchronous,
@@ -26,43 +23,21 @@ SPECS = {
     "tiers": "tiers:steps=4,ratio=1.5",
     "compass": "compass:min_steps=2,max_steps=8",
 }
-ONE_EACH = list({case.name: case for case in CASES}.values()) + [
-    Case("fedasync", {}),
-    Case("fedgbo", {"upload": "gradient"}),
-    Case("fedgbo", {}),
-]
-REFUSED = {
-    "mime": set(SPECS),
-    "mimemom": set(SPECS),
-    "fedlga": set(SPECS),
-    "fedat": {"immediate", "buffered", "compass"},
-    "fedasync,form=mixing": set(SPECS) - {"immediate"},
-    "fedgbo": set(SPECS) - {"barrier"},
-    "fedgbo,optimizer=own,upload=both": set(SPECS) - {"barrier"},
-    "mfl,optimizer=adam": set(SPECS) - {"barrier"},
+ROUNDS = {"mime", "mimemom", "fedlga"}  # two exchanges, or a stack of updates
+ONLY = {
+    "fedat": {"barrier", "tiers"},
+    "fedasync,form=mixing": {"immediate"},
+    "fedgbo,optimizer=sgdm": {"barrier"},
+    "fedgbo,optimizer=own,upload=both": {"barrier"},
+    "fedgbo,optimizer=adam,weighting=examples,server_learning_rate=0.7": {"barrier"},
+    "mfl,optimizer=adam": {"barrier"},
+    "mfl,optimizer=sgdm": {"barrier"},
 }
 DEFAULTS = dict(fedasync="immediate", fedbuff="buffered", fedat="tiers", fedcompass="compass")
 
 
-def refuses(algorithm, planner):
-    try:
-        check_planner(algorithm, planner)
-    except ValueError as error:
-        before, reason = f"the algorithm does not run with the planner {planner}: ", str(error)
-        assert reason.startswith(before)
-        return 20 < len(reason) - len(before) < 300
-    return False
-
-
-@functools.cache
-def plan_of(planner):
-    assert set(SPECS) == set(planners)
-    return planners.make(SPECS[planner])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
-
-
-def refused_by(case):
-    name = case.name if case.name in ("mime", "fedlga", "fedat") else str(case)
-    return REFUSED.get(name, set())
+def allowed(case):
+    return ONLY.get(case.name, ONLY.get(str(case), set() if case.name in ROUNDS else set(SPECS)))
 
 
 def build(case):
@@ -71,26 +46,36 @@ def build(case):
     return case.build(with_unused(TOY.problem), LOCAL)  # for the patterns of fedbn, fedrep
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_planners_that_an_algorithm_refuses(case):
-    algorithm = build(case)
-    assert {planner for planner in SPECS if refuses(algorithm, planner)} == refused_by(case)
-    assert algorithm.traits.asynchrony.default == DEFAULTS.get(case.name, "barrier")
+def test_planners_that_an_algorithm_refuses():
+    assert set(SPECS) == set(planners)
+    for case in CASES:
+        algorithm = build(case)
+        assert algorithm.traits.asynchrony.default == DEFAULTS.get(case.name, "barrier")
+        for planner in SPECS:
+            if planner in allowed(case):
+                check_planner(algorithm, planner)
+            else:
+                with pytest.raises(ValueError, match=f"does not run with the planner {planner}: "):
+                    check_planner(algorithm, planner)
+        for refuse in () if allowed(case) else (check_asynchronous, fa.make_executor):
+            with pytest.raises(ValueError, match="does not run on the virtual clock"):
+                refuse(algorithm)
 
 
-# one of each file: its other algorithms have the same functions with other constants
-ONE_OF_EACH_FILE = {algorithms[case.name].__module__: case for case in ONE_EACH}
-RUN = [case for case in ONE_OF_EACH_FILE.values() if refused_by(case) != set(SPECS)]
+KINDS = [param.values[0] for param in tiers() if not param.marks]
+RUN = [
+    pytest.param(case, marks=() if case.name == "fedavg" else pytest.mark.all, id=str(case))
+    for case in KINDS
+    if allowed(case)
+]
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", RUN, ids=str)
+@pytest.mark.parametrize("case", RUN)
 def test_an_algorithm_runs_with_its_planners(case):
     """FedAvg with all; others with the first and the last, because they share a program."""
-    executor = fa.make_executor(build(case), slots=2)
-    allowed = sorted(set(SPECS) - refused_by(case))
-    for planner in allowed if case.name == "fedavg" else {allowed[0], allowed[-1]}:
-        plan = plan_of(planner)
+    executor, names = fa.make_executor(build(case), slots=2), sorted(allowed(case))
+    for planner in names if case.name == "fedavg" else {names[0], names[-1]}:
+        plan = planners.make(SPECS[planner])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
         state = executor.init(0, fa.Population(3, 3, 6, int(plan.group.max()) + 1))
         dispatches = plan_dispatches(plan, TOY.data.counts(), LOCAL)
         # the same numbers of rows for all planners, which then share the compiled programs
@@ -99,13 +84,3 @@ def test_an_algorithm_runs_with_its_planners(case):
         assert done == len(plan.time) > 3
         assert np.isfinite(state.server.params["x"])
         assert float(state.server.params["x"]) != 0.5
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("mime", "two exchanges"), ("fedlga", r'reduce="stack"')]
-)
-def test_algorithms_that_need_synchronous_rounds(name, message):
-    algorithm = Case(name, {}).build(TOY.problem, LOCAL)
-    for refuse in (check_asynchronous, fa.make_executor):
-        with pytest.raises(ValueError, match=f"does not run on the virtual clock: .*{message}"):
-            refuse(algorithm)

@@ -5,10 +5,10 @@ import math
 import pickle
 import re
 from fractions import Fraction
+from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_models, system_of
@@ -31,23 +31,19 @@ BEHAVIOUR = {
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes the devices and the sessions; returns their paths."""
+    """Writes the devices and the sessions as pickles or as JSON; returns their paths."""
 
-    def write(capacity=CAPACITY, behaviour=BEHAVIOUR, protocol=4):
-        paths = {}
-        for name, content in {"devices": capacity, "behaviour": behaviour}.items():
-            path = tmp_path / name
-            if protocol == "json":
-                path.write_text(json.dumps(content, indent=2))
-            else:
-                path.write_bytes(pickle.dumps(content, protocol))
-            paths[name] = str(path)
+    def write(capacity=CAPACITY, behaviour=BEHAVIOUR, protocol=None):
+        paths = {name: str(tmp_path / name) for name in ("devices", "behaviour")}
+        for path, content in zip(paths.values(), (capacity, behaviour), strict=True):
+            text = json.dumps(content, indent=2).encode()
+            Path(path).write_bytes(text if protocol is None else pickle.dumps(content, protocol))
         return paths
 
     return write
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5, "json"])
+@pytest.mark.parametrize("protocol", [0, 4, None])
 def test_files_are_read_in_every_form(files, protocol):
     system = fedscale(**files(protocol=protocol), batch_size=1)(0)
     assert system.devices == (Device(125, 512), Device(500, 2048), Device(250, 1024))
@@ -72,6 +68,9 @@ def test_durations_are_those_of_fedscale(files):
     assert make(0).seconds(1, 0, 1) == 6
     assert system.unavailability_at(0, 3, 1e9) is None
     assert repr(system) == "FedScaleSystem(devices=3, sessions=0, batch_size=4)"
+    # a changed file is read again
+    devices = files({1: {"computation": 1000.0, "communication": 1.0}})["devices"]
+    assert fedscale(devices=devices, batch_size=1)(0).seconds(0, 0, 1) == 3
 
 
 def test_an_exact_timeline(files):
@@ -85,14 +84,9 @@ def test_an_exact_timeline(files):
     plan = immediate(steps=4)(system, 3, seconds=30)
     fates = [" ?L"[fate] for fate in plan.fate]
     assert sorted(zip(plan.client, plan.started, plan.ended, fates, strict=True)) == [
-        (0, 0, 2, " "),
-        (0, 2, 4, " "),
-        (0, 4, 6, " "),
-        (0, 6, 8, " "),  # done at the last moment of the session
+        *((0, start, start + 2, " ") for start in (0, 2, 4, 6)),  # to the session's last moment
         (0, 8, 8, "L"),
-        (0, 20, 22, " "),
-        (0, 22, 24, " "),
-        (0, 24, 26, " "),
+        *((0, start, start + 2, " ") for start in (20, 22, 24)),
         (0, 26, 27, "L"),
         (1, 0, 5, "L"),  # it would need until 6.125
         (1, 20, 26.125, " "),
@@ -115,9 +109,8 @@ def test_a_seed_permutes_devices_and_sessions(files):
         assert sorted(order[:50]) == list(range(50))  # no device is used twice before all are used
         assert order[50:] == order[:25]
     ends = [make(0).unavailability_at(i, 20, 100)[0] * 100 for i in range(30)]
-    numbers = np.round(np.array(ends) * 10 - 10).astype(int)
-    assert sorted(numbers) == list(range(30))
-    assert list(numbers) != orders[0][:30]
+    numbers = [round(10 * end - 10) for end in ends]
+    assert sorted(numbers) == list(range(30)) != numbers != orders[0][:30]
 
 
 def is_active(sessions, time):
@@ -139,6 +132,7 @@ def traces(draw):
     return {"active": times[::2], "inactive": times[1::2], "finish_time": period}
 
 
+@settings(max_examples=50)
 @given(traces(), st.fractions(0, 200, max_denominator=3), st.fractions(Fraction(1, 9), 100))
 def test_sessions_are_those_of_fedscale(trace, now, seconds):
     """A client leaves at the end of the session of its start, and is back when the next starts."""
@@ -174,72 +168,52 @@ def test_a_client_that_is_back_is_available_in_spite_of_rounding():
 SPEEDS = {"computation": 1.0, "communication": 2.0}
 WRONG_DEVICES = [
     (SPEEDS | {"computation": -1.0}, "device 5 has computation=-1"),
-    (SPEEDS | {"communication": math.inf}, "device 5 has communication=inf; give a number above 0"),
+    (SPEEDS | {"communication": math.inf}, "device 5 has communication=inf"),
     (SPEEDS | {"communication": 10**400}, "device 5 has communication=10000"),
     (SPEEDS | {"computation": True}, "device 5 has computation=True"),
     ({"computation": 1.0}, "device 5 has no communication"),
     ([1.0, 2.0], "device 5 is [1.0, 2.0], not a dictionary"),
 ]
 WRONG_SESSIONS = [
-    ({"finish_time": 0}, "has finish_time=0; give a number above 0"),
-    ({"active": [0, 9], "inactive": [8]}, "has no lists active and inactive"),
-    ({"active": [], "inactive": []}, "has no lists active and inactive"),
-    ({"active": 3}, "has no lists active and inactive"),
-    ({"active": [0, 7]}, "has the time 7 after 8"),
-    ({"inactive": [8, 41]}, "has the time 41 after 20; .* from 0 to finish_time=40"),
-    ({"active": [-1, 20]}, "has the time -1 after 0"),
-    ({"active": ["now", 20]}, "has the time now after 0"),
+    ({"finish_time": 0}, "device 7 has finish_time=0"),
+    ({"active": [0, 9], "inactive": [8]}, "device 7 has no lists active and inactive"),
+    ({"active": [], "inactive": []}, "device 7 has no lists active and inactive"),
+    ({"active": 3}, "device 7 has no lists active and inactive"),
+    ({"active": [0, 7]}, "device 7 has the time 7 after 8"),
+    ({"inactive": [8, 41]}, "device 7 has the time 41 after 20"),
+    ({"active": [-1, 20]}, "device 7 has the time -1 after 0"),
+    ({"active": ["now", 20]}, "device 7 has the time now after 0"),
+]
+BROKEN = [
+    ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
+    ('{"1": {"computation": 1, "computation": 2}}', "has the key 'computation' twice"),
+    ('{"1": {}, "1": {}}', "it has the key '1' twice"),
+    ("", "EOFError"),
+    ("cos\nsystem\n(S'true'\ntR.", "names os.system"),
+    ("].", "it is no dictionary of devices"),
 ]
 
 
-@pytest.mark.parametrize(("device", "message"), WRONG_DEVICES)
-def test_wrong_devices(files, device, message):
-    paths = files({3: SPEEDS, 5: device}, protocol=0 if "10000" in message else "json")
-    place = f"{paths['devices']}: not a file of devices: "
-    with pytest.raises(ValueError, match=f"^{re.escape(place)}.*{re.escape(message)}"):
-        fedscale(devices=paths["devices"], batch_size=1)
+def test_wrong_files(files, tmp_path):
+    def refuse(paths, place, message):
+        start = f"{paths[place]}: not a file of devices: "
+        with pytest.raises(ValueError, match=f"^{re.escape(start)}.*{re.escape(message)}"):
+            fedscale(**paths, batch_size=1)
 
-
-@pytest.mark.parametrize(("changes", "message"), WRONG_SESSIONS)
-def test_wrong_sessions(files, changes, message):
-    paths = files(behaviour={7: BEHAVIOUR[7] | changes})
-    with pytest.raises(ValueError, match=rf": device 7 {message}"):
-        fedscale(**paths, batch_size=1)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
-        ('{"1": {"computation": 1, "computation": 2}}', "has the key 'computation' twice"),
-        ('{"1": {}, "1": {}}', "it has the key '1' twice"),
-        ("", "EOFError"),
-        ("cos\nsystem\n(S'true'\ntR.", "names os.system; only plain values are read"),
-        ("].", "it is no dictionary of devices"),
-    ],
-)
-def test_broken_files(tmp_path, content, message):
-    path = tmp_path / "devices"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        fedscale(devices=str(path), batch_size=1)
-    assert str(caught.value).startswith(str(path))
-    assert "; give a file in FedScale's format" in str(caught.value)
-
-
-def test_missing_files(tmp_path):
-    for path, message in (("nothing", "there is no such file; check"), (".", "Is a directory")):
+    for device, message in WRONG_DEVICES:
+        protocol = 0 if "10000" in message else None  # a text of JSON has no such number
+        refuse(files({3: SPEEDS, 5: device}, protocol=protocol), "devices", message)
+    for changes, message in WRONG_SESSIONS:
+        refuse(files(behaviour={7: BEHAVIOUR[7] | changes}), "behaviour", message)
+    paths = files()
+    for content, message in BROKEN:
+        Path(paths["devices"]).write_text(content)
+        refuse(paths, "devices", message)
+    for path, message in (("nothing", "there is no such file"), (".", "Is a directory")):
         with pytest.raises(ValueError, match=message):
             fedscale(devices=str(tmp_path / path), batch_size=1)
-    with pytest.raises(ValueError, match=r"fedscale needs devices; give fedscale:devices=\.\.\."):
+    with pytest.raises(ValueError, match="fedscale needs devices"):
         system_models.make("fedscale")
-
-
-def test_a_changed_file_is_read_again(files):
-    options = {"devices": files()["devices"], "batch_size": 1, "order": "file"}
-    assert fedscale(**options)(0).seconds(0, 0, 1) == 0.375
-    files({1: {"computation": 1000.0, "communication": 1.0}})
-    assert fedscale(**options)(0).seconds(0, 0, 1) == 3
 
 
 def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
@@ -247,7 +221,7 @@ def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
     assert system_of(spec, 8)(0).expected_seconds_per_step(0) == 3
     assert system_of(f"{spec},batch_size=2", 8)(0).expected_seconds_per_step(0) == 0.75
     assert system_of("simulated:seconds_per_step=2,speeds=homogeneous", 8)(0).seconds(0, 0, 3) > 5
-    with pytest.raises(ValueError, match=r"seed=-1 is out of range"):
+    with pytest.raises(ValueError, match="seed=-1"):
         system_of(spec, 8)(-1)
-    with pytest.raises(ValueError, match=r"upload_bytes=-1 is out of range"):
+    with pytest.raises(ValueError, match="upload_bytes=-1"):
         system_of(spec, 8)(0, upload_bytes=-1)

@@ -1,20 +1,21 @@
-"""Losses and metrics by name: against NumPy and scikit-learn, in runs, and of one's own."""
+"""Losses and metrics by name and of one's own, and labels that are no classes."""
 
 import re
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from flax import nnx
 from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 
 import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, with_loss, with_metrics
-from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
-from fedjax_algos.runs import comparison
+from fedjax_algos.models import outputs as model_outputs
+from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
@@ -22,8 +23,6 @@ from fedjax_algos.runs.settings import Settings
 pytestmark = pytest.mark.usefixtures("x64")
 
 LINEAR = fa.models.linear((3,), 4)
-SMALL = Settings(model="linear", clients=12, cohort=4, rounds=1, local_steps=2)
-BOTH = "balanced_accuracy,top_k_accuracy:k=3"
 OWN = """
 import jax.numpy as jnp
 import optax
@@ -31,12 +30,6 @@ import fedjax_algos as fa
 
 def scaled(outputs, batch, *, scale: float = 2.0):
     return scale * optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
-
-def mean(outputs, batch):
-    return scaled(outputs, batch).mean()
-
-def pair(outputs, batch):
-    return scaled(outputs, batch), ()
 
 def one_argument(outputs):
     return outputs
@@ -49,9 +42,6 @@ def of_class(outputs, batch, *, label: int = 0):
     weight = jnp.asarray(batch["y"] == label, float)
     return {f"accuracy_of_{label}": fa.Mean(weight * (outputs.logits.argmax(-1) == label), weight)}
 
-def values(outputs, batch):
-    return jnp.ones(len(batch["y"]))
-
 def model_without_metrics(example_shape, num_classes):
     linear = fa.models.linear(example_shape, num_classes)
     return linear._replace(metrics=lambda outputs, batch: {})
@@ -63,6 +53,10 @@ def own_file(tmp_path):
     path = tmp_path / "own_outputs.py"
     path.write_text(OWN)
     return path
+
+
+def of(logits, labels):
+    return Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
 
 
 def by_hand(name, z, y, value):
@@ -85,17 +79,18 @@ OPTIONS = {"cross_entropy": 0.0, "cross_entropy:0.3": 0.3, "focal": 2.0, "focal:
 OPTIONS |= dict.fromkeys(("brier", "squared_error", "hinge"))
 
 
-@pytest.mark.parametrize(("spec", "value"), OPTIONS.items())
-def test_values_are_those_of_numpy(spec, value):
+def test_losses_are_those_of_numpy():
     rng = np.random.default_rng(0)
     logits, labels = 2 * rng.normal(size=(7, 4)), rng.integers(0, 4, 7)
-    problem = with_loss(LINEAR, spec)
-    found = problem.loss(Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)})
-    name = spec.partition(":")[0]
-    expected = [by_hand(name, z, y, value) for z, y in zip(logits, labels, strict=True)]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert problem.metrics is accuracy
-    assert problem._replace(loss=None) == LINEAR._replace(loss=None)
+    problems = {spec: with_loss(LINEAR, spec) for spec in OPTIONS}
+    found = jax.jit(lambda *given: {k: each.loss(*given) for k, each in problems.items()})
+    for spec, values in found(*of(logits, labels)).items():
+        problem, name = problems[spec], spec.partition(":")[0]
+        each = zip(logits, labels, strict=True)
+        expected = [by_hand(name, z, y, OPTIONS[spec]) for z, y in each]
+        np.testing.assert_allclose(values, expected, rtol=1e-12)
+        assert problem.metrics is accuracy
+        assert problem._replace(loss=None) == LINEAR._replace(loss=None)
 
 
 def test_gradients_are_finite_where_the_label_is_certain():
@@ -120,138 +115,174 @@ def test_equal_texts_give_one_object():
     assert with_loss(LINEAR, "cross_entropy") == LINEAR
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "cross_entrpy"}, "unknown loss 'cross_entrpy'; did you mean cross_entropy"),
-        ({"loss": "focal:gamma=-1"}, "focal: gamma=-1 is out of range; give a number of at least"),
-        ({"loss": "cross_entropy:label_smoothing=1"}, "label_smoothing=1 is out of range"),
-        ({"metrics": "balanced"}, "unknown metric 'balanced'; did you mean balanced_accuracy?"),
-        ({"metrics": "balanced_accuracy,top_k_accuracy:k=0"}, "top_k_accuracy: k=0 is out of ran"),
+def test_wrong_texts_are_refused():
+    for changes, message in (
+        ({"loss": "cross_entrpy"}, "'cross_entrpy'; did you mean cross_entropy"),
+        ({"loss": "focal:gamma=-1"}, "gamma=-1"),
+        ({"loss": "cross_entropy:label_smoothing=1"}, "label_smoothing=1"),
+        ({"metrics": "balanced"}, "'balanced'; did you mean balanced_accuracy?"),
+        ({"metrics": "balanced_accuracy,top_k_accuracy:k=0"}, "k=0"),
         ({"metrics": "top_k_accuracy:5,top_k_accuracy:k=5"}, "'top_k_accuracy:5' is given twice"),
-    ],
-)
-def test_wrong_texts_get_the_fix(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Settings(**changes).problem(Settings().load())
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Settings(**changes).problem(Settings().load())
 
 
-def test_losses_of_ones_own(own_file):
-    logits, labels = jnp.asarray([[0.1, 0.2, 0.3, 0.4]]), {"y": jnp.array([2])}
-    own = with_loss(LINEAR, f"{own_file}:scaled:scale=3")
-    expected = 3 * cross_entropy(Outputs(logits), labels)
-    np.testing.assert_allclose(own.loss(Outputs(logits), labels), expected)
-    with pytest.raises(ValueError, match="is no loss"):
-        with_loss(LINEAR, f"{own_file}:one_argument")
-    with pytest.raises(ValueError, match="the model has a loss of its own; leave loss out"):
-        with_loss(own, "focal")
-    assert with_loss(own, f"{own_file}:scaled").loss is not own.loss
+@partial(jax.jit, static_argnames="ks")
+def measured(logits, labels, ks):
+    """The accuracies of each k, and the balanced one of each example and of all."""
+    given = Outputs(logits), {"y": labels}
+    top = [metrics["top_k_accuracy"](*given, k=k)[f"top_{k}_accuracy"] for k in ks]
+    mean = metrics["balanced_accuracy"](*given)["balanced_accuracy"]
+    return top, mean, jax.tree.map(lambda leaf: leaf.sum(0), mean).value()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mean", "loss has shape (), but must give one value for each example"),
-        ("pair", "returns a tuple; give a function (outputs, batch, *, ...) -> Array"),
-    ],
-)
-def test_wrong_losses_of_ones_own_get_the_fix(own_file, name, message):
-    settings = Settings(**vars(SMALL) | {"loss": f"{own_file}:{name}"})
-    with pytest.raises(ValueError, match=re.escape(message)):
-        comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
-
-
-def of(name, logits, labels, **options):
-    """All that a metric measures of these examples."""
-    return metrics[name](Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}, **options)
-
-
-@pytest.mark.all
-@settings(max_examples=10, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_values_are_those_of_scikit_learn(seed, k):
+def test_metrics_are_those_of_scikit_learn():
     """Logits without ties; classes of which some have no labels."""
-    rng = np.random.default_rng(seed)
-    logits, labels = rng.normal(size=(12, 5)), rng.choice(rng.permutation(5)[:3], 12)
-    found = of("top_k_accuracy", logits, labels, k=k)[f"top_{k}_accuracy"]
-    # scikit-learn refuses k = 5 of 5 classes with a warning, and gives 1
-    expected = 1.0 if k == 5 else top_k_accuracy_score(labels, logits, k=k, labels=range(5))
-    assert found.mean() == pytest.approx(expected)
-    mean = of("balanced_accuracy", logits, labels)["balanced_accuracy"]
-    balanced = jax.tree.map(lambda leaf: leaf.sum(0), mean).value()
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # predictions of no label
-        expected = balanced_accuracy_score(labels, logits.argmax(1))
+    for seed in range(6):
+        rng, ks = np.random.default_rng(seed), (1, 3, 5)
+        logits, labels = rng.normal(size=(12, 5)), rng.choice(rng.permutation(5)[:3], 12)
+        top, _, balanced = measured(logits, labels, ks)
+        for k, found in zip(ks, top, strict=True):
+            # scikit-learn refuses k = 5 of 5 classes with a warning, and gives 1
+            expected = 1 if k == 5 else top_k_accuracy_score(labels, logits, k=k, labels=range(5))
+            assert found.mean() == pytest.approx(expected)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of no label
+            expected = balanced_accuracy_score(labels, logits.argmax(1))
+        assert balanced == pytest.approx(expected)
+
+
+def test_equal_logits_and_several_labels():
+    """The first classes are the largest; shares of an example's labels; classes of all labels."""
+    logits, labels = np.array([[1, 3, 3, 3.0]] * 4), np.arange(4)
+    found = np.array(measured(logits, labels, (1, 2, 3))[0])
+    np.testing.assert_array_equal(found, [[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]])
+    np.testing.assert_array_equal(accuracy(*of(logits, labels))["accuracy"], found[0])
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(3, 2, 4, 5)), rng.integers(0, 5, (3, 2, 4))
+    right = (np.argsort(logits)[..., -2:] == labels[..., None]).any(-1)
+    (found,), mean, balanced = measured(logits, labels, (2,))
+    np.testing.assert_allclose(found, right.mean((1, 2)))
+    assert mean.total.shape == mean.weight.shape == (3, 5)
+    expected = balanced_accuracy_score(labels.ravel(), logits.argmax(-1).ravel())
     assert balanced == pytest.approx(expected)
 
 
-def test_of_equal_logits_the_first_classes_are_the_largest():
-    """So that the largest one is that of `accuracy`."""
-    logits, labels = np.array([[1, 3, 3, 3.0]] * 4), np.arange(4)
-    for k, expected in ((1, [0, 1, 0, 0]), (2, [0, 1, 1, 0]), (3, [0, 1, 1, 1])):
-        assert of("top_k_accuracy", logits, labels, k=k)[f"top_{k}_accuracy"].tolist() == expected
-    assert of("accuracy", logits, labels)["accuracy"].tolist() == [0, 1, 0, 0]
-
-
-def test_several_labels_of_an_example():
-    """The shares of an example's labels; the classes of all labels together."""
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(3, 2, 4, 5)), rng.integers(0, 5, (3, 2, 4))
-    found = of("top_k_accuracy", logits, labels, k=2)["top_2_accuracy"]
-    right = (np.argsort(logits)[..., -2:] == labels[..., None]).any(-1)
-    np.testing.assert_allclose(found, right.mean((1, 2)))
-    mean = of("balanced_accuracy", logits, labels)["balanced_accuracy"]
-    assert mean.total.shape == mean.weight.shape == (3, 5)
-    expected = balanced_accuracy_score(labels.ravel(), logits.argmax(-1).ravel())
-    assert jax.tree.map(lambda leaf: leaf.sum(0), mean).value() == pytest.approx(expected)
-
-
-def rows_of(**changes):
-    settings = Settings(**vars(SMALL) | changes)
-    return comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
-
-
-@pytest.mark.all
-def test_columns_of_a_comparison():
-    """Two more than without; the others are equal bit for bit."""
-    for row, before in zip(rows_of(metrics=BOTH), rows_of(), strict=True):
-        added = {name: each for name, each in row.items() if name not in before}
-        assert sorted(added) == ["test_balanced_accuracy", "test_top_3_accuracy"]
-        assert row == before | added | {"wall_seconds": row["wall_seconds"]}
-        assert 0 < added["test_balanced_accuracy"] != row["test_accuracy"]
-        assert row["test_accuracy"] < added["test_top_3_accuracy"] <= 1
-
-
-def test_metrics_of_ones_own(own_file):
-    problem = with_metrics(
-        LINEAR, f"{own_file}:margin:scale=3,{own_file}:of_class,{own_file}:of_class:label=2"
-    )
-    outputs = Outputs(jnp.asarray([[0.0, 4.0, 1.0, 2.0], [1.0, 0.0, 0.0, 0.0]]))
-    found = problem.metrics(outputs, {"y": jnp.array([2, 0])})
+def test_losses_and_metrics_of_ones_own(own_file):
+    given = of([[0.1, 0.2, 0.3, 0.4]], [2])
+    own = with_loss(LINEAR, f"{own_file}:scaled:scale=3")
+    np.testing.assert_allclose(own.loss(*given), 3 * cross_entropy(*given))
+    assert with_loss(own, f"{own_file}:scaled").loss is not own.loss
+    texts = "margin:scale=3", "of_class", "of_class:label=2"
+    problem = with_metrics(LINEAR, ",".join(f"{own_file}:{text}" for text in texts))
+    found = problem.metrics(*of([[0.0, 4.0, 1.0, 2.0], [1.0, 0.0, 0.0, 0.0]], [2, 0]))
     assert list(found) == ["accuracy", "margin", "accuracy_of_0", "accuracy_of_2"]
     assert found["margin"].tolist() == [6, 3]
     assert found["accuracy_of_2"].weight.tolist() == [1, 0]
     assert found["accuracy_of_0"].total.tolist() == [0, 1]
 
 
-def test_methods_are_compared_by_the_accuracy(own_file):
-    """A model that does not measure it is refused before the training, and can be given it."""
-    settings = Settings(**vars(SMALL) | {"model": f"{own_file}:model_without_metrics"})
-    message = "the model measures loss, but no accuracy, by which methods are compared; give metri"
-    with pytest.raises(ValueError, match=message):
-        prepare(settings, methods_of(("fedavg",), settings))
-    given = Settings(**vars(settings) | {"metrics": "accuracy,top_k_accuracy:11"})
-    with pytest.raises(ValueError, match="k=11 is out of range: the model has 10 classes"):
-        prepare(given, methods_of(("fedavg",), given))
-
-
-def test_wrong_metrics_get_the_fix(own_file):
+def test_wrong_losses_and_metrics_of_ones_own(own_file):
     examples = {"x": np.zeros((2, 3)), "y": np.zeros(2, int)}
 
-    def evaluate(text):
-        problem = with_metrics(LINEAR, text)
+    def evaluate(problem):
         fa.make_evaluate(problem)(problem.init(jax.random.key(0)), examples)
 
-    with pytest.raises(ValueError, match="'accuracy' is measured twice; leave out one of the"):
-        evaluate("accuracy")
-    with pytest.raises(ValueError, match=r"returns a .*; give a function \(outputs, batch, \*, "):
-        evaluate(f"{own_file}:values")
+    for call, message in (
+        (lambda: with_loss(LINEAR, f"{own_file}:one_argument"), "is no loss"),
+        (lambda: with_loss(with_loss(LINEAR, f"{own_file}:scaled"), "focal"), "a loss of its own"),
+        (lambda: evaluate(with_metrics(LINEAR, "accuracy")), "'accuracy' is measured twice"),
+        (
+            lambda: evaluate(with_metrics(LINEAR, f"{own_file}:scaled")),
+            "function (outputs, batch, ",
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call()
+
+
+def test_methods_are_compared_by_the_accuracy(own_file):
+    """A model that does not measure it is refused before the training, and can be given it."""
+    small = {"clients": 12, "cohort": 4, "rounds": 1, "local_steps": 2}
+    small["model"] = f"{own_file}:model_without_metrics"
+    for given, message in (
+        ({}, "the model measures loss, but no accuracy"),
+        ({"metrics": "accuracy,top_k_accuracy:11"}, "k=11"),
+    ):
+        settings = Settings(**small | given)
+        with pytest.raises(ValueError, match=message):
+            prepare(settings, methods_of(("fedavg",), settings))
+
+
+# labels that are no classes
+
+X, THREE = np.ones((4, 3), np.float32), fa.models.linear((3,), 3)
+
+
+def entropy(outputs, batch):
+    return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+
+
+def indexed(outputs, batch):
+    return -jax.nn.log_softmax(outputs.logits)[jnp.arange(len(batch["y"])), batch["y"]]
+
+
+def of_known_labels(outputs, batch):
+    known = batch["y"] >= 0
+    return jnp.where(known, entropy(outputs, {"y": jnp.where(known, batch["y"], 0)}), 0)
+
+
+def check(loss, y, **others):
+    check_labels(THREE._replace(loss=loss), "examples", {"x": X, "y": np.array(y), **others})
+
+
+def test_a_label_that_is_taken_for_another_one_is_refused():
+    for loss, y, message in (
+        (entropy, [0, 1, 2, 3], r"label 3 in \['y'\], .* 3 classes, .* loss of this label is nan"),
+        (entropy, [0, -1, 2, 2], "label -1 in .*, and the loss takes it for class 2"),
+        (indexed, [0, 1, 2, 255], "label 255 in .*, and the loss takes it for class 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(loss, np.array(y, np.int16))
+
+
+def test_labels_that_have_a_meaning_of_their_own_are_left_alone():
+    check(entropy, [0, 1, 2, 2])
+    check(of_known_labels, [0, -1, -100, 2])  # -1 marks examples that have no label
+    check(lambda outputs, batch: (outputs.logits.sum(-1) - batch["y"]) ** 2, [0, 7, -3, 100])
+    other = lambda outputs, batch: entropy(outputs, {"y": batch["group"]})  # noqa: E731
+    check(other, [0, 1, 2, 99], group=np.array([0, 1, 2, 2]))  # y is not read
+    check(entropy, [0.0, 1.0, 5.0, 2.0])  # a run explains real labels
+    check(lambda outputs, batch: batch["z"], [0, 1, 2, 3])  # and a name that there is not
+
+
+@pytest.mark.all
+def test_the_labels_of_each_entry_of_a_sequence():
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"w": jnp.ones((3, 3))}),
+        apply=lambda model, batch, key, training: (model.params["w"][batch["x"]], ()),
+        loss=lambda logits, batch: entropy(Outputs(logits), batch).mean(-1),
+    )
+    x = np.array([[0, 1, 2, 0], [2, 2, 1, 9]])  # nothing but the labels are classes
+    check_labels(problem, "examples", {"x": x, "y": x % 3})
+    with pytest.raises(ValueError, match=r"label 9 in \['y'\], .* the loss of this label is nan"):
+        check_labels(problem, "examples", {"x": x % 3, "y": x})
+
+
+def test_a_module_whose_classes_are_known_when_it_is_traced():
+    problem = fa.models.nnx_classifier(lambda rngs: nnx.Linear(3, 3, rngs=rngs))
+    for loss in (problem.loss, entropy):
+        own = problem._replace(loss=loss)
+        with pytest.raises(ValueError, match="examples have label 3"):
+            check_labels(own, "examples", {"x": X, "y": np.array([0, 1, 2, 3])})
+
+
+def test_the_same_arrays_are_read_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(model_outputs, "check_labels", lambda *arguments: calls.append(arguments))
+    read = model_outputs.LabelCheck(THREE, "examples")
+    first, second = ({"x": jnp.asarray(X), "y": jnp.array([0, 1, 2, y])} for y in (1, 2))
+    host = {"x": X, "y": np.array([0, 1, 2, 2])}  # which may be changed in place
+    for examples, number in ((first, 1), (first, 1), (second, 2), (host, 3), (host, 4)):
+        read(examples)
+        assert len(calls) == number

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_kinds import in_all, nightly
 from scipy import stats
 
 import fedjax_algos as fa
@@ -34,35 +36,25 @@ PARTS = {
 }
 
 
-def images(count, size=(5, 6), dtype=np.uint8):
+def images(count, size=(5, 6)):
     """Images with distinct pixels other than 0, so that a crop determines its offset."""
-    rng = np.random.default_rng(7)
-    pixels = np.prod(size)
-    one = rng.permutation(np.arange(1, 1 + pixels)).reshape(*size, 1)
-    return np.broadcast_to(one, (count, *size, 3)).astype(dtype).copy()
+    pixels = np.random.default_rng(7).permutation(np.arange(1, 1 + math.prod(size)))
+    return np.broadcast_to(pixels.reshape(*size, 1), (count, *size, 3)).astype(np.uint8)
 
 
 def crops(image, padding=4):
-    """Every crop of the padded image by its offsets, by loops over pixels."""
-    height, width, channels = image.shape
-    every = {}
-    for top, left in itertools.product(range(2 * padding + 1), repeat=2):
-        crop = np.zeros((height, width, channels), image.dtype)
-        for i, j in itertools.product(range(height), range(width)):
-            row, column = i + top - padding, j + left - padding
-            if 0 <= row < height and 0 <= column < width:
-                crop[i, j] = image[row, column]
-        every[crop.tobytes()] = (top, left)
+    """The offsets of every crop of the padded image, by its content."""
+    height, width = image.shape[:2]
+    padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    every = {
+        padded[top : top + height, left : left + width].tobytes(): (top, left)
+        for top, left in itertools.product(range(2 * padding + 1), repeat=2)
+    }
     assert len(every) == (2 * padding + 1) ** 2
     return every
 
 
-def uniform(observed):
-    """Whether counts look like equal frequencies, at a level of 1e-4."""
-    return stats.chisquare(observed).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("per_batch", [False, True])
+@pytest.mark.parametrize("per_batch", [False, *in_all(True)])
 def test_offsets_and_flips_are_uniform_and_independent(per_batch):
     """The same row in successive steps, as for a client; parts of a chain have different keys."""
     batch = images(1, (3, 4))
@@ -70,37 +62,43 @@ def test_offsets_and_flips_are_uniform_and_independent(per_batch):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(4000))
     places = crops(batch[0], 1)
     table = np.zeros((2, 9), int)
-    for image in np.asarray(jax.vmap(lambda key: both(batch, key, True)[0])(keys)):
+    for image in np.asarray(jax.jit(jax.vmap(lambda key: both(batch, key, True)[0]))(keys)):
         mirrored = image.tobytes() not in places
         plain = np.ascontiguousarray(image[:, ::-1]) if mirrored else image
         top, left = places[plain.tobytes()]
         table[int(mirrored), 3 * top + left] += 1
-    assert uniform(table.ravel())
-
-
-@pytest.mark.parametrize("kind", [random_crop, random_flip])
-def test_per_batch_uses_one_decision(kind):
-    batch = images(16)
-    decisions = set()
-    for seed in range(6):
-        seen = np.asarray(kind(per_batch=True)(batch, jax.random.key(seed), True))
-        assert (seen == seen[0]).all()
-        decisions.add(seen[0].tobytes())
-    assert len(decisions) > 1
-    each = np.asarray(kind()(batch, jax.random.key(0), True))
-    assert not (each == each[0]).all()
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_evaluation_only_normalises(name):
-    batch = images(6)
-    seen = PARTS[name](batch, jax.random.key(0), False)
-    expected = normalise(CIFAR10_MEAN, CIFAR10_STD)(batch, None, True) if name == "all" else batch
-    np.testing.assert_array_equal(seen, expected)
+    assert stats.chisquare(table.ravel()).pvalue > 1e-4
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("name", PARTS)
+def test_per_batch_uses_one_decision():
+    batch = images(16)
+    keys = jax.random.split(KEY, 6)
+    for kind in (random_crop, random_flip):
+        parts = kind(per_batch=True), kind()
+        mapped = jax.jit(jax.vmap(lambda key, parts=parts: [f(batch, key, True) for f in parts]))
+        joint, each = map(np.asarray, mapped(keys))
+        assert (joint == joint[:, :1]).all()
+        assert len({seen[0].tobytes() for seen in joint}) > 1
+        assert not (each == each[:, :1]).all((1, 2, 3, 4)).any()
+
+
+def test_evaluation_normalises_and_cuts_the_middle_out_and_parts_without_effect():
+    batch = images(6)
+    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)(batch, None, True)
+    for part, training, expected in (
+        (PARTS["batches"], False, batch),
+        (PARTS["all"], False, normal),
+        (chain(), True, batch),
+        (random_crop(0), True, batch),
+    ):
+        np.testing.assert_array_equal(part(batch, KEY, training), expected)
+    whole = np.arange(2 * 8 * 7).reshape(2, 8, 7, 1)
+    np.testing.assert_array_equal(random_resized_crop(4)(whole, KEY, False), whole[:, 2:6, 1:5])
+    assert random_resized_crop()(whole, KEY, False).shape == whole.shape
+
+
+@pytest.mark.parametrize("name", [*in_all("all"), *nightly("batches")])
 def test_an_image_depends_on_key_and_row_only(name):
     """Not on vmap, jit, the number of rows, or the other images."""
     augment, batch = PARTS[name], images(8)
@@ -109,7 +107,8 @@ def test_an_image_depends_on_key_and_row_only(name):
     alone = [np.asarray(compiled(batch, key)) for key in keys]
     assert (alone[0] != alone[1]).any()
     # compilation may change the rounding of a division by 255
-    close = np.testing.assert_array_equal if name != "all" else _close
+    tolerance = 0 if name == "batches" else 1e-5
+    close = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
     close(augment(batch, keys[0], True), alone[0])
     close(compiled(batch[:3], keys[0]), alone[0][:3])
     others = np.concatenate([batch[:4], batch[4:] // 2])
@@ -117,20 +116,16 @@ def test_an_image_depends_on_key_and_row_only(name):
     close(jax.jit(jax.vmap(lambda key: augment(batch, key, True)))(keys), np.stack(alone))
 
 
-def _close(actual, desired):
-    np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, jnp.bfloat16])
-def test_normalise(dtype):
+def test_normalise():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3))
-    floats = jnp.issubdtype(dtype, jnp.floating)
-    given = jnp.asarray(pixels / 255 if floats else pixels, dtype)
-    seen = normalise(CIFAR10_MEAN, CIFAR10_STD)(given, None, False)
-    assert seen.dtype == (dtype if floats else np.float32)
     expected = (pixels / 255 - np.asarray(CIFAR10_MEAN)) / np.asarray(CIFAR10_STD)
-    tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-6
-    np.testing.assert_allclose(np.asarray(seen, float), expected, atol=tolerance)
+    for dtype in (np.uint8, np.int32, np.float32, jnp.bfloat16):
+        floats = jnp.issubdtype(dtype, jnp.floating)
+        given = jnp.asarray(pixels / 255 if floats else pixels, dtype)
+        seen = normalise(CIFAR10_MEAN, CIFAR10_STD)(given, None, False)
+        assert seen.dtype == (dtype if floats else np.float32)
+        tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-6
+        np.testing.assert_allclose(np.asarray(seen, float), expected, atol=tolerance)
 
 
 def test_imagenet_normalises_and_flips():
@@ -140,7 +135,7 @@ def test_imagenet_normalises_and_flips():
     for name, flips in (("imagenet_normalised", False), ("imagenet_flipped", True)):
         for training in (False, True):
             apply = augmented(PLAIN, name).apply
-            out = np.array(apply(None, {"x": jnp.asarray(images)}, jax.random.key(0), training)[0])
+            out = np.array(apply(None, {"x": jnp.asarray(images)}, KEY, training)[0])
             mirrored = out[:, 0, 0, 0] > -2.1
             assert mirrored.any() == (flips and training)
             assert not mirrored.all()
@@ -149,46 +144,51 @@ def test_imagenet_normalises_and_flips():
             np.testing.assert_allclose(out[:, :, 0], expected, atol=1e-4)
 
 
-def test_chains_and_crops_without_effect():
-    batch = images(3)
-    np.testing.assert_array_equal(chain()(batch, jax.random.key(0), True), batch)
-    np.testing.assert_array_equal(random_crop(0)(batch, jax.random.key(0), True), batch)
+@pytest.mark.all
+def test_imagenet_cuts_boxes_out_before_that_in_training_alone():
+    images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
+    problem, normal = augmented(PLAIN, "imagenet_cropped"), normalise(IMAGENET_MEAN, IMAGENET_STD)
+    whole = chain(random_resized_crop(), random_flip(), normal)
+    evaluated, _ = problem.apply(None, {"x": images}, KEY, False)
+    np.testing.assert_array_equal(evaluated, normal(images, KEY, False))
+
+    @jax.jit
+    def both(images):
+        trained, _ = problem.apply(None, {"x": images}, KEY, True)
+        return trained, whole(images, jax.random.split(KEY)[0], True)
+
+    np.testing.assert_array_equal(*both(images))
 
 
-ONE = images(1)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: normalise(CIFAR10_MEAN, (1.0,)), r"std=\(1\.0,\) do not fit; give one mean"),
-        (lambda: normalise((0.0,), (0.0,)), r"std=\(0\.0,\) do not fit; give one mean"),
-        (lambda: normalise((0.5,), (0.5,))(ONE, KEY, False), "images have 3 channels, but mean="),
-        (lambda: random_crop(-1), "padding=-1 is out of range; give at least 0"),
-        (lambda: random_crop()(ONE[0], KEY, True), r"shape \(5, 6, 3\); give \[batch, height"),
-        (lambda: random_flip()(ONE[0], KEY, True), r"shape \(5, 6, 3\); give \[batch, height"),
-        (lambda: random_resized_crop(0), "size=0 is out of range; give"),
-        (lambda: random_resized_crop(area=(0.0, 1.0)), r"area=.* is out of range; give"),
-        (lambda: random_resized_crop(aspect=(2.0, 1.0)), r"aspect=.* is out of range; give"),
-        (lambda: random_resized_crop(8)(ONE, KEY, False), r"images of \(5, 6\) are smaller than"),
-    ],
-)
-def test_invalid_arguments_are_rejected(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_invalid_arguments_are_rejected():
+    one = images(1)
+    for make, message in (
+        (lambda: normalise(CIFAR10_MEAN, (1.0,)), r"std=\(1\.0,\)"),
+        (lambda: normalise((0.0,), (0.0,)), r"std=\(0\.0,\)"),
+        (lambda: normalise((0.5,), (0.5,))(one, KEY, False), "images have 3 channels"),
+        (lambda: random_crop(-1), "padding=-1"),
+        (lambda: random_crop()(one[0], KEY, True), r"shape \(5, 6, 3\)"),
+        (lambda: random_flip()(one[0], KEY, True), r"shape \(5, 6, 3\)"),
+        (lambda: random_resized_crop(0), "size=0"),
+        (lambda: random_resized_crop(area=(0.0, 1.0)), r"area=\(0.0, 1.0\)"),
+        (lambda: random_resized_crop(aspect=(2.0, 1.0)), r"aspect=\(2.0, 1.0\)"),
+        (lambda: random_resized_crop(8)(one, KEY, False), r"images of \(5, 6\) .* size=8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_preprocessed_changes_only_the_images():
     apply = lambda model, batch, key, training: ((batch["x"], batch["y"], key), ())  # noqa: E731
     problem = PLAIN._replace(apply=apply)
     batch = {"x": jnp.asarray(images(40)), "y": jnp.arange(40)}
-    wrapped = preprocessed(problem, random_crop(4))
-    (x, y, inner), _ = wrapped.apply(None, batch, KEY, True)
+    wrapped = jax.jit(preprocessed(problem, random_crop(4)).apply, static_argnums=3)
+    (x, y, inner), _ = wrapped(None, batch, KEY, True)
     places = crops(images(1)[0])
     assert len({places[np.asarray(image).tobytes()] for image in x}) > 10
     np.testing.assert_array_equal(y, batch["y"])
     assert inner != KEY
-    np.testing.assert_array_equal(wrapped.apply(None, batch, KEY, False)[0][0], batch["x"])
+    np.testing.assert_array_equal(wrapped(None, batch, KEY, False)[0][0], batch["x"])
     moved = preprocessed(problem, random_crop(4), field="y")
     with pytest.raises(ValueError, match=r"shape \(40,\)"):
         moved.apply(None, batch, KEY, True)
@@ -212,22 +212,20 @@ def resized(line, outputs):
     return np.array(result)
 
 
-@pytest.mark.parametrize(("start", "length"), [(0, 13), (2, 9), (3, 4), (7, 1), (9, 4)])
-def test_weights_are_those_of_a_loop(start, length):
+def test_weights_are_those_of_a_loop_and_of_pillow():
     """Larger, smaller and equal, at both borders and inside; pixels beside it do not count."""
     line = np.random.default_rng(0).normal(size=13)
-    weights = np.asarray(linear_weights(start, length, 13, 4))
-    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
-    np.testing.assert_allclose(weights @ line, resized(line[start : start + length], 4), atol=1e-6)
-
-
-@pytest.mark.all
-def test_values_that_pillow_gives():
-    """`Image.resize((3, 2), BILINEAR)` of Pillow 13, in floats."""
+    weigh = jax.jit(linear_weights, static_argnums=(2, 3))
+    for start, length in ((0, 13), (2, 9), (3, 4), (7, 1), (9, 4)):
+        weights = np.asarray(weigh(start, length, 13, 4))
+        expected = resized(line[start : start + length], 4)
+        np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
+        np.testing.assert_allclose(weights @ line, expected, atol=1e-6)
+    # `Image.resize((3, 2), BILINEAR)` of Pillow 13, in floats
     image = np.arange(20.0).reshape(4, 5) ** 2
-    down, across = linear_weights(0, 4, 4, 2), linear_weights(0, 5, 5, 3)
+    down, across = np.asarray(weigh(0, 4, 4, 2)), np.asarray(weigh(0, 5, 5, 3))
     printed = [[28.489796, 43.730156, 63.510204], [153.08165, 193.0159, 237.48979]]
-    np.testing.assert_allclose(np.asarray(down @ image @ across.T), printed, rtol=1e-5)
+    np.testing.assert_allclose(down @ image @ across.T, printed, rtol=1e-5)
 
 
 def boxes(height, width, area=AREA, aspect=ASPECT):
@@ -270,13 +268,10 @@ def test_places_are_uniform_and_inside():
     assert abs(stats.spearmanr(top, left).statistic) < 0.1
 
 
-@pytest.mark.parametrize(
-    ("size", "aspect", "box"),
-    [((4, 40), ASPECT, (0, 17, 4, 5)), ((6, 6), (1.2, 4 / 3), (0, 0, 5, 6))],
-)
-def test_the_box_if_none_fits(size, aspect, box):
-    drawn = np.unique(boxes(*size, (1.0, 1.0), aspect), axis=1)
-    assert drawn.ravel().tolist() == list(box)
+@pytest.mark.all
+def test_the_box_if_none_fits():
+    for size, aspect, box in ((4, 40), ASPECT, [0, 17, 4, 5]), ((6, 6), (1.2, 4 / 3), [0, 0, 5, 6]):
+        assert np.unique(boxes(*size, (1.0, 1.0), aspect), axis=1).ravel().tolist() == box
 
 
 @pytest.mark.all
@@ -297,26 +292,3 @@ def test_images_are_cut_and_resized():
     for kind in (np.uint8, np.float32):
         whole = jax.eval_shape(lambda x: random_resized_crop()(x, key, True), images.astype(kind))
         assert (whole.shape, whole.dtype) == (images.shape, kind)
-
-
-def test_evaluation_cuts_the_middle_out():
-    images = np.arange(2 * 8 * 7).reshape(2, 8, 7, 1)
-    np.testing.assert_array_equal(random_resized_crop(4)(images, KEY, False), images[:, 2:6, 1:5])
-    assert random_resized_crop()(images, KEY, False).shape == images.shape
-
-
-@pytest.mark.all
-def test_the_augmentation_of_a_model():
-    """Boxes, flips and ImageNet's normalisation in training, the last alone in evaluation."""
-    images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
-    problem, normal = augmented(PLAIN, "imagenet_cropped"), normalise(IMAGENET_MEAN, IMAGENET_STD)
-    evaluated, _ = problem.apply(None, {"x": images}, KEY, False)
-    np.testing.assert_array_equal(evaluated, normal(images, KEY, False))
-    whole = chain(random_resized_crop(), random_flip(), normal)
-
-    @jax.jit
-    def both(images):
-        trained, _ = problem.apply(None, {"x": images}, KEY, True)
-        return trained, whole(images, jax.random.split(KEY)[0], True)
-
-    np.testing.assert_array_equal(*both(images))

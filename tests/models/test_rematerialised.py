@@ -1,7 +1,5 @@
 """Gradients that are computed in parts: a part of the model twice, or of a batch after another."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,12 +7,10 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from helpers import dispatches_of, small_network
-from model_kinds import KINDS, model_of_kind
+from helpers import small_network
+from model_kinds import KINDS, PHOTO, in_all, model_of_kind, nightly
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.costs import count_flops
 from fedjax_algos.core.local_training import batch_gradient
 from fedjax_algos.models import classifier, models, nnx_classifier, rematerialise
 from fedjax_algos.models.large.residual import ResidualNetwork
@@ -46,8 +42,6 @@ def temporary_bytes(problem, batch, **options):
 
 
 class Nnx(nnx.Module):
-    """Dropout and a BatchNorm in NNX."""
-
     def __init__(self, rngs):
         self.first, self.last = nnx.Linear(6, 5, rngs=rngs), nnx.Linear(5, 10, rngs=rngs)
         self.norm, self.dropout = nnx.BatchNorm(5, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
@@ -56,9 +50,12 @@ class Nnx(nnx.Module):
         return self.last(self.dropout(jnp.tanh(self.norm(self.first(x)))))
 
 
+OTHERS = [kind for kind in KINDS if kind[0] != "blocks"]
+OTHERS = [*in_all(("blocks", *PHOTO)), *nightly(*OTHERS)]
+
+
 @X64
-@pytest.mark.all
-@pytest.mark.parametrize(("name", "shape", "dtype"), [*KINDS, ("nnx", (6,), np.float64)])
+@pytest.mark.parametrize(("name", "shape", "dtype"), [("nnx", (6,), np.float64), *OTHERS])
 def test_every_kind_of_model_has_the_same_gradients(name, shape, dtype):
     """Statistics and losses, too, with a mask and dropout; the random numbers are the same."""
     problem = nnx_classifier(Nnx) if name == "nnx" else model_of_kind(name, shape)
@@ -68,68 +65,53 @@ def test_every_kind_of_model_has_the_same_gradients(name, shape, dtype):
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected[0])) > 1e-3
 
 
-DEEP = {
-    "transformer": models.make("vit:patch_size=4,width=32,depth=4,heads=2", (16, 16, 3), 10),
-    "residual": classifier(
-        ResidualNetwork((4, 8), (2, 2), 10, "A", "group", 2, "auto"), (16, 16, 3)
-    ),
-}
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("problem", DEEP.values(), ids=DEEP)
-def test_the_program_needs_less_memory(problem, optimised):
-    batch = batch_of("", (16, 16, 3), rows=32)
-    before, after = (temporary_bytes(each, batch) for each in (problem, rematerialise(problem)))
-    assert after < 0.55 * before
+@pytest.mark.nightly
+def test_programs_need_less_memory(optimised):
+    shape = (16, 16, 3)
+    for problem in (
+        models.make("vit:patch_size=4,width=32,depth=4,heads=2", shape, 10),
+        classifier(ResidualNetwork((4, 8), (2, 2), 10, "A", "group", 2, "auto"), shape),
+    ):
+        batch = batch_of("", shape, rows=32)
+        before, after = (temporary_bytes(each, batch) for each in (problem, rematerialise(problem)))
+        assert after < 0.55 * before
+    problem, batch = models.make("cnn_fedgbo", shape, 10), batch_of("", shape, rows=64)
+    assert temporary_bytes(problem, batch, pieces=8) < 0.4 * temporary_bytes(problem, batch)
 
 
 @X64
-def test_rounds_that_are_mapped_differentiated_and_counted(optimised):
-    """Reverse mode goes through whole rounds; a forward pass more is counted."""
-    toy, ends, flops = small_network(), [], []
-    sets = [(0, 2), (3, 1)]
-    for problem in (toy.problem, rematerialise(toy.problem)):
-        local = fa.differentiable(fa.Local(3, 0.1, steps=2), toy.data.counts())
-        algorithm = algorithms["scaffold"](problem, local)
-        dispatches = dispatches_of(toy.data, local, sets)
-        round_fn, population = fa.pure_round(algorithm, "vmapped"), fa.Population(4, 2, 17)
+@pytest.mark.all
+def test_gradients_are_mapped_and_differentiated():
+    """Reverse mode goes through local steps."""
+    toy, first = small_network(), slice(0, 3)
+    params = toy.problem.init(jax.random.key(0)).params
+    batches = [{name: rows[first] for name, rows in toy.clients[n].items()} for n in (0, 3)]
 
-        def end(scale, round_fn=round_fn, population=population, dispatches=dispatches):
-            rates = scale * dispatches.learning_rate
-            step = functools.partial(lambda f, state, of: f(state, toy.data, of), round_fn)
-            start = round_fn.init(0, population)
-            state, _ = jax.lax.scan(step, start, dispatches._replace(learning_rate=rates))
-            return optax.tree.norm(state.server.params)
+    def second(problem):
+        def norm(params, batch):
+            given = fa.Model(params), batch, jnp.ones(3, bool), jax.random.key(1)
+            return optax.tree.norm(batch_gradient(problem)(*given)[0])
 
-        ends.append(jax.jit(jax.value_and_grad(end))(1.0))
-        start = jax.eval_shape(lambda f=round_fn, p=population: f.init(0, p))
-        flops.append(count_flops(algorithm, start, toy.data).of(dispatches).sum())
-    chex.assert_trees_all_close(*ends, rtol=1e-10)
-    assert flops[0] < flops[1] < 1.5 * flops[0]
+        mapped = jax.vmap(jax.value_and_grad(norm), (None, 0))
+        return jax.jit(mapped)(params, jax.tree.map(lambda *rows: np.stack(rows), *batches))
+
+    expected, found = map(second, (toy.problem, rematerialise(toy.problem)))
+    chex.assert_trees_all_close(found, expected, rtol=1e-10)
 
 
 @X64
 def test_forward_mode_is_refused():
-    problem = rematerialise(small_network().problem)
-    batch = {"x": jnp.ones((2, 3)), "y": jnp.ones(2)}
-    params, key = problem.init(jax.random.key(0)).params, jax.random.key(0)
+    problem, key = rematerialise(small_network().problem), jax.random.key(0)
+    batch, params = {"x": jnp.ones((2, 3)), "y": jnp.ones(2)}, problem.init(key).params
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda y: problem.apply(fa.Model(y), batch, key, True)[0], (params,), (params,))
 
 
 @X64
-@pytest.mark.parametrize("pieces", [2, 4])
+@pytest.mark.parametrize("pieces", [4, *in_all(2)])
 def test_accumulated_gradients_are_those_of_the_batch(pieces):
     """The last row is masked, so one piece counts less, and with four pieces one is empty."""
-    problem, batch = models.make("cnn_fedgbo", (16, 16, 3), 10), batch_of("", (16, 16, 3))
+    problem, batch = models.make("mlp:hidden=5", (6,), 10), batch_of("", (6,))
     expected = gradient_of(problem, batch)
     found = gradient_of(problem, batch, pieces=pieces)
     chex.assert_trees_all_close(found, expected, rtol=1e-10, atol=1e-15)
-
-
-@pytest.mark.all
-def test_accumulation_needs_less_memory(optimised):
-    shape = (16, 16, 3)
-    problem, batch = models.make("cnn_fedgbo", shape, 10), batch_of("", shape, rows=64)
-    assert temporary_bytes(problem, batch, pieces=8) < 0.4 * temporary_bytes(problem, batch)

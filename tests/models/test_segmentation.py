@@ -1,4 +1,4 @@
-"""Losses and metrics of masks: against NumPy, known overlaps, and in local training."""
+"""Losses and metrics of masks: against NumPy, known overlaps; the U-Net."""
 
 import flax.linen as nn
 import jax
@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_algos.models import losses, metrics, segmenter, with_loss
+from fedjax_algos.models import losses, metrics, segmenter, unet_3d, with_loss
 from fedjax_algos.models.outputs import Outputs, check_labels
+from fedjax_algos.models.segmentation import UNet3D
 
 pytestmark = pytest.mark.usefixtures("x64")
+VOLUME = 2, 4, 6, 1
 
 
 def voxels(space, classes=3, batch=4, seed=0):
@@ -25,65 +27,57 @@ def softmax(logits):
     return powers / powers.sum(-1, keepdims=True)
 
 
-def of_numpy(name, logits, labels):
-    """One value for each example, by loops over examples, classes and counts."""
-    p, values = softmax(logits), []
-    for own, y in zip(p, labels, strict=True):
-        if name == "accuracy":
-            values.append((own.argmax(-1) == y).mean())
-            continue
-        scores = []
-        for k in range(own.shape[-1]):
-            g, q = (y == k).astype(float), own[..., k]
-            if name == "dice":
-                tp, fp, fn = (q * g).sum(), (q * (1 - g)).sum(), ((1 - q) * g).sum()
-                scores.append(1 - 2 * tp / (2 * tp + fp + fn + 1e-9))
-            elif name == "soft_dice_score":
-                scores.append((q * g).sum() / ((q + g).sum() / 2 + 1e-7))
-            elif k > 0:
-                mask = own.argmax(-1) == k
-                both, either = (mask & (g > 0)).sum(), mask.sum() + g.sum()
-                scores.append(2 * both / either if either else 1.0)
-        values.append(np.mean(scores))
-    return values
+NAMES = ["accuracy", "dice_score", "soft_dice_score", "dice"]
 
 
-@pytest.mark.all
+def of_numpy(logits, labels):
+    """The values of NAMES, one for each example, by loops over examples and classes."""
+    found = []
+    for p, y in zip(softmax(logits), labels, strict=True):
+        hard, soft, loss = [], [], []
+        for k in range(p.shape[-1]):
+            g, q, mask = (y == k).astype(float), p[..., k], p.argmax(-1) == k
+            either = mask.sum() + g.sum()
+            hard.append(2 * (mask & (g > 0)).sum() / either if either else 1.0)
+            soft.append((q * g).sum() / ((q + g).sum() / 2 + 1e-7))
+            tp, fp, fn = (q * g).sum(), (q * (1 - g)).sum(), ((1 - q) * g).sum()
+            loss.append(1 - 2 * tp / (2 * tp + fp + fn + 1e-9))
+        means = np.mean(hard[1:]), np.mean(soft), np.mean(loss)
+        found.append([(p.argmax(-1) == y).mean(), *means])
+    return np.transpose(found)
+
+
+@jax.jit
+def values(logits, labels):
+    given = Outputs(logits), {"y": labels}
+    return [losses[n](*given) if n in losses else metrics[n](*given)[n] for n in NAMES]
+
+
 @pytest.mark.parametrize("space", [(6,), (2, 3, 4)])
-@pytest.mark.parametrize("name", ["accuracy", "dice", "soft_dice_score", "dice_score"])
-def test_values_are_those_of_numpy(name, space):
-    logits, labels = voxels(space)
-    outputs, batch = Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
-    found = losses[name](outputs, batch) if name in losses else metrics[name](outputs, batch)[name]
-    np.testing.assert_allclose(found, of_numpy(name, logits, labels), rtol=1e-12)
+def test_values_are_those_of_numpy(space):
+    given = voxels(space)
+    np.testing.assert_allclose(values(*given), of_numpy(*given), rtol=1e-12)
 
 
-def masks(predicted, labels):
-    """Outputs that are certain of a mask, and a batch of one example."""
-    predicted, labels = np.array([predicted]), np.array([labels])
+OVERLAPS = [  # predicted, labels, hard and soft score
+    ([[1, 1], [0, 0]], [[1, 1], [0, 0]], 1.0, 1.0),
+    ([[1, 1], [0, 0]], [[0, 0], [1, 1]], 0.0, 0.0),
+    # foreground: 2 * 1 / (2 + 1); background: 2 * 2 / (2 + 3)
+    ([[1, 1], [0, 0]], [[1, 0], [0, 0]], 2 / 3, (2 / 3 + 4 / 5) / 2),
+    ([[0, 0], [0, 0]], [[0, 0], [0, 0]], 1.0, 1.0),  # nothing to find, nothing found
+    ([[0, 0], [0, 1]], [[0, 0], [0, 0]], 0.0, (0 + 6 / 7) / 2),
+]
+
+
+def test_known_overlaps():
+    """Of outputs that are certain of a mask."""
+    predicted, labels, hard, soft = map(np.array, zip(*OVERLAPS, strict=True))
     logits = np.where(np.eye(2)[predicted] > 0, 400.0, -400.0)
-    return Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
-
-
-@pytest.mark.parametrize(
-    ("predicted", "labels", "hard", "soft"),
-    [
-        ([[1, 1], [0, 0]], [[1, 1], [0, 0]], 1.0, 1.0),
-        ([[1, 1], [0, 0]], [[0, 0], [1, 1]], 0.0, 0.0),
-        # foreground: 2 * 1 / (2 + 1); background: 2 * 2 / (2 + 3)
-        ([[1, 1], [0, 0]], [[1, 0], [0, 0]], 2 / 3, (2 / 3 + 4 / 5) / 2),
-        ([[0, 0], [0, 0]], [[0, 0], [0, 0]], 1.0, 1.0),  # nothing to find, nothing found
-        ([[0, 0], [0, 1]], [[0, 0], [0, 0]], 0.0, (0 + 6 / 7) / 2),
-    ],
-)
-def test_known_overlaps(predicted, labels, hard, soft):
-    outputs, batch = masks(predicted, labels)
-    np.testing.assert_allclose(metrics["dice_score"](outputs, batch)["dice_score"], [hard])
-    found = metrics["soft_dice_score"](outputs, batch)["soft_dice_score"]
-    np.testing.assert_allclose(found, [soft], rtol=1e-6)
-    nothing = not np.any(predicted) and not np.any(labels)
-    expected = [0.5] if nothing else [1 - soft]  # FLamby's loss has no case for an absent class
-    np.testing.assert_allclose(losses["dice"](outputs, batch), expected, atol=1e-6)
+    _, own_hard, own_soft, loss = values(logits, labels)
+    np.testing.assert_allclose(own_hard, hard)
+    np.testing.assert_allclose(own_soft, soft, rtol=1e-6)
+    # FLamby's loss has no case for an absent class
+    np.testing.assert_allclose(loss, [0, 1, 1 - soft[2], 0.5, 1 - soft[4]], atol=1e-6)
 
 
 def test_the_loss_of_several_labels_is_the_mean_of_theirs():
@@ -102,13 +96,12 @@ def test_the_loss_of_several_labels_is_the_mean_of_theirs():
 
 
 def test_masks_need_a_spatial_axis_and_a_class_beside_the_background():
-    flat = Outputs(jnp.zeros((3, 2))), {"y": jnp.zeros(3, int)}
+    flat, single = (Outputs(jnp.zeros(shape)) for shape in ((3, 2), (3, 4, 1)))
     for function in (losses["dice"], metrics["soft_dice_score"], metrics["dice_score"]):
         with pytest.raises(ValueError, match=r"labels y have shape \(3,\) and the logits \(3, 2\)"):
-            function(*flat)
-    single = Outputs(jnp.zeros((3, 4, 1))), {"y": jnp.zeros((3, 4), int)}
-    with pytest.raises(ValueError, match=r"logits are of 1 class.*give logits of at least 2"):
-        metrics["dice_score"](*single)
+            function(flat, {"y": jnp.zeros(3, int)})
+    with pytest.raises(ValueError, match="logits are of 1 class"):
+        metrics["dice_score"](single, {"y": jnp.zeros((3, 4), int)})
 
 
 def test_the_labels_of_voxels_are_checked():
@@ -117,5 +110,28 @@ def test_the_labels_of_voxels_are_checked():
     examples = {"x": x, "y": (x[..., 0] > 0).astype(np.int32)}
     check_labels(problem, "the examples", examples)
     examples["y"][2, 1] = 2
-    with pytest.raises(ValueError, match="have label 2; give whole numbers from 0 to 1"):
+    with pytest.raises(ValueError, match="have label 2"):
         check_labels(with_loss(problem, "dice"), "the examples", examples)
+
+
+@pytest.mark.all
+def test_masked_rows_change_nothing_and_the_others_are_mixed():
+    problem = unet_3d(VOLUME, 3, levels=2, features=2, norm="batch", groups=2)
+    model = jax.jit(problem.init)(jax.random.key(0))
+    apply = jax.jit(
+        lambda x, mask: problem.apply(model, {"x": x, "mask": mask}, jax.random.key(0), True)
+    )
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, *VOLUME)), jnp.float32)
+    for last in (False, True):
+        mask = jnp.array([True, True, last])
+        (first, own), (second, same) = (apply(rows, mask) for rows in (x, x.at[2].set(5.0)))
+        mixed = float(jnp.abs(first.logits[:2] - second.logits[:2]).max())
+        assert mixed > 1e-3 if last else mixed == 0
+        if not last:
+            jax.tree.map(np.testing.assert_array_equal, own, same)
+
+
+def test_a_segmenter_takes_a_loss():
+    problem = segmenter(UNet3D(2, 1, 2, "group", 2, "auto"), (2, 2, 2), loss=losses["dice"])
+    assert problem.loss is losses["dice"]
+    assert with_loss(unet_3d(VOLUME, 3, levels=2, features=2), "dice").loss is losses["dice"]

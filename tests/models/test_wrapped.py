@@ -1,5 +1,7 @@
 """Problems of problems: frozen params, which are never sent, and computing in bfloat16."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from flax import linen as nn
 from flax import nnx
 from helpers import small_network
 from jax.extend.core import ClosedJaxpr, Jaxpr
-from model_kinds import KINDS, model_of_kind
+from model_kinds import KINDS, PHOTO, SHALLOW, TEXTS, in_all, model_of_kind, nightly
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -22,12 +24,13 @@ from fedjax_algos.participation import Cohorts
 X64 = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=3)
 POPULATION = fa.Population(4, 2, 17)
-NAMES = ["mime", "apfl"]  # with a prelude; with client state, models and gradients of their own
+KEY = model_key(0)
+equal = partial(jax.tree.map, np.testing.assert_array_equal)
 
 
-def with_constants(problem, seed):
+def with_constants(problem):
     """The problem with the hidden layer as constants of its functions."""
-    hidden = problem.init(model_key(seed)).params["hidden"]
+    hidden = problem.init(KEY).params["hidden"]
 
     def init(key):
         return fa.Model({"out": problem.init(key).params["out"]})
@@ -45,13 +48,24 @@ def toy():
 
 
 @X64
-@pytest.mark.all
-@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_as_if_they_were_constants(toy):
+    batch = {"x": toy.clients[0]["x"], "y": toy.clients[0]["y"]}
+    found = []
+    for problem in (freeze(toy.problem, "out"), with_constants(toy.problem)):
+        gradient = jax.jit(batch_gradient(problem))
+        found.append(gradient(problem.init(KEY), batch, np.arange(5) < 4, KEY))
+    equal(*found)
+    assert list(found[0][0]) == ["out"]
+
+
+# with a prelude; with client state and models
+@X64
+@pytest.mark.parametrize("name", [*in_all("mime"), *nightly("apfl")])
 def test_training_is_as_if_they_were_constants(name, toy):
     """Two rounds; the frozen params are in no broadcast, update, row or server state."""
     dispatches = Cohorts(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(2)
     one, ends = jax.tree.map(lambda leaf: leaf[0], dispatches), []
-    for problem in (freeze(toy.problem, "out"), with_constants(toy.problem, 0)):
+    for problem in (freeze(toy.problem, "out"), with_constants(toy.problem)):
         engine = fa.make_engine(algorithms[name](problem, LOCAL))
         state = engine.init(0, POPULATION)
         sizes = tree_bytes(state.server), tree_bytes(state.clients)
@@ -61,72 +75,57 @@ def test_training_is_as_if_they_were_constants(name, toy):
     assert sizes == expected_sizes
     for ours, theirs in zip(*map(jax.tree.leaves, (frozen[:3], constant[:3])), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-    initial = toy.problem.init(model_key(0)).params["hidden"]
-    np.testing.assert_array_equal(frozen.frozen["hidden/w"], initial["w"])
+    equal(frozen.frozen["hidden/w"], toy.problem.init(KEY).params["hidden"]["w"])
 
 
 @X64
-@pytest.mark.all
-def test_merged_plans_have_frozen_params_for_each_seed(toy):
-    """Seeds together and alone, on the virtual clock; versions and updates are the adapter's."""
-    problem = freeze(toy.problem, "out")
+@pytest.mark.nightly
+def test_merged_plans_and_sweeps_have_frozen_params_for_each_seed(toy):
+    problem, test = freeze(toy.problem, "out"), toy.data.examples
     executor = fa.make_executor(algorithms["fedasync"](problem, LOCAL), slots=2)
-    settings = {"seconds": 10, "evaluations": 2, "test": toy.data.examples}
-    memories = []
-    system = traced(np.array([1.0, 2.0, 2.5, 4.0]) / 3)
-    data, planner = dict.fromkeys((0, 1), toy.data), immediate(steps=3)
-    options = settings | {"on_memory": memories.append, "merged_bytes": 10**9}
-    merged = fa.simulate_async_seeds(executor, data, planner, system, **options)
-    for seed in (0, 1):
-        alone = fa.simulate_async(executor, toy.data, planner, system, seed=seed, **settings)
-        for ours, theirs in zip(merged[seed].rows, alone.rows, strict=True):
-            assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-12)
-    (memory,) = memories[:1]
-    assert memory.version_bytes == memory.version_rows * 4 * 8  # the trained layer has 4 params
-
-
-@X64
-@pytest.mark.all
-def test_runs_of_a_sweep_and_checkpoints(toy, tmp_path):
-    """Each run of a sweep is evaluated with its own frozen params; a checkpoint knows them."""
-    problem = freeze(toy.problem, "out")
-    settings = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": toy.data.examples}
+    given = immediate(steps=3), traced(np.array([1.0, 2.0, 2.5, 4.0]) / 3)
+    options, data = {"seconds": 10, "evaluations": 2, "test": test}, dict.fromkeys((0, 1), toy.data)
+    merged = fa.simulate_async_seeds(executor, data, *given, merged_bytes=10**9, **options)
+    rounds = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": test}
     grid = {"client_learning_rate": [LOCAL.learning_rate]}
-    swept = fa.sweep("fedavg", problem, LOCAL, toy.data, grid=grid, seeds=[0, 1], **settings)
+    swept = fa.sweep("fedavg", problem, LOCAL, toy.data, grid=grid, seeds=[0, 1], **rounds)
     engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
     for seed in (0, 1):
-        given = settings | {"seed": seed, "checkpoints": tmp_path / str(seed)}
-        state, history = fa.simulate(engine, toy.data, **given)
-        own = [row["test_loss"] for row in swept.rows if row["seed"] == seed]
-        np.testing.assert_allclose(own, [row["test_loss"] for row in history], rtol=1e-12)
-        again, _ = fa.simulate(engine, toy.data, **given)
-        jax.tree.map(np.testing.assert_array_equal, again, state)
+        alone = fa.simulate_async(executor, toy.data, *given, seed=seed, **options).rows
+        history = fa.simulate(engine, toy.data, seed=seed, **rounds)[1]
+        own = [row for row in swept.rows if row["seed"] == seed]
+        for found, expected in (merged[seed].rows, alone), (own, history):
+            losses = [[row["test_loss"] for row in rows] for rows in (found, expected)]
+            np.testing.assert_allclose(*losses, rtol=1e-12)
+
+
+class Adapted(nnx.Module):
+    def __init__(self, rngs):
+        self.base = nnx.Linear(6, 3, rngs=rngs)
+        self.adapter = nnx.LoRA(6, 2, 3, base_module=self.base, rngs=rngs)
+
+    def __call__(self, x):
+        return self.adapter(x)
 
 
 @X64
 @pytest.mark.all
-def test_an_adapter_of_a_pretrained_model():
-    """LoRA on an NNX layer: only its two factors are sent, and a client moves nothing else."""
-
-    class Adapted(nnx.Module):
-        def __init__(self, rngs):
-            self.base = nnx.Linear(6, 3, rngs=rngs)
-            self.adapter = nnx.LoRA(6, 2, 3, base_module=self.base, rngs=rngs)
-
-        def __call__(self, x):
-            return self.adapter(x)
-
+def test_an_adapter_of_a_pretrained_model(tmp_path):
+    """LoRA on an NNX layer: only its two factors are sent; a checkpoint has the frozen params."""
     problem = fa.models.nnx_classifier(Adapted, trainable=nnx.LoRAParam)
     rng = np.random.default_rng(0)
     examples = {"x": rng.normal(size=(12, 6)), "y": rng.integers(3, size=12).astype(np.int32)}
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(12), 4)))
     pretrained = problem.init(model_key(7))
     engine = fa.make_engine(algorithms["scaffold"](problem, LOCAL))
-    state, _ = fa.simulate(engine, data, cohort_size=2, rounds=3, params=pretrained)
+    options = {"cohort_size": 2, "rounds": 3, "params": pretrained, "checkpoints": tmp_path}
+    state, _ = fa.simulate(engine, data, **options)
+    equal(fa.simulate(engine, data, **options)[0], state)
+    trees = state.server.params, state.frozen
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees]
     factors = 6 * 2 + 2 * 3
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.server.params)) == factors
-    jax.tree.map(np.testing.assert_array_equal, state.frozen, pretrained.frozen)
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.frozen)) == 6 * 3 + 3
+    assert sizes == [factors, 6 * 3 + 3]
+    equal(state.frozen, pretrained.frozen)
     first = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
     transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first))
     assert transfer[:2] == (2 * 4 * factors, 2 * 4 * factors)  # x and c; both deltas, in float32
@@ -136,27 +135,24 @@ def test_an_adapter_of_a_pretrained_model():
 
 @X64
 def test_frozen_arrays_in_bfloat16_are_rounded_once(toy):
-    """Rounds are those with rounded arrays in float64, in half or less of the memory."""
+    """Outputs are those with rounded arrays in float64, in half or less of the memory."""
     freezing = freeze(toy.problem, "out")
-    narrow, ends = store_frozen_in(freezing), []
-    start, wide = narrow.init(model_key(0)), freezing.init(model_key(0))
-    sizes = [tree_bytes(model.frozen) for model in (start, wide)]
-    assert sizes[0] * 4 <= sizes[1] * 2
+    narrow = store_frozen_in(freezing)
+    start, wide = narrow.init(KEY), freezing.init(KEY)
+    assert tree_bytes(start.frozen) * 4 <= tree_bytes(wide.frozen) * 2
     assert {leaf.dtype for leaf in jax.tree.leaves(start.frozen)} == {np.dtype("bfloat16")}
     rounded = start._replace(frozen=jax.tree.map(lambda leaf: leaf.astype(float), start.frozen))
-    for problem, params in ((narrow, None), (freezing, rounded)):
-        engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
-        state, _ = fa.simulate(engine, toy.data, cohort_size=2, rounds=2, params=params)
-        ends.append(state)
-    assert {leaf.dtype for leaf in jax.tree.leaves(ends[0].frozen)} == {np.dtype("bfloat16")}
-    jax.tree.map(np.testing.assert_array_equal, ends[0].server.params, ends[1].server.params)
-    with pytest.raises(ValueError, match="the problem has no frozen arrays; give that of freeze"):
+    batch = {"x": toy.clients[0]["x"]}
+    found, expected = (
+        problem.apply(model, batch, KEY, True)
+        for problem, model in ((narrow, start), (freezing, rounded))
+    )
+    equal(found, expected)
+    with pytest.raises(ValueError, match="the problem has no frozen arrays"):
         store_frozen_in(toy.problem)
 
 
 class Normalised(nn.Module):
-    """A dense layer between two BatchNorms."""
-
     @nn.compact
     def __call__(self, x, training=False):
         x = nn.Dense(3)(nn.BatchNorm(use_running_average=not training)(x))
@@ -164,6 +160,7 @@ class Normalised(nn.Module):
 
 
 @X64
+@pytest.mark.all
 def test_pretrained_params_are_split_by_the_same_pattern_and_statistics_are_kept():
     problem = fa.models.classifier(Normalised(), (4,))
     whole = problem.init(model_key(3))
@@ -171,33 +168,28 @@ def test_pretrained_params_are_split_by_the_same_pattern_and_statistics_are_kept
     whole = whole._replace(statistics=moved)
     model = freeze_model(problem, "Dense_0/*", whole)
     assert sorted(model.params) == ["Dense_0/bias", "Dense_0/kernel"]
-    jax.tree.map(np.testing.assert_array_equal, model.statistics, moved)
+    equal(model.statistics, moved)
     batch = {"x": np.random.default_rng(0).normal(size=(5, 4))}
-    key = jax.random.key(0)
-    outputs, _ = freeze(problem, "Dense_0/*").apply(model, batch, key, False)
-    expected, _ = problem.apply(whole, batch, key, False)
-    np.testing.assert_array_equal(outputs.logits, expected.logits)
-    with pytest.raises(ValueError, match=r"have statistics of .* \(nothing\) .*; give fedjax_alg"):
+    given = (freeze(problem, "Dense_0/*"), model), (problem, whole)
+    equal(*(jax.jit(each.apply, static_argnums=3)(m, batch, KEY, False)[0] for each, m in given))
+    with pytest.raises(ValueError, match=r"have statistics of .* \(nothing\)"):
         freeze_model(problem, "Dense_0/*", whole.params)
 
 
 @X64
 def test_wrong_calls(toy):
-    whole, problem = toy.problem.init(model_key(0)).params, freeze(toy.problem, "out")
+    whole, problem = toy.problem.init(KEY).params, freeze(toy.problem, "out")
     engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
-    half = problem.init(model_key(0)).params
+    half, wrong = problem.init(KEY).params, whole | {"out": np.zeros(5)}
     assert sorted(freeze_model(toy.problem, "hidden/*", whole).params) == ["hidden/b", "hidden/w"]
     for call, message in (
         (lambda: freeze(toy.problem, ""), "freeze: trainable='' matches none of the params hidden"),
         (lambda: freeze_model(toy.problem, "last", whole), "freeze_model: trainable='last' match"),
-        (
-            lambda: freeze_model(toy.problem, "out", whole | {"out": np.zeros(5)}),
-            r"params of shape \[5\] where the problem's have \[4\]",
-        ),
-        (lambda: freeze_model(toy.problem, "out", None), r"another structure \(nothing\) than the"),
-        (lambda: freeze(problem, "out"), "the model has frozen arrays already; give one pattern"),
+        (lambda: freeze_model(toy.problem, "out", wrong), r"shape \[5\] .* have \[4\]"),
+        (lambda: freeze_model(toy.problem, "out", None), r"another structure \(nothing\)"),
+        (lambda: freeze(problem, "out"), "the model has frozen arrays already"),
         (lambda: engine.init(0, POPULATION, half), r"frozen.*give fedjax_algos\.Model\(params, st"),
-        (lambda: compute_in(problem, "float16"), "dtype='float16' is unknown; choose bfloat16"),
+        (lambda: compute_in(problem, "float16"), "dtype='float16'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -214,9 +206,13 @@ def products(jaxpr):
                     yield from products(getattr(inner, "jaxpr", inner))
 
 
-@pytest.mark.all
+TEXT, FLOATS = ("gru:layers=1", *TEXTS), ("cnn_fedgbo", (16, 16, 3), np.float32)
+REST = [kind for kind in KINDS if kind[0] not in SHALLOW and kind != TEXT]
+DEEP = [(name, *PHOTO) for name in SHALLOW]
+
+
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype"), [*KINDS, ("cnn_fedgbo", (16, 16, 3), np.float32)]
+    ("name", "shape", "dtype"), [TEXT, *in_all(FLOATS, *REST), *nightly(*DEEP)]
 )
 def test_every_kind_of_model_multiplies_in_bfloat16(name, shape, dtype):
     """All products of the gradient; the gradient itself and the statistics are float32."""

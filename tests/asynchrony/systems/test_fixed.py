@@ -25,8 +25,7 @@ def test_traced_systems():
         assert system.unavailability(0, 0) is None
         assert system.expected_seconds_per_step(1) == 5
     with pytest.raises(
-        ValueError,
-        match=r"dispatch 3 of client 1 is after the end of its trace of 3 dispatches; give",
+        ValueError, match="dispatch 3 of client 1 is after the end of its trace of 3"
     ):
         system.seconds(1, 3, 10)
     assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
@@ -51,28 +50,28 @@ WRONG_CALLS = [
     *((lambda times=times: traced(times), "seconds_per_step") for times in (3.0, [], [1, 0])),
     (lambda: traced(np.ones((2, 2, 2))), "seconds_per_step has shape"),
     (lambda: traced([[1, 2], [3, math.nan]]), "seconds_per_step=nan of client 1"),
-    (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1 is out of range"),
-    (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0 is out of range"),
-    (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
+    (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1"),
+    (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0"),
+    (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2"),
     (lambda: FixedSystem([]), "seconds_per_step is empty"),
-    (lambda: FixedSystem([1, []]), "seconds_per_step is empty; give each client a time"),
+    (lambda: FixedSystem([1, []]), "seconds_per_step is empty"),
     (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
     (lambda: FixedSystem([1]).seconds(1, 0, 1), "client 1 has no time"),
     (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
     (unavailable((1, 0), (0, 1)), "dispatch 0 of client 1; give .* clients of 0 to 0"),
-    (unavailable((0, -1), (0, 1)), "dispatch -1 of client 0; give dispatches of at least 0"),
-    (unavailable((0, 2), (1.5, 1)), r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give"),
-    (unavailable((0, 2), (0.5, -1)), "seconds away of at least 0"),
-    (unavailable((0, 2), (0, 0)), "not both of them 0"),
-    (unavailable((0, 2), (math.nan, 1)), "a share of its time from 0 to 1"),
+    (unavailable((0, -1), (0, 1)), "dispatch -1 of client 0"),
+    (unavailable((0, 2), (1.5, 1)), r"dispatch 2 of client 0 has unavailability=\(1.5, 1\)"),
+    (unavailable((0, 2), (0.5, -1)), r"unavailability=\(0.5, -1\)"),
+    (unavailable((0, 2), (0, 0)), r"unavailability=\(0, 0\)"),
+    (unavailable((0, 2), (math.nan, 1)), r"unavailability=\(nan, 1\)"),
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), WRONG_CALLS)
-def test_wrong_calls(make, message):
+def test_wrong_calls():
     FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
-    with pytest.raises(ValueError, match=message):
-        make()
+    for make, message in WRONG_CALLS:
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 # times in a CSV file
@@ -114,10 +113,8 @@ def test_a_timeline_by_hand(system):
 
 
 def test_one_time_of_each_client_and_bytes(system):
-    factory = system(
-        "\ufeffclient, seconds_per_step\r\n1,3\r\n0,0.5\r\n\r\n", ",bytes_per_second=10"
-    )
-    made = factory(0, download_bytes=20, upload_bytes=10)
+    text = "\ufeffclient, seconds_per_step\r\n1,3\r\n0,0.5\r\n\r\n"
+    made = system(text, ",bytes_per_second=10")(0, download_bytes=20, upload_bytes=10)
     assert [made.seconds(client, 7, 2) for client in (0, 1)] == [4.0, 9.0]
     assert [made.expected_seconds_per_step(client) for client in (0, 1)] == [0.5, 3.0]
     with pytest.raises(ValueError, match="client 2 has no time"):
@@ -125,31 +122,28 @@ def test_one_time_of_each_client_and_bytes(system):
 
 
 WRONG = {
-    "": "not a CSV file of times: line 1: the columns are ; give client,",
-    "client,seconds_per_step\n": "it has no line of client 0; number them from 0",
+    "": "line 1: the columns are ; give client,",
+    "client,seconds_per_step\n": "no line of client 0",
     "client,seconds\n0,1\n": "the columns are client,seconds; give client,seconds_per_step",
     "client,seconds_per_step,lost_after\n": "give client,dispatch,seconds_per_step,lost_after,sec",
     "client,client,seconds_per_step\n": "line 1: the columns are client,client,",
-    "client,seconds_per_step\n0,1\n2,1\n": "it has no line of client 1; number them from 0",
+    "client,seconds_per_step\n0,1\n2,1\n": "no line of client 1",
     "client,seconds_per_step\n0,1\n0,1\n": "line 3 has dispatch 0 of client 0 after 1 lines",
     "client,seconds_per_step\n0,1,2\n": "line 2 has 3 cells for 2 columns",
-    "client,seconds_per_step\n-1,1\n": "line 2: '-1' is no whole number; give 0, 1, 2",
-    "client,seconds_per_step\n0,fast\n": "line 2: 'fast' is no number; give one",
-    "client,seconds_per_step\n0,inf\n": "times: seconds_per_step=inf of client 0 is out of range",
+    "client,seconds_per_step\n-1,1\n": "line 2: '-1'",
+    "client,seconds_per_step\n0,fast\n": "line 2: 'fast'",
+    "client,seconds_per_step\n0,inf\n": "seconds_per_step=inf of client 0",
     "client,dispatch,seconds_per_step\n0,1,1\n": "line 2 has dispatch 1 of client 0 after 0 lines",
-    TIMES + "1,3,1,0,0\n": r"times: dispatch 3 of client 1 has unavailability=\(0.0, 0.0\); give",
-    TIMES + "1,3,1,,1\n": "line 9: '' is no number; give one",
+    TIMES + "1,3,1,0,0\n": r"dispatch 3 of client 1 has unavailability=\(0.0, 0.0\)",
+    TIMES + "1,3,1,,1\n": "line 9: ''",
 }
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_file_is_refused(text, system):
-    with pytest.raises(ValueError, match=WRONG[text]):
-        system(text)
-
-
-def test_a_missing_file_is_refused():
-    with pytest.raises(ValueError, match=r"nothing.csv: there is no such file; check the path"):
+def test_wrong_files(system):
+    for text, message in WRONG.items():
+        with pytest.raises(ValueError, match=message):
+            system(text)
+    with pytest.raises(ValueError, match=r"nothing.csv: there is no such file"):
         system_models.make("csv:file=nothing.csv")
-    with pytest.raises(ValueError, match="csv needs file; give csv:file="):
+    with pytest.raises(ValueError, match="csv needs file"):
         system_models.make("csv")

@@ -15,12 +15,6 @@ SPEEDS = ["homogeneous", "normal", "exponential"]
 simulated = system_models["simulated"]
 
 
-def test_every_system_model_is_tested():
-    """`fedscale` is tested in test_fedscale, `csv` in test_fixed."""
-    named = {spec.partition(":")[0] for spec in SPECS}
-    assert named | {"fedscale", "csv"} == set(system_models)
-
-
 def per_step(system, clients, dispatches):
     """float[clients, dispatches] seconds per step."""
     return np.array([[system.seconds(i, v, 1) for v in range(dispatches)] for i in range(clients)])
@@ -30,11 +24,8 @@ def unavailabilities(system, clients, dispatches):
     return [system.unavailability(i, v) for i in range(clients) for v in range(dispatches)]
 
 
-# draws depend on (seed, client, number of the dispatch) alone
-
-
 @pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(SEEDS, st.lists(st.tuples(st.integers(0, 600), st.integers(0, 300)), max_size=30))
 def test_the_order_of_queries_does_not_matter(spec, seed, queries):
     one, other = system_models.make(spec)(seed), system_models.make(spec)(seed)
@@ -47,22 +38,17 @@ def test_the_order_of_queries_does_not_matter(spec, seed, queries):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_seeds_clients_and_dispatches_differ(spec):
-    times = np.stack([per_step(system_models.make(spec)(seed), 300, 80) for seed in (0, 1, 2**40)])
+    times = np.stack([per_step(system_models.make(spec)(seed), 300, 12) for seed in (0, 1, 2**40)])
     assert len(np.unique(times)) == times.size
 
 
 def test_dropouts_do_not_change_times_and_changes_of_speed_do_not_change_the_jitter():
     plain = per_step(simulated()(5), 40, 200)
     np.testing.assert_array_equal(plain, per_step(simulated(dropout=0.5)(5), 40, 200))
-    moved = simulated(speeds="homogeneous", change=0.5)(5)
-    np.testing.assert_array_equal(
-        per_step(simulated(speeds="homogeneous")(5), 40, 200), per_step(moved, 40, 200)
-    )
+    fixed, moved = (simulated(speeds="homogeneous", change=c)(5) for c in (0, 0.5))
+    np.testing.assert_array_equal(per_step(fixed, 40, 200), per_step(moved, 40, 200))
     some, other = (unavailabilities(simulated(dropout=0.5, change=c)(5), 4, 99) for c in (0, 0.5))
     assert some == other
-
-
-# distributions
 
 
 @pytest.mark.parametrize("speeds", SPEEDS)
@@ -161,16 +147,11 @@ WRONG = """speeds=fast seconds_per_step=0 jitter=-1 change=1.5 communication_sec
   bytes_per_second=0 unavailable_seconds=0 time_floor=-1 time_bin=0 time_bin=0.5"""
 
 
-@pytest.mark.parametrize("wrong", WRONG.split())  # the last one is for exponential speeds
-def test_wrong_options(wrong):
-    option, _, value = wrong.partition("=")
-    with pytest.raises(ValueError, match=f"{option}='?{value}"):
-        system_models.make(f"simulated:{wrong}")
-
-
-@pytest.mark.parametrize(
-    ("seed", "options"), [(-1, {}), (0, {"upload_bytes": -2}), (0, {"download_bytes": -2})]
-)
-def test_seeds_and_bytes_are_not_negative(seed, options):
-    with pytest.raises(ValueError, match=r"=-[12] is out of range; give a number of at least 0"):
-        simulated()(seed, **options)
+def test_wrong_options():
+    for wrong in WRONG.split():  # the last one is for exponential speeds
+        option, _, value = wrong.partition("=")
+        with pytest.raises(ValueError, match=f"{option}='?{value}"):
+            system_models.make(f"simulated:{wrong}")
+    for seed, options in ((-1, {}), (0, {"upload_bytes": -2}), (0, {"download_bytes": -2})):
+        with pytest.raises(ValueError, match=r"=-[12] is out of range"):
+            simulated()(seed, **options)

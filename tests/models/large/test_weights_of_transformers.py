@@ -7,15 +7,12 @@ them.
 import jax
 import numpy as np
 import pytest
+from model_kinds import in_all
 from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor, torch_shapes
 
 from fedjax_algos.models import unet_3d, vit
-from fedjax_algos.models.large.weights import (
-    resize_positions,
-    unet_3d_names,
-    vision_transformer_names,
-)
+from fedjax_algos.models.large.weights import unet_3d_names, vision_transformer_names
 
 KEY = jax.random.key(0)
 SMALL = {"patch_size": 4, "width": 12, "depth": 2, "heads": 3}
@@ -72,78 +69,75 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+def tensors_of(shapes):
+    return {name: tensor(name, shape) for name, shape in shapes.items()}
+
+
+def logits_of(problem, shape):
+    x = (2 * numbers("images", (1, *shape)) - 1).astype(np.float32)
+    evaluate = jax.jit(lambda: problem.apply(problem.init(KEY), {"x": x}, KEY, False)[0].logits)
+    return np.asarray(evaluate()).ravel()
+
+
+@pytest.mark.parametrize("case", ["torchvision", *in_all("timm", "unet")])
 def test_outputs_are_those_of_pytorch(case, tmp_path):
     shapes, make, shape, expected = CASES[case]
-    save_file({n: tensor(n, s) for n, s in shapes().items()}, tmp_path / "weights.safetensors")
-    problem = make(weights=tmp_path / "weights.safetensors")
-    x = (2 * numbers("images", (1, *shape)) - 1).astype(np.float32)
-
-    def evaluate(key):
-        return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
-
-    logits = np.asarray(jax.jit(evaluate)(KEY)).ravel()[:10]
+    path = tmp_path / "weights.safetensors"
+    save_file(tensors_of(shapes()), path)
+    logits = logits_of(make(weights=path), shape)[:10]
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.all
 def test_positions_of_other_images():
     """The weights of images of 8x8 for images of 12x20; the outputs are timm's."""
-    tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
-    x = (2 * numbers("images", (1, 12, 20, 3)) - 1).astype(np.float32)
-
-    def evaluate(key):
-        problem = vit((12, 20, 3), 10, **SMALL, weights=tensors)
-        return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
-
+    tensors = tensors_of(of_timm())
     expected = [0.430909, 1.26149, 2.90457, 0.765437, 2.18577, 2.33704, -3.70185, -3.19268]
-    np.testing.assert_allclose(np.asarray(jax.jit(evaluate)(KEY))[0, :8], expected, rtol=2e-5)
+    logits = logits_of(vit((12, 20, 3), 10, **SMALL, weights=tensors), (12, 20, 3))
+    np.testing.assert_allclose(logits[:8], expected, rtol=2e-5)
     tensors["pos_embed"] = tensor("pos_embed", (1, 4, 12))
     with pytest.raises(ValueError, match=r"'pos_embed' becomes \[1, 4, 12\], but position_embed"):
         vit((12, 20, 3), 10, **SMALL, weights=tensors)
 
 
 @pytest.mark.all
-def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
-    path = tmp_path / "weights.safetensors"
-    tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
-    save_file(tensors, path)
-    with pytest.raises(ValueError, match=r"safetensors: 'head.bias' becomes \[10\], but"):
-        vit(SHAPE, 7, **SMALL, weights=path)
-    problems = vit(SHAPE, 7, **SMALL, weights=path, head="new"), vit(SHAPE, 7, **SMALL)
+def test_a_new_head_is_drawn_and_the_rest_is_loaded():
+    tensors = tensors_of(of_timm())
+    with pytest.raises(ValueError, match=r"'head.bias' becomes \[10\], but"):
+        vit(SHAPE, 7, **SMALL, weights=tensors)
+    problems = vit(SHAPE, 7, **SMALL, weights=tensors, head="new"), vit(SHAPE, 7, **SMALL)
     loaded, drawn = (jax.jit(problem.init)(KEY).params for problem in problems)
     bias = loaded["patch_embedding"]["bias"]
     np.testing.assert_array_equal(bias, tensors["patch_embed.proj.bias"])
     np.testing.assert_array_equal(loaded["head"]["kernel"], drawn["head"]["kernel"])
-    with pytest.raises(ValueError, match=r"head='new' has no effect without weights; give weights"):
+    with pytest.raises(ValueError, match=r"head='new' has no effect without weights"):
         vit(SHAPE, 7, **SMALL, head="new")
 
 
 def test_second_names_of_the_same_tensors_are_left_out(tmp_path):
     """PyTorch's state dict has the layers of FLamby's network also as entries of a sequence."""
-    tensors = {name: tensor(name, shape) for name, shape in of_unet().items()}
+    tensors = tensors_of(of_unet())
     second = {"bottom_block.conv1.block.0.weight": tensors["bottom_block.conv1.conv_layer.weight"]}
     save_file(tensors | second, tmp_path / "weights.safetensors")
     unet(weights=tmp_path / "weights.safetensors")
 
 
 @pytest.mark.all
-@pytest.mark.parametrize(
-    ("side", "grid", "dtype", "printed"),
-    [
-        # `timm.layers.resample_abs_pos_embed` of k**2 % 11 by torch 2.13; first the token's
-        (2, (3, 3), np.float16, [0, .24602, 2.203948, 4.161877, 5.032895, 4.75, 4.467105, 9.819771,
-                                 7.296053, 4.772334]),
-        (3, (2, 4), np.float64, [0, 5.866066, 4.449078, 2.848407, 2.067535, 9.5695, 4.678286,
-                                 2.159489, 3.592175]),
-    ],
-)  # fmt: skip
-def test_positions_are_those_of_timm(side, grid, dtype, printed):
-    width = 2 if side == 3 else 1
-    values = np.arange((side**2 + 1) * width) ** 2 % 11
-    embedding = values.reshape(1, -1, width).astype(dtype)
-    resized = resize_positions(embedding, grid)
-    assert resized.shape == (1, grid[0] * grid[1] + 1, width)
-    assert resized.dtype == (np.float64 if dtype == np.float64 else np.float32)
-    np.testing.assert_allclose(resized[0, :, 0], printed, rtol=1e-5)
-    assert resize_positions(embedding, (side, side)) is embedding
+def test_dropout_depends_on_the_key_and_only_in_training():
+    problem = transformer(dropout=0.5, weights=tensors_of(of_timm()))
+    np.testing.assert_allclose(logits_of(problem, SHAPE), CASES["timm"][-1], rtol=1e-5, atol=1e-5)
+    apply = jax.jit(
+        lambda key: (
+            problem.apply(problem.init(KEY), {"x": np.ones((1, *SHAPE))}, key, True)[0].logits
+        )
+    )
+    assert np.abs(apply(KEY) - apply(jax.random.key(1))).max() > 0.01
+
+
+def test_sizes_that_cannot_be_divided_are_rejected():
+    for shape, options, message in (
+        ((6, 8, 2), {}, r"\(6, 8\) cannot be cut into patches of 4x4"),
+        (SHAPE, {"heads": 5}, "width=12 cannot be divided among heads=5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(vit(shape, 5, **SMALL | options).init, KEY)

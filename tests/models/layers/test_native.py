@@ -59,7 +59,6 @@ def by_onednn(images, kernel, strides, sides, whole, groups):
 
 
 def forms(name):
-    """Both forms of a layer, and its arrays."""
     *shapes, strides, sides, whole, groups = LAYERS[name]
     rng = np.random.default_rng(0)
     arrays = [jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32) for shape in shapes]
@@ -67,38 +66,33 @@ def forms(name):
     return partial(by_onednn, **options), partial(by_lax, **options), arrays
 
 
-def loss_of(form):
-    return lambda *arrays: jnp.sin(form(*arrays)).sum()
-
-
 def gradients(form):
-    return jax.grad(loss_of(form), (0, 1))
+    return jax.grad(lambda *arrays: jnp.sin(form(*arrays)).sum(), (0, 1))
 
 
-def squared(form):
-    return lambda *arrays: sum((leaf**2).sum() for leaf in gradients(form)(*arrays))
+def twice(form, x, w):
+    squared = lambda *arrays: sum((leaf**2).sum() for leaf in gradients(form)(*arrays))  # noqa: E731
+    return jax.grad(squared, (0, 1))(x, w)
+
+
+def mapped(axes):
+    """The gradients of two clients, with these axes of images and kernel."""
+    return lambda form, x, w: jax.vmap(gradients(form), axes)(
+        jnp.stack([x, 2 * x]) if axes[0] == 0 else x, jnp.stack([w, -w]) if axes[1] == 0 else w
+    )
 
 
 TRANSFORMS = {
     "values": lambda form, *arrays: form(*arrays),
-    "gradients": lambda form, *arrays: gradients(form)(*arrays),
     "tangents": lambda form, *arrays: jax.jvp(form, arrays, tuple(map(jnp.cos, arrays))),
-    "gradients of gradients": lambda form, *arrays: jax.grad(squared(form), (0, 1))(*arrays),
-    "own kernels": lambda form, x, w: jax.vmap(gradients(form))(
-        jnp.stack([x, 2 * x]), jnp.stack([w, -w])
-    ),
-    "a shared kernel": lambda form, x, w: jax.vmap(gradients(form), (0, None))(
-        jnp.stack([x, 2 * x]), w
-    ),
-    "shared images": lambda form, x, w: jax.vmap(gradients(form), (None, 0))(
-        x, jnp.stack([w, -w])
-    ),
-}  # fmt: skip
+    "gradients of gradients": twice,
+    "own kernels": mapped((0, 0)),
+    "a shared kernel": mapped((0, None)),
+    "shared images": mapped((None, 0)),
+}
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=list(TRANSFORMS))
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_are_those_of_lax(name, transform):
+def check(name, transform):
     ours, theirs, arrays = forms(name)
     found, expected = transform(ours, *arrays), transform(theirs, *arrays)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -106,65 +100,61 @@ def test_layers_are_those_of_lax(name, transform):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * scale)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_layers_are_those_of_lax(name):
+    check(name, lambda form, *arrays: gradients(form)(*arrays))
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["strides", "depthwise 5x5", "dense"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_of_layers_are_those_of_lax(name, transform):
+    check(name, TRANSFORMS[transform])
+
+
+@pytest.mark.all
 def test_a_gpu_has_the_forms_of_lax():
     for name in LAYERS:
         ours, _, arrays = forms(name)
-        traced = jax.jit(TRANSFORMS["gradients"], static_argnums=0).trace(ours, *arrays)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
-        assert "custom_call" not in text, name
+        traced = jax.jit(gradients(ours)).trace(*arrays)
+        assert "custom_call" not in traced.lower(lowering_platforms=("cuda",)).as_text(), name
 
 
+@pytest.mark.all
 def test_several_devices_have_their_own_clients():
-    ours, theirs, (x, w) = forms("strides")
     mesh, clients = Mesh(np.array(jax.devices()[:2]), ("clients",)), P("clients")
-    each = jax.vmap(gradients(ours))
-    specs = {"in_specs": clients, "out_specs": clients, "check_vma": False}
-    mapped = jax.shard_map(each, mesh=mesh, **specs)
-    found = jax.jit(mapped)(jnp.stack([x, 2 * x]), jnp.stack([w, -w]))
-    expected = jax.vmap(gradients(theirs))(jnp.stack([x, 2 * x]), jnp.stack([w, -w]))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, expected)
+    specs = {"mesh": mesh, "in_specs": clients, "out_specs": clients, "check_vma": False}
+    ours, theirs, (x, w) = forms("strides")
+    given = jnp.stack([x, 2 * x]), jnp.stack([w, -w])
+    found = jax.jit(jax.shard_map(jax.vmap(gradients(ours)), **specs))(*given)
+    compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(compare, found, jax.vmap(gradients(theirs))(*given))
 
 
 def small_round(layout):
-    """The model after two rounds of two clients, and the FLOPs of one client's local update."""
+    """The params after a round of two clients, and the FLOPs of their local updates."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 16, 16, 3)).astype(np.float32)
     examples = {"x": x, "y": rng.integers(0, 4, 24).astype(np.int32)}
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), [9])))
     local = fa.Local(batch_size=4, learning_rate=0.05, epochs=1)
-    problem = models.make("lenet", (16, 16, 3), 4)
-    algorithm = fa.algorithms.scaffold(problem, local)
+    algorithm = fa.algorithms.scaffold(models.make("lenet", (16, 16, 3), 4), local)
     engine = fa.make_engine(algorithm, layout)
-    dispatches = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(2)
+    dispatches = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
     state = engine.init(0, fa.Population(2, 2, 24))
     flops = count_flops(algorithm, state, data).of(dispatches)
-    state, _ = engine.rounds(state, data, dispatches)
-    return state.server.params, flops
+    return engine.rounds(state, data, dispatches)[0].server.params, flops
 
 
+@pytest.mark.all
 def test_rounds_are_those_without_it_and_cost_the_same(monkeypatch):
-    found = {layout: small_round(layout) for layout in ("sequential", "vmapped")}
+    found = [small_round(layout) for layout in ("sequential", "vmapped")]
     monkeypatch.setattr(native, "INSTALLED", False)
     expected, flops = small_round("sequential")
-    for params, own_flops in found.values():
+    for params, own_flops in found:
         assert (own_flops == flops).all()
         compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
         jax.tree.map(compare, params, expected)
-
-
-def test_a_checkpoint_is_not_resumed_without_it(monkeypatch, tmp_path):
-    examples = {"x": np.ones((6, 5), np.float32), "y": np.arange(6, dtype=np.int32) % 3}
-    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(6), 2)))
-
-    def run(rounds):
-        algorithm = fa.algorithms.fedavg(models.make("linear", (5,), 3), fa.Local(2, 0.1, steps=1))
-        options = {"cohort_size": 2, "checkpoints": tmp_path}
-        return fa.simulate(fa.make_engine(algorithm), data, rounds=rounds, **options)
-
-    run(1)
-    monkeypatch.setattr(native, "INSTALLED", False)
-    with pytest.raises(ValueError, match="the algorithm, its options or the model"):
-        run(2)
 
 
 def test_a_variable_switches_it_off(monkeypatch):

@@ -5,21 +5,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_kinds import in_all
 
+from fedjax_algos.models.large.residual import Normalisation
 from fedjax_algos.models.layers.normalisation import BatchNorm
 
 pytestmark = pytest.mark.usefixtures("x64")
+IMAGES, VOLUMES = (5, 6, 4, 3), (5, 3, 2, 4, 3)
+OTHERS = in_all((IMAGES, False), (IMAGES, True), (VOLUMES, False))
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("shape", [(5, 6, 4, 3), (5, 3, 2, 4, 3)])
+@pytest.mark.parametrize(("shape", "masked"), [(VOLUMES, True), *OTHERS])
 def test_outputs_statistics_and_gradients_are_those_of_flax(shape, masked):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(2, 3, shape))
+    real = np.array([True, True, not masked, True, not masked])
     # a row that is not finite must not reach the others
-    mask = jnp.asarray([True, True, False, True, False]) if masked else None
     x = x.at[2].set(jnp.inf) if masked else x
-    wide = None if mask is None else mask.reshape(-1, *(1,) * (len(shape) - 1))
+    wide = jnp.asarray(real.reshape(-1, *(1,) * (len(shape) - 1))) if masked else None
     params = {"scale": rng.normal(size=3), "bias": rng.normal(size=3)}
     before = {"mean": rng.normal(size=3), "var": rng.uniform(1, 2, 3)}
 
@@ -29,26 +32,31 @@ def test_outputs_statistics_and_gradients_are_those_of_flax(shape, masked):
         def loss(params, x):
             variables = {"params": params, "batch_stats": before}
             outputs, after = layer.apply(variables, x, mask=wide, mutable=["batch_stats"])
-            real = outputs if wide is None else jnp.where(wide, outputs, 0)
-            return jnp.sin(real).sum(), (real, after)
+            return jnp.sin(outputs[real]).sum(), (outputs[real], after)
 
-        return jax.grad(loss, (0, 1), has_aux=True)(params, x)
+        (own, images), found = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, x)
+        return own, images[real], found  # no one reads the gradient of masked rows
 
-    (ours, (own_params, images)) = run(BatchNorm)[1], run(BatchNorm)[0]
-    (theirs, (their_params, other)) = run(nn.BatchNorm)[1], run(nn.BatchNorm)[0]
-    if masked:  # of rows that are masked, no one reads the gradient
-        images, other = images[mask], other[mask]
-    for one, same in zip(
-        jax.tree.leaves((ours, own_params, images)),
-        jax.tree.leaves((theirs, their_params, other)),
-        strict=True,
+    for ours, theirs in zip(
+        *map(jax.tree.leaves, map(run, (BatchNorm, nn.BatchNorm))), strict=True
     ):
-        np.testing.assert_allclose(one, same, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.all
 def test_evaluation_reads_the_kept_statistics_as_in_flax():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 3, 2)))
     layers = [kind(True, param_dtype=jnp.float64) for kind in (BatchNorm, nn.BatchNorm)]
     ours, theirs = (layer.init_with_output(jax.random.key(0), x) for layer in layers)
     jax.tree.map(np.testing.assert_array_equal, ours[1], theirs[1])
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)  # statistics begin in float32
+
+
+def test_the_networks_move_their_statistics_by_a_tenth():
+    x = jnp.asarray(np.random.default_rng(0).normal(1, 2, (4, 3, 5, 2)))
+    layer = Normalisation("batch", 2, True)
+    start = layer.init(jax.random.key(0), x)
+    _, variables = layer.apply(start, x, mutable=["batch_stats"])
+    for name, before, expected in (("mean", 0, x.mean((0, 1, 2))), ("var", 1, x.var((0, 1, 2)))):
+        found = variables["batch_stats"]["BatchNorm_0"][name]
+        np.testing.assert_allclose(found, 0.9 * before + 0.1 * expected, rtol=1e-6)
