@@ -1,29 +1,18 @@
 """Fixtures that run the command line in a folder of its own."""
 
-import contextlib
 import csv
 import dataclasses
-import importlib
-import io
-import resource
-import shutil
-import signal
-import stat
-import traceback
-import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
-from fedjax_algos.runs import comparison, experiment
+from fedjax_algos.runs import experiment
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
-
-SECONDS = 30  # for one bad input, on a machine that is busy with other tests
-BYTES = 2**29  # by which the memory of the process may grow in one test of bad inputs
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +34,7 @@ def compiled_once():
     """Commands of a file share compiled programs, in a memory that a test may clear."""
     memory = {}
 
-    def work(settings):  # of which programs depend on all but these
+    def work(settings):  # programs depend on all but these
         return dataclasses.replace(settings, rounds=1, eval_every=1, seeds=(0,))
 
     keys = {
@@ -78,6 +67,7 @@ def quick_pictures(monkeypatch):
     def draw(*given, **options):
         path = next(each for each in given if isinstance(each, Path))
         path.write_bytes(b"\x89PNG\r\n\x1a\n")
+        return SimpleNamespace(notes=[])
 
     for name in ("metric", "partition", "clients", "staleness", "timeline"):
         monkeypatch.setattr(f"fedjax_algos.analysis.pictures.plot_{name}", draw)
@@ -121,90 +111,3 @@ def read_table():
             return list(csv.DictReader(file))
 
     return read
-
-
-class Trained(Exception):
-    """A line has reached its training."""
-
-
-class Unfinished(BaseException):
-    """The time of a line is over; no handler of exceptions may catch it."""
-
-
-def train(*args, **keywords):
-    raise Trained
-
-
-def stop(*args):
-    raise Unfinished
-
-
-@pytest.fixture
-def untrained(monkeypatch):
-    """No line trains anything, and the digits are read once."""
-    dataset, load, command = [], Settings.load, importlib.import_module("fedjax_algos.cli.sweep")
-
-    def load_once(own):
-        if own.dataset != "digits":
-            return load(own)
-        return dataset[0] if dataset else dataset.append(load(own)) or dataset[0]
-
-    monkeypatch.setattr(Settings, "load", load_once)
-    monkeypatch.setattr(comparison, "run", train)
-    monkeypatch.setattr(command, "run_sweep", train)
-
-
-@pytest.fixture
-def attempt(here, untrained):
-    """Runs a command line: "refused", "trained", or "done" if it ends without an error."""
-    (here / "file").write_text("")
-    (here / "loop").symlink_to("loop")
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    handler = signal.signal(signal.SIGALRM, stop)
-
-    def facts(entry):
-        """The mode and the time of the last change; opening a lock may change its time."""
-        s = entry.lstat()
-        return s.st_mode, not (stat.S_ISDIR(s.st_mode) or entry.name == ".lock") and s.st_mtime_ns
-
-    def content():
-        return {str(entry): facts(entry) for entry in here.rglob("*")}
-
-    def run(*arguments):
-        before, out, err = content(), io.StringIO(), io.StringIO()
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            warnings.catch_warnings(record=True) as told,
-        ):
-            warnings.simplefilter("always")
-            # an older flax calls what a newer jax deprecates; nobody sees that
-            warnings.filterwarnings("ignore", "jax.core", DeprecationWarning, "flax")
-            try:
-                main(list(arguments))
-                outcome = "done"
-            except Trained:
-                outcome = "trained"
-            except SystemExit as error:
-                outcome = "refused" if error.code == 2 else f"exit code {error.code}"
-            except BaseException:
-                outcome = traceback.format_exc()[-2000:]
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        after = content()
-        shown = [text[:200] for text in arguments], outcome, out.getvalue()[:500], err.getvalue()
-        assert outcome in ("done", "trained", "refused"), shown
-        if outcome == "refused":
-            assert err.getvalue().startswith("error: "), shown
-            assert len(err.getvalue().splitlines()) == err.getvalue().count("\n") == 1, shown
-            assert out.getvalue() == "", shown
-            assert not told, (shown, str(told[0]))
-            assert after == before, (shown, after.keys() ^ before.keys())
-        for name in after.keys() - before.keys():
-            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
-        return outcome
-
-    yield run
-    signal.signal(signal.SIGALRM, handler)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < BYTES / 1024

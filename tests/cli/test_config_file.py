@@ -1,10 +1,12 @@
-"""A file of settings and methods for `compare --config`."""
+"""Files of settings and methods for `compare --config`: what prevails, and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("quick_pictures")
+from fedjax_algos.cli import main
+
 CONFIG = """
 model = "linear"
 clients = 12
@@ -12,72 +14,151 @@ cohort = 0.34
 rounds = 50
 local_steps = 2
 batches = "wrapped"
-eval_every = 3
 client_learning_rate = 0.2
 seeds = [3, 5]
 methods = ["fedprox:mu=0.5", "fedprox:mu=1"]
+compilation_cache = "there"
+"""
+TUNED = """
+methods = ["fedavg:client_learning_rate=0.3", "fedprox:mu=0.1"]
+rounds = 7
+layout = "sequential"
+[tuning]
+seeds = [1000]
 """
 
 
-@pytest.mark.all
-def test_a_config_file_is_overridden_by_the_command_line(command, here, read_table):
-    (here / "study.toml").write_text(CONFIG)
-    given = "--rounds 3 --local-epochs 0.5 --target 0.01 --seeds 1 --out there"
-    out = command("compare", "--config", "study.toml", *given.split())
-    assert "to a test accuracy of 1%" in out
-    config = json.loads((here / "there" / "config.json").read_text())
-    assert config["config"] == "study.toml"
-    settings = config["settings"]
-    assert (settings["rounds"], settings["seeds"], settings["target"]) == (3, [0], 0.01)
-    assert (settings["local_steps"], settings["local_epochs"]) == (None, 0.5)
-    assert (settings["cohort"], config["cohort_size"], settings["batches"]) == (0.34, 4, "wrapped")
-    assert list(config["methods"]) == ["fedprox mu=0.5", "fedprox mu=1"]
-    assert config["methods"]["fedprox mu=1"]["client_learning_rate"] == 0.2
-    rows = read_table(here / "there" / "metrics.csv")
-    assert {(row["method"], row["round"]) for row in rows} == {
-        (f"fedprox mu={mu}", number) for mu in ("0.5", "1") for number in ("0", "3")
-    }
-    assert [row["rounds"] for row in read_table(here / "there" / "summary.csv")] == ["0.0", "0.0"]
+@pytest.fixture
+def used(here, monkeypatch):
+    """What `compare` would train with a file and a line."""
+
+    def compare(text, line, name="a.toml"):
+        (here / name).write_text(text)
+        given = []
+        monkeypatch.setattr("fedjax_algos.cli.training.train", lambda *values: given.extend(values))
+        main(["compare", "--config", name, *line.split()])
+        settings, methods, _, values, file = given
+        return SimpleNamespace(settings=settings, methods=methods, values=values, file=file)
+
+    return compare
 
 
-def test_methods_of_the_command_line_replace_those_of_a_file(command, here, monkeypatch):
-    (here / "study.toml").write_text(CONFIG.replace("[3, 5]", '"3-4"'))
-    given = []
-    monkeypatch.setattr("fedjax_algos.cli.training.train", lambda *values: given.extend(values))
-    command("compare", "fedavg", "--config", "study.toml")
-    settings, (method,), *_ = given
-    assert (method.label, settings.seeds, settings.local_steps) == ("fedavg", (3, 4), 2)
+def test_the_command_line_prevails_over_the_file(used):
+    file = used(CONFIG, "")
+    assert [method.label for method in file.methods] == ["fedprox mu=0.5", "fedprox mu=1"]
+    assert {method.client_learning_rate for method in file.methods} == {0.2}
+    own = file.settings
+    assert (own.model, own.clients, own.cohort_size, own.rounds) == ("linear", 12, 4, 50)
+    assert (own.local_steps, own.batches, own.seeds) == (2, "wrapped", (3, 5))
+    assert file.values["compilation_cache"] == "there"
+    line = "fedavg --rounds 3 --local-epochs 0.5 --target 0.01 --seeds 1 --compilation-cache own"
+    both = used(CONFIG, line)
+    assert [method.label for method in both.methods] == ["fedavg"]
+    own = both.settings
+    assert (own.rounds, own.seeds, own.target, own.clients) == (3, (0,), 0.01, 12)
+    assert (own.local_steps, own.local_epochs) == (None, 0.5)
+    assert both.values["compilation_cache"] == "own"
+    assert used(CONFIG.replace("[3, 5]", '"3-4"'), "").settings.seeds == (3, 4)
+    nothing = used("", "")
+    assert nothing.settings.seeds == tuple(range(10))
+    assert len(nothing.methods) == 5
+
+
+def test_a_run_is_repeated_from_its_configuration(used):
+    content = configuration() | {"tuning": {"seeds": [7]}}
+    again = used(json.dumps(content), "", "a.json")
+    assert [method.spec for method in again.methods] == ["fedavg:client_learning_rate=0.1"]
+    assert (again.settings.rounds, again.settings.seeds) == (3, (0,))
+    assert again.file.tuning == {"seeds": [7]}
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "tuned"),
     [
-        ("roundz = 3", "a.toml: unknown setting 'roundz'; did you mean rounds?"),
-        ("local-steps = 3", "a.toml: unknown setting 'local-steps'; did you mean local_steps?"),
-        ("method = ['fedavg']", "a.toml: unknown setting 'method'; did you mean methods?"),
-        ("[fedavg]\nmu = 1", "a.toml: unknown setting 'fedavg'; choose "),
-        ("rounds = 0", "a.toml: rounds=0 is out of range; give a whole number of at least 1"),
-        ("rounds = [3]", "a.toml: rounds=[3] is not one value; give a number or a text"),
-        ("clip_norm = nan", "a.toml: clip_norm=nan is no number; give a number"),
-        ("seeds = [1.5]", "a.toml: seeds=[1.5] is no number of seeds (5), range (10-14)"),
-        ("model = 3", "unknown model '3'"),
-        ("dataset = 'npz:nowhere.npz'", "nowhere.npz"),
-        ("methods = 'fedavg'", "a.toml: methods='fedavg' is no list of methods; give one such as"),
-        ("rounds 3", "config='a.toml' is no TOML file: Expected '=' after a key"),
-        ("rounds = 3\nrounds = 4", "config='a.toml' is no TOML file: Cannot overwrite a value"),
-        ("compilation_cache = true", "a.toml: compilation_cache=True is no folder; give a text"),
-        ("compilation_cache = 'a.toml'", "compilation_cache='a.toml' cannot be written to"),
-        ("compilation_cash = 'a'", "'compilation_cash'; did you mean compilation_cache?"),
+        ("", True),
+        ("--seeds 3 --target 0.5 --reference fedprox --eval-every 2 --out a", True),
+        ("--layout vmapped --devices 2 --client-state host --examples sharded", True),
+        ("--evaluate-clients held_out --held-out 0.1 --personal-steps 2", True),
+        ("--rounds 7 --track tensorboard", True),
+        ("--rounds 8", False),
+        ("--client-learning-rate 0.1", False),
+        ("--model linear", False),
+        ("--non-finite keep", False),
+        ("fedavg:client_learning_rate=0.001 scaffold", False),
+        ("fedavg:client_learning_rate=0.3", False),
     ],
 )
-def test_mistakes_in_a_config_file_are_one_line(refused, here, line, message):
-    (here / "a.toml").write_text(line)
-    assert message in refused("compare", "--config", "a.toml")
+def test_what_was_not_tuned_is_not_called_tuned(used, line, tuned):
+    assert used(TUNED, line).file.tuning == ({"seeds": [1000]} if tuned else None)
+    assert used("[tuning]\nseeds = [1]\n", line).file.tuning is None  # it names no methods
 
 
-def test_a_config_that_cannot_be_read_is_one_line(refused, here):
-    assert "config='b.toml' cannot be read (No such fil" in refused("compare", "--config", "b.toml")
-    assert "cannot be read (Is a directory)" in refused("compare", "--config", ".")
-    (here / "b.toml").write_bytes(b"\xff\xfe\x00")
-    assert "config='b.toml' is no TOML file" in refused("compare", "--config", "b.toml")
-    assert "unknown option '--config'" in refused("run", "fedavg", "--config", "b.toml")
+WRONG = """
+roundz = 3 | a.toml: unknown setting 'roundz'; did you mean rounds?
+local-steps = 3 | a.toml: unknown setting 'local-steps'; did you mean local_steps?
+method = ['fedavg'] | a.toml: unknown setting 'method'; did you mean methods?
+[fedavg] | a.toml: unknown setting 'fedavg'; choose
+rounds = 0 | a.toml: rounds=0 is out of range
+rounds = [3] | a.toml: rounds=[3] is not one value
+clip_norm = nan | a.toml: clip_norm=nan is no number
+seeds = [1.5] | a.toml: seeds=[1.5] is no number of seeds
+model = 3 | unknown model '3'
+dataset = 'npz:nowhere.npz' | nowhere.npz
+dataset = "[/]\\u202e" | unknown dataset '[/]\\u202e'
+methods = 'fedavg' | a.toml: methods='fedavg' is no list of methods
+methods = [] | a.toml: methods=[] is no list of methods
+tuning = 3 | a.toml: tuning=3 is not what tune wrote
+rounds 3 | config='a.toml' is no TOML file
+compilation_cache = true | a.toml: compilation_cache=True is no folder
+compilation_cache = 'a.toml' | compilation_cache='a.toml' cannot be written to
+compilation_cash = 'a' | 'compilation_cash'; did you mean compilation_cache?
+"\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
+"""
+HOSTILE = {
+    "rounds = " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
+    "rounds" + ".a" * 100_000 + " = 1": "line 1 has more than 256 dots",
+    "\n[rounds" + ".a" * 300 + "]": "line 2 has more than 256 dots",
+    "rounds" + ".a" * 200 + " = 1": "rounds={'a': {'a': {'a': {",
+    "rounds = " + "9" * 5000: "no TOML file: Exceeds the limit",
+    "rounds = 0x" + "f" * 5000: "a.toml: rounds has too many digits",
+    "seeds = [0x" + "f" * 5000 + "]": "a.toml: seeds has too many digits",
+    "rounds = '" + "9" * 10_000 + "'": "is no whole number",
+    "methods = [" + "1," * 10_000 + "]": "methods=[1, 1, 1, 1, 1, 1, ...] is no list of",
+    "#" * 300_000: "it has more than 262 kB",
+}
+
+
+def configuration(**changes):
+    content = {
+        "command": ["compare", "fedavg"],
+        "settings": {"rounds": 3, "seeds": [0], "target": None},
+        "methods": {"fedavg": {"algorithm": "fedavg", "client_learning_rate": 0.1}},
+    }
+    return content | changes
+
+
+WRONG_RESULTS = [
+    ("{", "config='a.json' is no JSON file: "),
+    ([], "config='a.json' has no settings and methods of a run"),
+    ({"settings": {}}, "config='a.json' has no settings and methods of a run"),
+    (configuration(methods={}), "config='a.json' has no methods"),
+    (configuration(grid={}), "its command was fedjax-algos compare fedavg"),
+    (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),
+    (configuration(settings={"rounds": 0}), "a.json: rounds=0 is out of range"),
+    (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is no method"),
+    (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is no method"),
+    (configuration(methods={"a": {"algorithm": "fedavgg"}}), "unknown algorithm 'fedavgg'"),
+    (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
+]
+TOML = [*(line.split(" | ") for line in WRONG.strip().splitlines()), *HOSTILE.items()]
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [*(("a.toml", *each) for each in TOML), *(("a.json", *each) for each in WRONG_RESULTS)],
+    ids=lambda each: str(each)[:40],
+)
+def test_wrong_files(refused, here, name, content, message):
+    (here / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    assert message in refused("compare", "--config", name)

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bad_input_helpers import small
-from summary_helpers import rows
+from summary_helpers import rows, write_folder
 
 import fedjax_algos
 from fedjax_algos.cli import main, training
-from fedjax_algos.runs import results
 
 PACKAGE = Path(fedjax_algos.__file__).parent / "runs" / "comparison.py"
 LIBRARY = Path(np.__file__)
@@ -61,36 +60,37 @@ def test_an_internal_error_keeps_its_traceback_and_asks_for_a_report(monkeypatch
     assert str(caught.traceback[-1].path) == str(file)
 
 
-def test_a_function_of_ones_own_that_does_not_fit_is_named_first(here):
-    source = "import fedjax_algos as fa\ndef own(problem, local):\n    return fa.algorithms.fedavg("
-    source += "problem, local)._replace(contribute=lambda *update: None)\n"
-    (here / "own.py").write_text(source)
-    with pytest.raises(AttributeError) as caught:
-        main(["run", "own.py:own", *small()])
-    assert caught.value.__notes__[-1].startswith("A function of your own does not fit docs/, or th")
+OWN = """
+import fedjax_algos as fa
+
+def unfit(problem, local):
+    return fa.algorithms.fedavg(problem, local)._replace(contribute=lambda *update: None)
+
+def wrong(problem, local):
+    raise ValueError("it is not right")
+
+def mixed(problem, local):
+    return problem - local
+"""
 
 
-@pytest.mark.parametrize("error", ["ValueError", "TypeError"])
-def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, error):
-    own = here / "own.py"
-    own.write_text(f"def f(problem, local):\n    raise {error}('it is not right')\n")
-    with pytest.raises((ValueError, TypeError), match="it is not right") as caught:
-        main(["run", f"{own}:f", *small()])
-    assert not hasattr(caught.value, "__notes__")
-    assert Path(caught.traceback[-1].path) == own
-
-
-def test_an_installed_package_of_ones_own_is_not_called_a_fault(here, monkeypatch):
-    package = here / "installed"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "methods.py").write_text("def f(problem, local):\n    return problem - local\n")
+@pytest.mark.parametrize("name", ["wrong", "mixed"])
+def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, monkeypatch, name):
+    """Also in an installed package; a function that does not fit is named first."""
+    (here / "own.py").write_text(OWN)
+    (here / "installed").mkdir()
+    (here / "installed" / "__init__.py").write_text("")
+    (here / "installed" / "methods.py").write_text(OWN)
     monkeypatch.syspath_prepend(here)
-    places = {"platlib": str(here), **{n: sysconfig.get_path(n) for n in ("stdlib", "purelib")}}
-    monkeypatch.setattr(sysconfig, "get_path", places.get)
-    with pytest.raises(TypeError, match="unsupported operand") as caught:
-        main(["run", "installed.methods:f", *small()])
-    assert not hasattr(caught.value, "__notes__")
+    for place in ("own.py", "installed.methods"):
+        with pytest.raises((ValueError, TypeError), match=r"not right|unsupported oper") as caught:
+            main(["run", f"{place}:{name}", *small()])
+        assert not hasattr(caught.value, "__notes__")
+        places = {"platlib": str(here), **{n: sysconfig.get_path(n) for n in ("stdlib", "purelib")}}
+        monkeypatch.setattr(sysconfig, "get_path", places.get)
+    with pytest.raises(AttributeError) as caught:
+        main(["run", "own.py:unfit", *small()])
+    assert caught.value.__notes__[-1].startswith("A function of your own does not fit docs/, or th")
 
 
 def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():
@@ -104,10 +104,9 @@ PRINTING += ["table there", "table there --format json", "plot there"]
 
 
 @pytest.fixture
-def printing(here, monkeypatch):
+def printing(here, monkeypatch, quick_pictures):
     """Runs a command with another standard output: its exit code and its errors."""
-    (here / "there").mkdir()
-    results.write_table(here / "there" / "metrics.csv", rows("fedavg", [[0.1, 0.5], [0.1, 0.7]]))
+    write_folder(here / "there", rows("fedavg", [[0.1, 0.5], [0.1, 0.7]]))
 
     def run(line, output):
         errors = io.StringIO()

@@ -1,17 +1,11 @@
 """A bit that is flipped in any file that --resume reads: refused by name, or without any effect."""
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "experiments" / "flip_bits.py"
-if not PROGRAM.exists():
-    pytest.skip("the experiments are not part of this copy", allow_module_level=True)
-SPEC = importlib.util.spec_from_file_location("flip_bits", PROGRAM)
-flip_bits = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(flip_bits)
-
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 EXPECTED = {
     "newest": {"older checkpoint"},
     "older": {"no effect"},
@@ -23,10 +17,14 @@ EXPECTED = {
 }
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("name", flip_bits.COMMANDS)
-def test_no_flipped_bit_changes_a_result(name, here):
-    for kind, _, outcomes in flip_bits.flip_bits(name, 2, here):
-        for outcome, said, flipped in outcomes:
-            shown = kind, outcome, flipped, said
-            assert outcome in EXPECTED.get(kind, {"refused by name"}), shown
+@pytest.mark.nightly
+@pytest.mark.skipif(not EXPERIMENTS.exists(), reason="the experiments are not in this copy")
+def test_no_flipped_bit_changes_a_result(here, monkeypatch):
+    monkeypatch.syspath_prepend(EXPERIMENTS)
+    flip_bits = importlib.import_module("flip_bits")
+    for name in flip_bits.COMMANDS:
+        (folder := here / name.replace(" ", "-")).mkdir()
+        for kind, _, outcomes in flip_bits.flip_bits(name, 2, folder):
+            for outcome, said, flipped in outcomes:
+                shown = name, kind, outcome, flipped, said
+                assert outcome in EXPECTED.get(kind, {"refused by name"}), shown

@@ -1,11 +1,10 @@
 """The command plot: its options, several folders, and what it tells."""
 
 import pytest
-from summary_helpers import ALL_DIVERGED, FIRST, OTHER, rows
+from summary_helpers import ALL_DIVERGED, FIRST, OTHER, rows, write_folder
 
 from fedjax_algos.analysis.pictures import metrics
 from fedjax_algos.cli import main
-from fedjax_algos.runs import results
 
 TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox mu=0.1", OTHER)
 
@@ -13,20 +12,18 @@ TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox mu=0.1", OTHER)
 @pytest.fixture
 def folders(here):
     """Two results folders of the same name, and one of other seeds."""
-    contents = {
-        "a/compare": TWO_METHODS,
-        "b/compare": rows("fedavg", OTHER),
-        "one": rows("fedavg", FIRST[:1]),
-        "diverged": rows("fedavg", ALL_DIVERGED) + rows("scaffold", FIRST),
-    }
-    for name, measured in contents.items():
-        (here / name).mkdir(parents=True)
-        results.write_table(here / name / "metrics.csv", measured)
+    for name in ("a", "b"):
+        (here / name).mkdir()
+    write_folder(here / "a/compare", TWO_METHODS)
+    write_folder(here / "b/compare", rows("fedavg", OTHER))
+    measured = [row | {"../[a]/b": 1.0} for row in rows("fedavg", FIRST[:1])]
+    write_folder(here / "one", measured)
+    write_folder(here / "diverged", rows("fedavg", ALL_DIVERGED) + rows("scaffold", FIRST))
 
 
 @pytest.fixture
 def figure(monkeypatch, folders):
-    """The axes and the legend of the last figure."""
+    """The axes and the legend of the last figure, which is not written."""
     drawn, draw = {}, metrics.draw_metric
 
     def keep(measured, **options):
@@ -54,22 +51,21 @@ def test_options_of_a_figure(command, figure):
     assert len(axes.lines) == 2 + 4
 
 
-def test_the_picture_is_named_by_its_columns(command, folders):
-    out = command("plot", "a/compare", "--metric", "test_accuracy,test_loss")
-    assert out == "a/compare/test_accuracy-test_loss-by-round.png\n"
-    out = command("plot", "one", "--x", "round,upload_bytes")
-    assert out == "one/test_accuracy-by-round-upload_bytes.png\n"
+def test_the_picture_is_named_by_its_columns(command, folders, quick_pictures):
+    for line, name in (
+        ("a/compare --metric test_accuracy,test_loss", "test_accuracy-test_loss-by-round.png"),
+        ("one --x round,upload_bytes", "test_accuracy-by-round-upload_bytes.png"),
+        ("one --metric ../[a]/b", "..-a-b-by-round.png"),
+    ):
+        assert command("plot", *line.split()) == f"{line.split()[0]}/{name}\n"
 
 
 def test_folders_in_one_panel_and_in_panels(command, figure):
     """Folders of the same name are told apart by their paths."""
     command("plot", "a/compare", "diverged", "--out", "1.png")
-    assert figure["legend"] == [
-        "compare: FedAvg",
-        "compare: FedProx mu=0.1",
-        "diverged: FedAvg (no finite value)",
-        "diverged: SCAFFOLD",
-    ]
+    of_first, of_second = ["FedAvg", "FedProx mu=0.1"], ["FedAvg (no finite value)", "SCAFFOLD"]
+    expected = [f"compare: {name}" for name in of_first] + [f"diverged: {n}" for n in of_second]
+    assert figure["legend"] == expected
     line = ["plot", "a/compare", "b/compare", "--methods", "fedavg", "--label"]
     command(*line, "fedavg=Average", "--out", "2.png")
     assert figure["legend"] == ["a/compare: Average", "b/compare: Average"]
@@ -88,33 +84,29 @@ def test_what_a_figure_does_not_show_is_told(folders, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--band interval", "band='interval' needs at least 5 seeds, but there are 2; choose rang"),
-        ("--band std", "band='std' is unknown; choose none, interval, range or seeds"),
-        ("--log z", "log='z' is unknown; choose none, x, y or both"),
-        ("--metric test_accuracy,speed", "metric='speed' is unknown; choose round, "),
-        ("--methods fedavg,fedprx", "methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1"),
-        ("--methods fedavg,fedavg", "methods has 'fedavg' twice; give it once"),
-        ("--label fedavg", "label='fedavg' has no new text; give OLD=NEW"),
-        ("--label fedavgm=x", "unknown label 'fedavgm'; did you mean fedavg?"),
-        ("--label fedavg=x --label fedavg=y", "label='fedavg' is given twice; give it once"),
-        ("--x-limits 5", "x_limits='5' is no pair of numbers; give A,B, of which one may be left"),
-        ("--y-limits 2,1", "y_limits=(2.0, 1.0) is no interval; give finite numbers, the lower"),
-        ("--x-limits 0,5 --log x", "does not fit a logarithmic axis; give limits above 0"),
-        ("--size 3.5", "size='3.5' is no pair of numbers; give WIDTHxHEIGHT, such as 3.5x2.6"),
-        ("--size 300x2", "size=(300.0, 2.0) is out of range; give the width and the height in"),
-        ("--size 1x1", "size=1x1 has no room for the axes beside the texts; give a larger size"),
-        ("--out a.eps", "suffix='.eps' is unknown; choose .pdf, .png or .svg"),
-    ],
-)
-def test_wrong_options(refused, folders, options, message):
+WRONG = """
+--band interval | band='interval' needs at least 5 seeds, but there are 2
+--band std | band='std' is unknown; choose none, interval, range or seeds
+--log z | log='z' is unknown; choose none, x, y or both
+--metric test_accuracy,speed | metric='speed' is unknown; choose round
+--methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
+--methods fedavg,fedavg | methods has 'fedavg' twice
+--label fedavg | label='fedavg' has no new text
+--label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
+--label fedavg=x --label fedavg=y | label='fedavg' is given twice
+--x-limits 5 | x_limits='5' is no pair of numbers
+--y-limits 2,1 | y_limits=(2.0, 1.0) is no interval
+--x-limits 0,5 --log x | does not fit a logarithmic axis
+--size 3.5 | size='3.5' is no pair of numbers; give WIDTHxHEIGHT
+--size 300x2 | size=(300.0, 2.0) is out of range
+--size 1x1 | size=1x1 has no room for the axes beside the texts
+--out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
+one | different seeds, whose means are not comparable; add --facet results
+./a/compare | folder is given twice in a/compare ./a/compare
+"""
+
+
+@pytest.mark.parametrize("case", WRONG.strip().splitlines())
+def test_wrong_options(refused, folders, case):
+    options, message = case.split(" | ")
     assert message in refused("plot", "a/compare", *options.split())
-
-
-def test_wrong_folders(refused, folders):
-    message = "different seeds, whose means are not comparable; add --facet results"
-    assert message in refused("plot", "a/compare", "one")
-    assert "folder is given twice in one ./one; give it once" in refused("plot", "one", "./one")
-    assert "no results folder is given; name one or more" in refused("plot")

@@ -13,16 +13,15 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
-OPTIONS = "--model linear --clients 4 --local-steps 1"
-SMALL = [*OPTIONS.split(), "--cohort", "2", "--rounds", "2", "--eval-every", "1"]
-GRID = ["--grid", "client_learning_rate=0.1,0.2"]
-CLOCK = [*OPTIONS.split(), "--seconds", "9", "--evaluations", "2"]
+OPTIONS = "--model linear --clients 4 --local-steps 1 --seeds 7,9 --out out"
+SMALL = f"--cohort 2 --rounds 2 --eval-every 1 {OPTIONS}"
+GRID = "--grid client_learning_rate=0.1,0.2"
 SWEPT = ["fedavg client_learning_rate=0.1", "fedavg client_learning_rate=0.2"]
 ENDED = {
-    "compare": (["compare", "fedavg", "fedprox", *SMALL], ["fedavg", "fedprox"]),
-    "clock": (["run", "fedasync", *CLOCK], ["fedasync"]),
-    "sweep": (["sweep", "fedavg", *GRID, *SMALL], SWEPT),
-    "tune": (["tune", "fedavg", *GRID, *SMALL], SWEPT),
+    f"sweep fedavg {GRID} {SMALL} --compilation-cache cache": SWEPT,
+    f"run fedasync {OPTIONS} --seconds 9 --evaluations 2": ["fedasync"],
+    f"compare fedavg fedprox {SMALL}": ["fedavg", "fedprox"],
+    f"tune fedavg {GRID} {SMALL}": SWEPT,
 }
 LINE = re.compile(
     r"preparing(?:: compiling)?; time left unknown"
@@ -35,25 +34,25 @@ LINE = re.compile(
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("command", ENDED)
-def test_lines_without_a_terminal(command, capsys, monkeypatch, here):
+@pytest.mark.parametrize(
+    "line", [pytest.param(n, marks=[pytest.mark.nightly] * (GRID in n)) for n in ENDED]
+)
+def test_lines_without_a_terminal(line, capsys, monkeypatch, here):
     """Each run has a line at its end, and others say what happens meanwhile; none is on stdout."""
     monkeypatch.setattr(progress, "INTERVAL", 0.001)
     monkeypatch.setattr(Compilation, "seconds", 1e9)
-    arguments, labels = ENDED[command]
-    cache = ["--compilation-cache", "cache"] * (command == "sweep")
-    main([*arguments, "--seeds", "7,9", "--out", "out", *cache])
+    main(line.split())
     captured = capsys.readouterr()
     assert not {"\r", "\x1b"} & {*captured.err}
     assert "ended at" not in captured.out
-    assert ("--compilation-cache FOLDER" in captured.out) == (not cache)  # it would help
-    lines = [line for line in captured.err.splitlines() if "; " in line or "left" in line]
-    matches = [LINE.fullmatch(line) for line in lines]
-    assert all(matches), [line for line, match in zip(lines, matches, strict=True) if not match]
-    ended = [line.partition(": ended at ")[0] for line in lines if ": ended at " in line]
-    assert sorted(ended) == sorted(f"{label}, seed {seed}" for label in labels for seed in (7, 9))
-    assert any("preparing" in line for line in lines)
-    assert any(": compiling; " in line for line in lines)
+    assert ("--compilation-cache FOLDER" in captured.out) == ("cache" not in line)  # it would help
+    lines = [each for each in captured.err.splitlines() if "; " in each or "left" in each]
+    assert [each for each in lines if not LINE.fullmatch(each)] == []
+    ended = [each.partition(": ended at ")[0] for each in lines if ": ended at " in each]
+    expected = [f"{label}, seed {seed}" for label in ENDED[line] for seed in (7, 9)]
+    assert sorted(ended) == sorted(expected)
+    assert any("preparing" in each for each in lines)
+    assert any(": compiling; " in each for each in lines)
     assert re.search(r": (round|second) [\d.]+ of [\d.]+, accuracy .* left$", captured.err, re.M)
     assert "progress" not in [thread.name for thread in threading.enumerate()]
 
@@ -69,9 +68,8 @@ def begun(monkeypatch, terminal=False, **changes):
 
 
 def row(number, wall, method="fedavg", seed=0):
-    return {
-        "method": method, "seed": seed, "round": number, "wall_seconds": wall, "test_accuracy": 0.5
-    }  # fmt: skip
+    measured = {"round": number, "wall_seconds": wall, "test_accuracy": 0.5}
+    return {"method": method, "seed": seed, **measured}
 
 
 def test_bars_on_a_terminal(monkeypatch, capsys):
@@ -132,3 +130,9 @@ def test_rows_of_an_earlier_process_do_not_count_as_speed(monkeypatch):
     clock[0] = 60.0
     lines.row(row(90, 100.0))  # 10 rounds in 60 s, and 310 are left
     assert lines.line().endswith("; about 31 min left")
+
+
+def test_a_note_is_no_markup():
+    console = Console(file=io.StringIO())
+    RunProgress(Compilation(), console).note("[/red]$x$\x1b[31m")
+    assert console.file.getvalue() == "[/red]$x$\\x1b[31m\n"

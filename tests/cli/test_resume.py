@@ -1,61 +1,92 @@
-"""Runs that are interrupted and go on, locks, full disks, and readers of unfinished folders."""
+"""Commands that are interrupted at every moment and go on; folders of other runs."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from same_runs import folder_content
+from summary_helpers import rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main
-from fedjax_algos.core.files import write_sums
+from fedjax_algos.core.files import checked_json, write_json, write_sums
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.experiment import prepare
-from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.opening import open_folder
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_rows
-from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tuning.tuning import Scores
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
+nightly = pytest.mark.nightly
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
 ROUNDS = f"--rounds 6 --eval-every 2 --cohort 2 {SMALL}"
+GRID = "--grid client_learning_rate=0.1,0.2"
 COMMANDS = {
     "rounds": f"compare scaffold fedavg {ROUNDS}",
-    "rows on disk": f"run scaffold --client-state disk {ROUNDS}",
     "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
-    "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
+    "rows on disk": f"run scaffold --client-state disk {ROUNDS}",
+    "sweep": f"sweep fedavg {GRID} --devices 2 {ROUNDS}",
+    "tune": f"tune fedavg fedprox {GRID} {ROUNDS}",
 }
-EXTENDED = ("rounds", "sweep")  # to more rounds
+RUN = COMMANDS["rounds"].split()
+OF_CI = ("rounds", "virtual clock")
+# in the order in which a command comes to them; the signal arrives before or after the call
+MOMENTS = {
+    "data are loaded": (Settings, "load", "before"),
+    "the folder has begun": (ResultsFolder, "begin", "after"),
+    "a program is compiled": (jax.monitoring, None, ""),
+    "a row is written": (ResultsFolder, "add_row", "after"),
+    "a run has ended": (ResultsFolder, "end", "after"),
+    "scores are written": (Scores, "add", "after"),
+    "results are written": (results, "write", "before"),
+    "the figure is drawn": (pictures, "plot_metric", "before"),
+    "the folder is marked": (ResultsFolder, "complete", "before"),
+    "all is written": (ResultsFolder, "complete", "after"),
+}
+OF_TUNE = {"a row is written", "a run has ended", "results are written", "the figure is drawn"}
 
 
-def raise_at(patch, number, which):
-    """Sends a signal to this process when a row of a given number is written."""
-    count, add_row = [0], ResultsFolder.add_row
+@contextlib.contextmanager
+def sent_at(moment, number, patch, count=1):
+    """Sends a signal to this process when it comes to a moment for a number of times."""
+    owner, name, when = MOMENTS[moment]
+    left = [count]
 
-    def counted(folder, row):
-        add_row(folder, row)
-        count[0] += 1
-        if count[0] == number:
-            signal.raise_signal(which)
+    def send(*_, **__):
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(number)
 
-    patch.setattr(ResultsFolder, "add_row", counted)
+    def call(*arguments, **keywords):
+        if when == "before":
+            send()
+        result = original(*arguments, **keywords)
+        if when == "after":
+            send()
+        return result
 
-
-def interrupt(arguments, number, which=signal.SIGTERM):
-    """Runs a command that is interrupted at a row; its exit code."""
-    with pytest.MonkeyPatch.context() as patch:
-        raise_at(patch, number, which)
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-    return stop.value.code
+    if name is None:
+        jax.monitoring.register_event_duration_secs_listener(send)
+    else:
+        original = getattr(owner, name)
+        patch.setattr(owner, name, call)
+    yield
+    if name is None:
+        jax.monitoring.unregister_event_duration_listener(send)
+    assert left[0] <= 0, moment
 
 
 @pytest.fixture
@@ -63,8 +94,7 @@ def json_lines(here):
     """The tracker of docs/command_line.md, in a file."""
     *_, program, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (here / "mine.py").write_text(program)
-    yield "mine.py:json_lines:name=rows.json"
-    trackers.pop("mine.py:json_lines", None)
+    return "mine.py:json_lines:name=rows.json"
 
 
 def check_tracked(folder):
@@ -73,233 +103,316 @@ def check_tracked(folder):
     assert len(files) == len([*folder.glob("tensorboard/*/*/*")])
     for file in files:
         run = file.parent.relative_to(folder / "json")
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        assert rows == read_rows(folder / "runs" / run / "metrics.csv")
+        tracked = [json.loads(line) for line in file.read_text().splitlines()]
+        assert tracked == read_rows(folder / "runs" / run / "metrics.csv")
         reader = EventAccumulator(str(folder / "tensorboard" / run)).Reload()
         events = [(event.step, event.value) for event in reader.Scalars("test_loss")]
-        assert events == [(row["round"], np.float32(row["test_loss"])) for row in rows]
-        assert ("simulated_seconds" in rows[0]) == ("simulated_seconds" in reader.Tags()["scalars"])
+        assert events == [(row["round"], np.float32(row["test_loss"])) for row in tracked]
+        tags = reader.Tags()["scalars"]
+        assert ("simulated_seconds" in tracked[0]) == ("simulated_seconds" in tags)
     return len(files)
 
 
+def names_in(folder):
+    """All files but the last checkpoints of a run that was saved, which keeps them."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in names if "checkpoints" not in name}
+
+
 @pytest.mark.all
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupted_command_goes_on(name, here, json_lines, capsys):
-    arguments = COMMANDS[name].split()
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OF_CI else nightly) for name in COMMANDS]
+)
+def test_a_command_goes_on_from_every_moment(
+    name, here, json_lines, capsys, monkeypatch, compiled_once
+):
+    """The two signals take turns, and begin with the other one in the next command."""
+    numbers, first = [signal.SIGTERM, signal.SIGINT], list(COMMANDS).index(name)
+    arguments, parts, is_tune = COMMANDS[name].split(), here / "parts", name == "tune"
     main([*arguments, "--out", "whole"])
-    arguments += ["--track", json_lines, "--track", "tensorboard"]
-    for number, which, code in ((3, signal.SIGINT, 130), (7, signal.SIGTERM, 143)):
+    arguments += ["--track", json_lines, "--track", "tensorboard"] * (not is_tune)
+    arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
+    others = OF_TUNE if is_tune else {"scores are written"}
+    for position, moment in enumerate(each for each in MOMENTS if each not in others):
+        number = numbers[(position + first) % 2]
+        if moment == "a program is compiled":
+            compiled_once.clear()
         capsys.readouterr()
-        assert interrupt([*arguments, "--out", "parts", "--resume"], number, which) == code
-        line = capsys.readouterr().err.strip().splitlines()[-1]
-        command = f"fedjax-algos {' '.join(arguments)} --out parts --resume"
-        assert line == f"interrupted ({which.name}); go on with: {command}"
-        assert not json.loads((here / "parts" / "config.json").read_text())["complete"]
-        assert check_tracked(here / "parts") > 0  # the trackers were closed
-        rows_on_disk = [*(here / "parts" / "client_state").glob("*.rows")]
-        assert len(rows_on_disk) == (name == "rows on disk")  # those of the run that goes on
-    with pytest.raises(SystemExit):
-        main(["plot", "parts"])
-    assert "parts' is not complete: " in capsys.readouterr().err
-    main([*arguments, "--out", "parts", "--resume"])
-    assert check_tracked(here / "parts") == len([*here.glob("parts/runs/*/*/model.npz")])
-    for folder in ("json", "tensorboard"):
-        shutil.rmtree(here / "parts" / folder)
-    assert folder_content(here / "parts") == folder_content(here / "whole")
-    names = [
-        sorted(str(path.relative_to(here / folder)) for path in (here / folder).rglob("*"))
-        for folder in ("whole", "parts")
-    ]
-    if name in EXTENDED:  # a run that was saved keeps its last checkpoints, to go on from there
-        names = [[each for each in some if "checkpoints" not in each] for some in names]
-    assert names[0] == names[1]  # no checkpoint, lock or temporary file is left
-    capsys.readouterr()
-    main([*arguments, "--out", "parts", "--resume"])
+        with (
+            monkeypatch.context() as patch,
+            sent_at(moment, number, patch, 1 + (moment == "a row is written")),
+            pytest.raises(SystemExit) as stop,
+        ):
+            main(arguments)
+        assert stop.value.code == 128 + number, moment
+        lines = [line for line in capsys.readouterr().err.splitlines() if "interrupted" in line]
+        way = {
+            "data are loaded": "nothing was saved: give the same command again",
+            "all is written": "all results are in parts",
+        }.get(moment, f"go on with: fedjax-algos {' '.join(arguments)}")
+        assert lines == [f"interrupted ({number.name}); {way}"], moment
+        if moment != "data are loaded":
+            told = json.loads((parts / "config.json").read_text())["complete"]
+            assert told == (moment == "all is written"), moment
+        if moment == "a row is written":
+            assert check_tracked(parts) > 0  # the trackers were closed
+            on_disk = [*(parts / "client_state").glob("*.rows")]
+            assert len(on_disk) == (name == "rows on disk")  # those of the run that goes on
+    main(arguments)
     assert capsys.readouterr().out == "parts is complete; nothing is left to do\n"
-    for path in [*here.glob("parts/runs/*/seed-*/metrics.csv")][:1]:  # `tune` has none
-        path.write_text("round\n0\n")
-        with pytest.raises(SystemExit):
-            main([*arguments, "--out", "parts", "--resume"])
-        assert "metrics.csv' is not as it was written" in capsys.readouterr().err
+    if is_tune:
+        assert (parts / "trials.csv").read_text() == (here / "whole" / "trials.csv").read_text()
+        return
+    assert check_tracked(parts) == len([*parts.glob("runs/*/*/model.npz")])
+    for folder in ("json", "tensorboard"):
+        shutil.rmtree(parts / folder)
+    assert folder_content(parts) == folder_content(here / "whole")
+    assert names_in(parts) == names_in(here / "whole")  # no lock, nothing half-written
+    next(parts.glob("runs/*/seed-*/metrics.csv")).write_text("round\n0\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "metrics.csv' is not as it was written" in capsys.readouterr().err
 
 
-RUN = COMMANDS["rounds"].split()
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """A folder of a run that was interrupted."""
-    folder = tmp_path_factory.mktemp("stopped") / "parts"
-    assert interrupt([*RUN, "--out", str(folder)], 2, signal.SIGINT) == 130
-    return folder
+@pytest.mark.all
+def test_a_complete_folder_goes_on_to_more_rounds(here, capsys, monkeypatch):
+    """Also after an interruption on the way; short runs that were not saved begin again."""
+    shorter = COMMANDS["rounds"].replace("--rounds 6", "--rounds 4").split()
+    main([*RUN, "--out", "whole"])
+    anew = "; 4 of its runs have no checkpoint and begin again at round 0"
+    for folder, every in {"saved": ["--checkpoint-every", "0"], "not-saved": []}.items():
+        main([*shorter, *every, "--out", folder])
+        capsys.readouterr()
+        with (
+            monkeypatch.context() as patch,
+            sent_at("a row is written", signal.SIGTERM, patch, 4),
+            pytest.raises(SystemExit, match="143"),
+        ):
+            main([*RUN, "--out", folder, "--resume"])
+        lines = capsys.readouterr().err.splitlines()
+        assert f"{folder} goes on from 4 to 6 rounds{anew * (not every)}" in lines
+        main([*RUN, "--out", folder, "--resume"])
+        assert folder_content(here / folder) == folder_content(here / "whole")
+        assert not list((here / folder).rglob(".*"))
 
 
 @pytest.fixture
-def interrupted(here, stopped):
-    """A copy of it in the working folder."""
-    return shutil.copytree(stopped, here / "parts")
+def begin(here, monkeypatch, capsys):
+    """Makes the folder of a command that is interrupted before its first round."""
+
+    def stop(*arguments, **options):
+        raise Interrupted(signal.SIGINT)
+
+    def run(line, **changes):
+        with monkeypatch.context() as patch:
+            patch.setattr(comparison, "run", stop)
+            patch.setattr(sys.modules["fedjax_algos.cli.tune"], "run_tuning", stop)
+            with pytest.raises(SystemExit, match="130"):
+                main([*line.split(), "--out", "parts"])
+        capsys.readouterr()
+        config = here / "parts" / "config.json"
+        write_json(config, checked_json(json.loads(config.read_text())) | changes)
+        return here / "parts"
+
+    return run
+
+
+@pytest.fixture
+def error(capsys, here):
+    """The error of a command that goes on, in lines; it changes no file."""
+
+    def content():
+        files = [path for path in here.rglob("*") if path.is_file() and path.name != ".lock"]
+        return {path: path.read_bytes() for path in files}
+
+    def run(line):
+        before = content()
+        with pytest.raises(SystemExit, match="2"):
+            main([*line.split(), "--out", "parts", "--resume"])
+        assert content() == before
+        return capsys.readouterr().err.splitlines()
+
+    return run
 
 
 OTHERS = {
-    ("--rounds 6", "--rounds 4"): ["rounds: 6 in the folder, 4 here"],
-    ("--seeds 2", "--seeds 3"): [
-        "seeds: [0, 1] in the folder, [0, 1, 2] here",
-        "the clients' examples: others in the folder",
-    ],
-    ("--rounds 6", "--rounds 8 --partition iid"): [
+    "--rounds 6/--rounds 4": ["rounds: 6 in the folder, 4 here"],
+    "--rounds 6/--rounds 8 --partition iid": [
         "partition: dirichlet:alpha=0.1 in the folder, iid here",
         "rounds: 6 in the folder, 8 here",
         "the clients' examples: others in the folder",
     ],
-    ("fedavg", "fedprox:mu=0.1"): [
+    "fedavg/fedprox:mu=0.1": [
         "methods, fedavg: in the folder only",
         "methods, fedprox: not in the folder",
     ],
 }
 
 
-@pytest.mark.all
-def test_other_runs_are_refused(interrupted, refused, capsys):
+def test_other_runs_are_refused(begin, error, refused):
+    begin(COMMANDS["rounds"])
     for change, differences in OTHERS.items():
-        other = COMMANDS["rounds"].replace(*change)
-        with pytest.raises(SystemExit):
-            main([*other.split(), "--out", "parts", "--resume"])
-        first, *lines, last = capsys.readouterr().err.splitlines()
+        first, *lines, last = error(COMMANDS["rounds"].replace(*change.split("/")))
         assert first == "error: 'parts' holds other runs:"
         assert lines == [f"  {difference}" for difference in differences]
         assert last == "  Give the command that made it, or another folder"
-    error = refused(*RUN, "--out", "parts")
-    assert "is not empty; name another folder or remove it or, if it holds a run that" in error
+    assert "is not empty; name another folder" in refused(*RUN, "--out", "parts")
+    assert "0 of 4 runs have ended; go on with" in refused("table", "parts")
+    assert "0 of 4 runs have ended; go on with" in refused("report", "parts")
 
 
-@pytest.mark.parametrize("change", [("scaffold,", "other,"), ("scaffold,0,", "scaffold,7,")])
-def test_rows_of_another_run_are_refused(interrupted, change, capsys):
+@pytest.mark.parametrize(
+    ("line", "change", "message"),
+    [
+        (f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL}", "rounds 3/4", "ended with"),
+        (f"tune fedavg --grid client_learning_rate=0.1 {ROUNDS}", "rounds 6/8", "8 here"),
+        (COMMANDS["virtual clock"], "seconds 60/90", "seconds: 60.0 in the folder, 90.0 here"),
+    ],
+)
+def test_runs_that_cannot_go_on_to_more_rounds_are_refused(begin, error, line, change, message):
+    name, numbers = change.split()
+    before, after = numbers.split("/")
+    begin(line, complete=True)
+    told = error(line.replace(f"--{name} {before}", f"--{name} {after}"))[1]
+    assert told.startswith(f"  {name}: {before}")
+    assert message in told
+
+
+@pytest.mark.parametrize(("name", "seed"), [("other", 0), ("scaffold", 7)])
+def test_rows_of_another_run_are_refused(begin, error, name, seed):
     """Those of a run that has ended, which are read instead of computed."""
-    own = interrupted / "runs" / "01-scaffold" / "seed-0"
+    own = begin(COMMANDS["rounds"]) / "runs" / "01-scaffold" / "seed-0"
+    own.mkdir()
     (own / "model.npz").touch()
-    (own / "metrics.csv").write_text((own / "metrics.csv").read_text().replace(*change))
+    measured = [row | {"seed": seed} for row in rows(name, [[0.1, 0.2]])]
+    results.write_table(own / "metrics.csv", measured)
     write_sums(own, ["metrics.csv", "model.npz"])
-    with pytest.raises(SystemExit, match="2"):
-        main([*RUN, "--out", "parts", "--resume"])
-    error = capsys.readouterr().err.splitlines()[-1]
-    name, seed, _ = (change[1] + "0,").split(",", 2)
-    told = f"metrics.csv has a row of {name}, seed {seed}, among those of scaffold, seed 0; remove "
-    assert told in error
-    assert error.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
+    told = error(COMMANDS["rounds"])[-1]
+    assert f"metrics.csv has a row of {name}, seed {seed}, among those of scaffold, seed 0" in told
+    assert told.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
 
 
-def test_what_is_missing_or_unreadable_is_told(interrupted, refused):
-    told = "'parts' is not complete: 0 of 4 runs have ended; go on with"
-    assert told in refused("table", "parts")
-    whole = (interrupted / "config.json").read_text()
-    for content in ("", whole[: len(whole) // 2], "[]", "{}"):
-        (interrupted / "config.json").write_text(content)
-        error = refused(*RUN, "--out", "parts", "--resume")
-        assert "config.json' is not what compare, run or sweep wrote" in error
-
-
-def test_resume_needs_a_folder(refused, here):
-    assert "resume needs the folder in which a run stopped; give --out" in refused(*RUN, "--resume")
+def test_a_folder_of_something_else_or_in_use_is_refused(begin, error, refused, here, monkeypatch):
+    config = begin(COMMANDS["rounds"]) / "config.json"
+    config.write_text(config.read_text().replace('"rounds": 6', '"rounds": 7'))
+    assert "config.json' is not as it was written" in error(COMMANDS["rounds"])[0]
+    config.write_text("{}")
+    assert "config.json' is not what compare, run" in error(COMMANDS["rounds"])[0]
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("mine")
     assert "'mine' is not empty; name another folder" in refused(*RUN, "--out", "mine", "--resume")
-
-
-def test_a_folder_in_use_is_refused_before_data_are_loaded(refused, here, monkeypatch):
-    monkeypatch.setattr(Settings, "load", None)
+    monkeypatch.setattr(Settings, "load", None)  # before data are loaded
     with open_folder("busy", "run"):
         assert "'busy' is in use by another run; wait" in refused(*RUN, "--out", "busy")
     assert not (here / "busy").exists()
 
 
-def test_a_folder_that_vanishes_ends_the_run(here):
-    settings = Settings(model="linear", clients=8, local_steps=2, rounds=4, eval_every=2, cohort=2)
-    prepared = prepare(settings, methods_of(("fedavg",), settings))
-    with open_folder("gone", "run") as folder:
-        folder.begin(results.configuration(prepared))
-        with pytest.raises(ValueError, match=r"gone.*cannot be written \(No such file"):
-            comparison.run(prepared, lambda row: shutil.rmtree("gone"), folder=folder)
-    assert not (here / "gone").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Makes a file system of so many kilobytes."""
-    mounted = []
-
-    def mount(kilobytes):
-        path = tmp_path / f"disk{kilobytes}"
-        path.mkdir()
-        made = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(path)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if made.returncode:
-            pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
-        mounted.append(path)
-        return path
-
-    yield mount
-    for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
-
-
-@pytest.mark.all
+@nightly
 @pytest.mark.parametrize("kilobytes", [8, 40, 100])
-def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_disk, capsys):
-    disk = small_disk(kilobytes)
-    with pytest.raises(SystemExit) as stop:
-        main([*RUN, "--checkpoint-every", "0", "--out", str(disk / "out")])
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ")
-    assert "cannot be written (No space left on device); what was written before is kept" in error
-    for path in disk.rglob("*.csv"):
-        assert results.read_rows(path)
-    for path in disk.rglob("*.npz"):
-        np.load(path).close()
-    if (disk / "out" / "config.json").exists():
-        assert not json.loads((disk / "out" / "config.json").read_text())["complete"]
-    assert not list(disk.rglob(f".{os.getpid()}-*"))
+def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, here, capsys):
+    (disk := here / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(disk)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            main([*RUN, "--checkpoint-every", "0", "--out", str(disk / "out")])
+        told = capsys.readouterr().err.strip().splitlines()[-1]
+        assert told.startswith("error: ")
+        assert "(No space left on device); what was written before is kept" in told
+        for path in disk.rglob("*.csv"):
+            assert results.read_rows(path)
+        for path in disk.rglob("*.npz"):
+            np.load(path).close()
+        if (disk / "out" / "config.json").exists():
+            assert not json.loads((disk / "out" / "config.json").read_text())["complete"]
+        assert not list(disk.rglob(f".{os.getpid()}-*"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("name", EXTENDED)
-def test_a_complete_folder_goes_on_to_more_rounds(name, here, capsys):
-    """Also after an interruption on the way; short runs that were not saved begin again."""
-    longer = COMMANDS[name].split()
-    shorter = COMMANDS[name].replace("--rounds 6", "--rounds 4").split()
-    main([*longer, "--out", "whole"])
-    for folder, every in {"saved": ["--checkpoint-every", "0"], "not-saved": []}.items():
-        main([*shorter, *every, "--out", folder])
-        capsys.readouterr()
-        assert interrupt([*longer, "--out", folder, "--resume"], 4) == 143
-        line = capsys.readouterr().err.splitlines()
-        anew = "; 4 of its runs have no checkpoint and begin again at round 0"
-        has_none = name == "rounds" and not every  # a sweep is saved at its end
-        assert f"{folder} goes on from 4 to 6 rounds{anew * has_none}" in line
-        main([*longer, "--out", folder, "--resume"])
-        assert folder_content(here / folder) == folder_content(here / "whole")
-        assert not list((here / folder).rglob(".*"))
-    with pytest.raises(SystemExit):
-        main([*shorter, "--out", folder, "--resume"])
-    assert "  rounds: 6 in the folder, 4 here\n" in capsys.readouterr().err
+def test_the_end_of_the_block_remembers_a_signal():
+    """One that arrives after the last evaluation, at which nobody looks for it any more."""
+    before = signal.getsignal(signal.SIGTERM)
+    for _ in range(2):  # the first one is forgotten then
+        with pytest.raises(Interrupted, match="SIGTERM"), finish_calls():
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+    with finish_calls():
+        pass
 
 
-@pytest.mark.all
-def test_runs_that_cannot_go_on_to_more_rounds_are_refused(here, capsys):
-    off = f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL} --out off"
-    clock = COMMANDS["virtual clock"] + " --out clock"
-    tuned = f"tune fedavg --grid client_learning_rate=0.1 {ROUNDS} --out tuned"
-    for command, change, line in (
-        (off, ("--rounds 3", "--rounds 4"), "rounds: 3 in the folder, 4 here; the run ended with"),
-        (clock, ("--seconds 60", "--seconds 90"), "seconds: 60.0 in the folder, 90.0 here\n"),
-        (tuned, ("--rounds 6", "--rounds 8"), "rounds: 6 in the folder, 8 here\n"),
-    ):
-        main(command.split())
-        before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
-        capsys.readouterr()
-        with pytest.raises(SystemExit):
-            main([*command.replace(*change).split(), "--resume"])
-        assert f"  {line}" in capsys.readouterr().err
-        assert before == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+def test_the_second_signal_ends_the_process(monkeypatch):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    def send_both():
+        with finish_calls():
+            signal.raise_signal(signal.SIGINT)
+            assert not codes
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        send_both()
+    assert codes == [143]
+
+
+def test_a_signal_that_a_library_catches_ends_the_command(here, capsys, monkeypatch):
+    def swallow(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            raise ValueError("a library's own") from None
+
+    monkeypatch.setattr(Settings, "load", swallow)
+    with pytest.raises(SystemExit, match="143"):
+        main(RUN)
+    line = "interrupted (SIGTERM); nothing was saved: give the same command again\n"
+    assert capsys.readouterr().err == line
+    assert not list(here.iterdir())
+
+
+def test_a_command_without_a_results_folder(capsys, monkeypatch):
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit, match="130"):
+        main(["list", "models", "--json"])
+    assert capsys.readouterr().err == "interrupted (SIGINT); give the same command again\n"
+
+
+@contextlib.contextmanager
+def started(*arguments, options=()):
+    """A command in a process of its own."""
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, *options, "-m", "fedjax_algos", *arguments]
+    outputs = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(line, env=variables, **outputs) as process:
+        yield process
+
+
+@nightly
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_command_is_imported(number):
+    with started("list", "models", options=["-v"]) as process:
+        next(line for line in process.stderr if "import 'fedjax_algos.core" in line)
+        process.send_signal(number)
+        last = process.stderr.read().splitlines()[-1]
+    message = f"interrupted ({number.name}) before the command began; give the same command again"
+    assert last.endswith(message)  # Python's -v writes a line and its end in two steps
+    assert process.returncode == 128 + number
+
+
+@nightly
+@pytest.mark.parametrize(("seconds", "number"), [(0, 2), (0.4, 15), (0.8, 2)])
+def test_a_signal_never_ends_in_a_crash(here, seconds, number):
+    """From the compilation of the rounds on."""
+    line = "run scaffold --devices 2 --model linear --clients 8 --batch-size 4 --local-steps 2"
+    line += " --cohort 4 --rounds 4000 --eval-every 20 --out out"
+    with started(*line.split()) as process:
+        assert process.stderr.readline().startswith("digits, linear")
+        time.sleep(seconds)
+        process.send_signal(number)
+        last = process.stderr.read().strip().splitlines()[-1]
+    told = f"interrupted ({signal.Signals(number).name}); go on with: fedjax-algos run scaffold "
+    assert last.startswith(told)
+    assert process.returncode == 128 + number
+    assert not json.loads((here / "out" / "config.json").read_text())["complete"]

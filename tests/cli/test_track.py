@@ -1,4 +1,4 @@
-"""--track; that each row reaches its tracker once is tested in test_resume.py."""
+"""--track; rows and settings of trackers are tested in test_resume.py and test_methods.py."""
 
 import re
 import subprocess
@@ -8,51 +8,18 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedjax_algos.cli import main
-from fedjax_algos.cli.environment import make_trackers
-from fedjax_algos.runs.saving.trackers import trackers
-
-pytestmark = pytest.mark.usefixtures("quick_pictures")
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
-SEEN = """
-import contextlib
-
-settings = {}
-
-
-def remember():
-    @contextlib.contextmanager
-    def track(run):
-        settings[run.method, run.seed] = run.settings
-        yield dict.clear
-
-    return track
-"""
-
-
-@pytest.mark.all
-def test_settings_of_a_sweep(here):
-    (here / "seen.py").write_text(SEEN)
-    grid = ["--grid", "mu=0.5", "--grid", "local_steps=2"]
-    small = ["--model", "linear", "--clients", "4", "--cohort", "2", "--rounds", "1"]
-    main(["sweep", "fedprox", *grid, *small, "--seeds", "1", "--track", "seen.py:remember"])
-    seen = trackers["seen.py:remember"].__wrapped__.__globals__["settings"]
-    (values,) = seen.values()
-    assert list(seen) == [("fedprox mu=0.5 local_steps=2", 0)]
-    assert (values["algorithm"], values["mu"], values["clients"]) == ("fedprox", 0.5, 4)
-    assert values["local_steps"] == 2  # of the grid
-    del trackers["seen.py:remember"]
 
 
 def test_a_tracker_in_python(tmp_path):
     """docs/command_line.md: `on_evaluation` of a run."""
     *_, program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names, rows = {}, [{"round": 0, "test_loss": 1.0}, {"round": 2, "test_loss": 0.5}]
+    names, measured = {}, [{"round": 0, "test_loss": 1.0}, {"round": 2, "test_loss": 0.5}]
     exec(program, names)
 
     def simulate(engine, data, on_evaluation, cohort_size):
         assert (engine, data, cohort_size) == ("engine", "data", 2)
-        assert [on_evaluation(row) for row in rows] == [None, None]
+        assert [on_evaluation(row) for row in measured] == [None, None]
 
     names["fa"] = type("fa", (), {"simulate": staticmethod(simulate)})
     names["simulate_with_a_tracker"]("engine", "data", tmp_path, cohort_size=2)
@@ -64,11 +31,6 @@ def test_a_missing_package_is_told_before_anything_is_written(refused, monkeypat
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     error = refused("run", "fedavg", "--track", "tensorboard")
     assert error.endswith("run: pip install 'fedjax_algos[tensorboard]'\n")
-
-
-def test_a_tracker_twice_is_refused():
-    with pytest.raises(ValueError, match="track has 'tensorboard' twice; give it once"):
-        make_trackers(["tensorboard", "tensorboard:flush_seconds=1"])
 
 
 @pytest.mark.all
