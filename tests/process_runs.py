@@ -1,12 +1,14 @@
 """Sets of processes, forked from one that has imported everything and started nothing.
 
 `python process_runs.py FOLDER SET...` starts these sets in turn, and prints the exit codes of each.
-Each process has a folder for what it prints. The sets "numbers P" write the numbers of runs, which
-do not depend on the number of processes P that have four devices together.
+Each process has a folder for what it prints. The sets "numbers P" write the numbers of all kinds of
+runs, which do not depend on the number of processes P that have four devices together; "some P"
+write those of a few.
 """
 
 import contextlib
 import csv
+import functools
 import json
 import os
 import signal
@@ -41,6 +43,8 @@ COMMANDS = {
 }
 RUN = "run scaffold --model linear --clients 8 --cohort 4 --local-steps 2 --eval-every 1"
 RUN += " --rounds 4 --checkpoint-every 0 --out {}"
+LOCAL = fa.Local(3, 0.1, 2)
+toy = functools.cache(small_network)  # not before a process is forked
 
 
 class Ended(Exception):
@@ -58,57 +62,65 @@ class Numbers(dict):
         self[name] = np.concatenate([np.array(values, float), *leaves])
 
 
-def write_numbers(number, index, address, folder):
-    """Of all kinds of runs."""
-    jax.config.update("jax_num_cpu_devices", DEVICES // number)
-    if number > 1:
-        jax.distributed.initialize(f"localhost:{address}", number, index)
-    toy, numbers = small_network(), Numbers()
-    run_in_rounds(numbers, toy, folder)
-    run_a_sweep(numbers, toy, folder)
-    run_on_the_clock(numbers, toy, folder)
-    for name in COMMANDS:
-        run_command(numbers, name, folder)
-    np.savez(folder / str(index) / "numbers.npz", **numbers)
+def writing(*kinds):
+    """What writes the numbers of these kinds of runs, with their place among the processes."""
+
+    def write_numbers(number, index, address, folder):
+        jax.config.update("jax_num_cpu_devices", DEVICES // number)
+        if number > 1:
+            jax.distributed.initialize(f"localhost:{address}", number, index)
+        numbers = Numbers()
+        for kind in kinds:
+            kind(numbers, folder)
+        np.savez(folder / str(index) / "numbers.npz", **numbers)
+
+    return write_numbers
 
 
-def algorithm_of(toy, name):
-    return Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2))
+def run_rounds(numbers, kind, folder=None, resumed=False, data=None, **options):
+    """A run, and perhaps the same one cut in two by a checkpoint; the engine."""
+    algorithm = Case("scaffold", {}).build(toy().problem, LOCAL)
+    own = fa.make_engine(algorithm, **{"devices": DEVICES} | options)
+
+    def run(name, rounds=4, **more):
+        state, rows = fa.simulate(
+            own, data or toy().data, rounds=rounds, test=TEST, **ROUNDS, **more
+        )
+        numbers.add(f"rounds, {name}", rows, state.server.params)
+
+    run(kind)
+    if resumed:
+        saved = {"checkpoints": fa.Checkpoints(folder / kind, every=0)}
+        run(f"{kind} begun", rounds=2, **saved)
+        run(f"{kind} resumed", **saved)
+    return own
 
 
-def run_in_rounds(numbers, toy, folder):
-    """With examples and rows of clients in all places, cut in two by a checkpoint, by hand."""
-    places = {"devices": {}, "sharded": {"examples": "sharded"}}
-    kept = {"host": "host", "disk": fa.RowsOnDisk(folder / "rows")}
-    places |= {place: {"client_state": value} for place, value in kept.items()}
+def run_on_devices(numbers, folder):
+    run_by_hand(numbers, run_rounds(numbers, "devices", folder, resumed=True), toy().data)
+
+
+def run_elsewhere(numbers, folder):
+    """With examples and rows of clients in all places."""
+    run_rounds(numbers, "sharded", examples="sharded")
+    run_rounds(numbers, "host", folder, resumed=True, client_state="host")
+    run_rounds(numbers, "disk", folder, True, client_state=fa.RowsOnDisk(folder / "rows"))
+    counts, examples = toy().data.counts(), jax.device_get(toy().data.examples)
+    rows = np.split(np.asarray(toy().data.indices), np.cumsum(counts)[:-1])
+    stored = fa.data.StoredData(source_of(examples, fa.Partition.of(rows), [*"abcd"]))
+    run_rounds(numbers, "stored", data=stored)
     if jax.process_count() < DEVICES:  # whose devices can be divided or paired
-        places["two devices"] = {"devices": 2}
+        run_rounds(numbers, "two devices", devices=2)
         halves = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
-        places["two for a client"] = {"devices_per_client": 2, "model_sharding": halves}
-
-    def run(kind, data=toy.data, rounds=4, **options):
-        state, history = fa.simulate(own, data, rounds=rounds, test=TEST, **ROUNDS, **options)
-        numbers.add(f"rounds, {kind}", history, state.server.params)
-
-    for place, options in places.items():
-        own = fa.make_engine(algorithm_of(toy, "scaffold"), **{"devices": DEVICES} | options)
-        run(place)
-        if place in ("devices", "host", "disk", "two for a client"):
-            saved = {"checkpoints": fa.Checkpoints(folder / place, every=0)}
-            run(f"{place} begun", rounds=2, **saved)
-            run(f"{place} resumed", **saved)
-        if place == "devices":
-            counts, examples = toy.data.counts(), jax.device_get(toy.data.examples)
-            rows = np.split(np.asarray(toy.data.indices), np.cumsum(counts)[:-1])
-            run("stored", fa.data.StoredData(source_of(examples, fa.Partition.of(rows), [*"abcd"])))
-            run_by_hand(numbers, own, toy.data)
+        pairs = {"devices_per_client": 2, "model_sharding": halves}
+        run_rounds(numbers, "two for a client", folder, resumed=True, **pairs)
 
 
 def run_by_hand(numbers, own, data):
     counts = data.counts()
     population = fa.Population(len(counts), 3, int(counts.sum()))
     state, placed = own.init(3, population), own.put_data(data)
-    cohorts = Cohorts(counts, own.algorithm.local, cohort_size=3, seed=3)
+    cohorts = Cohorts(counts, LOCAL, cohort_size=3, seed=3)
     for _ in range(2):
         one = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         state, _ = own.round(state, placed, one)
@@ -117,19 +129,19 @@ def run_by_hand(numbers, own, data):
     numbers.add("given rows", [], fa.client_states(own, state))
 
 
-def run_a_sweep(numbers, toy, folder):
+def run_a_sweep(numbers, folder):
     """Six runs, of which one or more devices compute two."""
     rates = {"client_learning_rate": [0.05, 0.1, 0.2]}
     options = {"cohort_size": 3, "eval_every": 1, "test": TEST, "devices": DEVICES, "grid": rates}
-    how = "scaffold", toy.problem, algorithm_of(toy, "scaffold").local, toy.data
+    how = "scaffold", toy().problem, LOCAL, toy().data
     result = sweep(*how, seeds=[0, 7], rounds=3, checkpoints=folder / "sweep", **options)
     numbers.add("sweep", result.rows)
 
 
-def run_on_the_clock(numbers, toy, folder):
+def run_on_the_clock(numbers, folder):
     """Whole, and cut in two by a checkpoint, with fewer devices then, if processes have several."""
-    algorithm = algorithm_of(toy, "fedcompass")
-    how = toy.data, asynchrony.compass(min_steps=2, max_steps=8), asynchrony.simulated()
+    algorithm = Case("fedcompass", {}).build(toy().problem, LOCAL)
+    how = toy().data, asynchrony.compass(min_steps=2, max_steps=8), asynchrony.simulated()
     options = {"evaluations": 3, "test": TEST, "seconds": 4.0, "seed": 1}
     saved = {"checkpoints": fa.Checkpoints(folder / "clock", every=0)}
     fewer = 2 if jax.process_count() < DEVICES else DEVICES
@@ -149,16 +161,17 @@ def run_on_the_clock(numbers, toy, folder):
         numbers.add(name, result.rows, result.state.server.params)
 
 
-def run_command(numbers, name, folder):
-    out = folder / name.replace(" ", "-")
-    main([*COMMANDS[name].split(), "--out", str(out)])
-    if name == "compare":
-        with (out / "metrics.csv").open(newline="") as file:
-            numbers.add(name, list(csv.DictReader(file)))
-    else:
-        values = json.loads((out / "scores.json").read_text())
-        del values["sha256"]
-        numbers.add(name, [values])
+def run_commands(numbers, folder):
+    for name, line in COMMANDS.items():
+        out = folder / name.replace(" ", "-")
+        main([*line.split(), "--out", str(out)])
+        if name == "compare":
+            with (out / "metrics.csv").open(newline="") as file:
+                numbers.add(name, list(csv.DictReader(file)))
+        else:
+            values = json.loads((out / "scores.json").read_text())
+            del values["sha256"]
+            numbers.add(name, [values])
 
 
 def killed(number, index, address, folder):
@@ -177,8 +190,7 @@ def killed(number, index, address, folder):
 
 def differing(number, index, address, folder):
     """Process 1 is given other seeds."""
-    seeds = " --seeds 2" * index
-    command(f"{RUN} --resume{seeds}", number, index, address, folder)
+    command(f"{RUN} --resume{' --seeds 2' * index}", number, index, address, folder)
 
 
 def missing(number, index, address, folder):
@@ -214,10 +226,13 @@ def forked(function, number, folder):
     return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in started]
 
 
-SETS = {f"numbers {number}": (write_numbers, number) for number in (1, 2, 4)}
+SOME = run_on_devices, run_a_sweep
+EVERY = *SOME, run_elsewhere, run_on_the_clock, run_commands
+SETS = {f"some {number}": (writing(*SOME), number) for number in (1, 2)}
+SETS |= {f"numbers {number}": (writing(*EVERY), number) for number in (1, 2, 4)}
 SETS |= {"killed": (killed, 2), "differing": (differing, 2), "missing": (missing, 1)}
 
 if __name__ == "__main__":
-    where, *kinds = sys.argv[1:]
-    for kind in kinds:
-        print(kind, *forked(*SETS[kind], Path(where, kind)), sep=",", flush=True)
+    where, *names = sys.argv[1:]
+    for name in names:
+        print(name, *forked(*SETS[name], Path(where, name)), sep=",", flush=True)

@@ -1,13 +1,65 @@
-"""A toy problem for sweeps, and the separate runs whose numbers a sweep has to give."""
+"""Toy problems, quick to compile, for runs and sweeps, and the separate runs of a sweep."""
 
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from helpers import CASES, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.runs.batched.sweeps import sweep
+
+
+def _loss(x, batch):
+    """`a |x - b c|^2 / 2` for each example."""
+    differences = x[None] - batch["b"][:, None] * jnp.array([1.0, -2.0, 3.0, 0.5])[None]
+    return 0.5 * batch["a"] * (differences**2).sum(-1)
+
+
+_RNG, _COUNTS = np.random.default_rng(0), (5, 1, 8, 3)
+QUADRATICS = quadratics(
+    [_RNG.uniform(0.5, 2, count) for count in _COUNTS], [_RNG.normal(size=n) for n in _COUNTS]
+)
+QUADRATICS = QUADRATICS._replace(
+    problem=fa.Problem(
+        init=lambda key: fa.Model({"x": jnp.full(4, 0.5)}),
+        apply=lambda model, batch, key, training: (model.params["x"], ()),
+        loss=_loss,
+    )
+)
+DECAYING = fa.Local(2, lambda count: 0.1 / (1 + count), epochs=1.0, rate_by="dispatch")
+POPULATION = fa.Population(4, 2, 17)
+
+
+@functools.cache
+def algorithm_of(spec, local):
+    """The first case of an algorithm, with wrappers after a plus, on `QUADRATICS`."""
+    name, *wrappers = spec.split("+")
+    case = next(case for case in CASES if case.name == name)
+    return fa.wrappers.wrap(case.build(QUADRATICS.problem, local), wrappers)
+
+
+@functools.cache
+def _made(make, algorithm, **options):
+    return make(algorithm, **options)
+
+
+def rounds_engine(spec="scaffold", place="device", **options):
+    return _made(fa.make_engine, algorithm_of(spec, DECAYING), client_state=place, **options)
+
+
+def clock_executor(spec="fedasync", **options):
+    algorithm = algorithm_of(spec, fa.Local(2, 0.05, steps=2))
+    return _made(fa.make_executor, algorithm, **{"slots": 2, "waves_per_call": 2} | options)
+
+
+def run_rounds(engine, data=QUADRATICS.data, **options):
+    """What `simulate` returns, by default with evaluations after 0, 2, 4 and 5 rounds."""
+    rounds = {"cohort_size": 2, "rounds": 5, "eval_every": 2, "seed": 3}
+    return fa.simulate(engine, data, **{"test": QUADRATICS.data.examples} | rounds | options)
+
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
 FULL = LOCAL._replace(batches="full")  # quicker to compile
@@ -51,11 +103,6 @@ def sweep_toy(algorithm, grid, seeds=(0, 7), local=LOCAL, **options):
 
 
 @functools.cache
-def evaluation():
-    return fa.make_evaluate(toy()[0])
-
-
-@functools.cache
 def engine_of(algorithm, rate, local, **hyperparameters):
     local = local._replace(learning_rate=rate)
     return fa.make_engine(algorithm(toy()[0], local, **hyperparameters))
@@ -65,8 +112,8 @@ def separately(algorithm, seed, rate=LOCAL.learning_rate, local=LOCAL, rounds=3,
     """The rows of `simulate` on the same settings."""
     options = ROUNDS | {"rounds": rounds}
     _, data, test = toy()
-    engine, evaluate = engine_of(algorithm, rate, local, **hyperparameters), evaluation()
-    return fa.simulate(engine, data[seed], seed=seed, test=test, evaluate=evaluate, **options)[1]
+    engine = engine_of(algorithm, rate, local, **hyperparameters)
+    return fa.simulate(engine, data[seed], seed=seed, test=test, **options)[1]
 
 
 def assert_same_rows(rows, expected, tolerance=1e-11):

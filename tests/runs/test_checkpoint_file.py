@@ -55,20 +55,12 @@ def check_refused(path, reason=""):
         read_checkpoint(path)
 
 
-def test_a_bit_of_every_byte_counts(small):
-    content = bytearray(small.read_bytes())
-    for place in range(len(content)):
-        content[place] ^= 1 << place % 8
-        small.write_bytes(content)
-        check_refused(small)
-        content[place] ^= 1 << place % 8
-
-
-def test_files_that_are_cut_off_longer_or_something_else(small):
+def test_a_bit_of_every_byte_counts_and_so_does_the_length(small):
     content = small.read_bytes()
-    for length in range(len(content)):
-        small.write_bytes(content[:length])
-        check_refused(small)
+    for place in range(len(content)):
+        for other in (bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :], b""):
+            small.write_bytes(content[:place] + other)
+            check_refused(small)
     small.write_bytes(content + b"0")
     check_refused(small, r"\d+ bytes follow its first line, not \d+")
     small.write_bytes(content.replace(b"checkpoint 3", b"checkpoint 4"))

@@ -19,7 +19,7 @@ from fedjax_algos.cli.processes import place_of
 EXACT = re.compile("sweep|clock")  # whose sums are not divided over devices
 
 
-def run_sets(folder, *names, seconds=600):
+def run_sets(folder, *names, seconds=1500):
     """The exit codes of sets of processes by name; all are ended if one does not end."""
     command = [sys.executable, str(ROOT / "tests" / "process_runs.py"), str(folder), *names]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
@@ -38,26 +38,36 @@ def run_sets(folder, *names, seconds=600):
     return {name: [int(code) for code in codes] for name, *codes in lines}
 
 
-@pytest.mark.all
-def test_the_numbers_of_one_process(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        pytest.param("some", (1, 2), marks=pytest.mark.all),
+        pytest.param("numbers", (1, 2, 4), marks=pytest.mark.nightly),
+    ],
+)
+def test_the_numbers_of_one_process(kind, numbers, tmp_path):
     """Two processes with two devices each have all of them; four with one have no pairs."""
-    ends = run_sets(tmp_path, "numbers 1", "numbers 2", "numbers 4")
+    sets = {f"{kind} {number}": number for number in numbers}
+    ends = run_sets(tmp_path, *sets)
     texts = [path.read_text()[-2000:] for path in sorted(tmp_path.rglob("err"))]
-    assert ends == {f"numbers {n}": [0] * n for n in (1, 2, 4)}, "\n".join(texts)
-    one, *two, a, b, c, d = (dict(np.load(path)) for path in sorted(tmp_path.rglob("numbers.npz")))
-    assert two[0].keys() == two[1].keys() == one.keys()
-    assert {name for name in one if "two" not in name} == a.keys()
-    for numbers, first in zip([*two, a, b, c, d], [two[0]] * 2 + [a] * 4, strict=True):
-        for name, value in numbers.items():
-            close = 0 if EXACT.search(name) else 1e-6
-            np.testing.assert_allclose(value, one[name], rtol=close, atol=close, err_msg=name)
-            np.testing.assert_array_equal(value, first[name], err_msg=name)
-            if name.endswith(" resumed"):  # a run that was cut in two
-                whole = numbers[name.removesuffix(" resumed")]
-                np.testing.assert_array_equal(value, whole, err_msg=name)
+    assert ends == {name: [0] * number for name, number in sets.items()}, "\n".join(texts)
+    files = {name: sorted((tmp_path / name).rglob("numbers.npz")) for name in sets}
+    found = {name: [dict(np.load(path)) for path in paths] for name, paths in files.items()}
+    (one,), *others = found.values()
+    for (first, *rest), number in zip(others, numbers[1:], strict=True):
+        assert first.keys() == {name for name in one if number < 4 or "two" not in name}
+        for own in (first, *rest):
+            assert own.keys() == first.keys()
+            for name, value in own.items():
+                close = 0 if EXACT.search(name) else 1e-6
+                np.testing.assert_allclose(value, one[name], rtol=close, atol=close, err_msg=name)
+                np.testing.assert_array_equal(value, first[name], err_msg=name)
+                if name.endswith(" resumed"):  # a run that was cut in two
+                    whole = own[name.removesuffix(" resumed")]
+                    np.testing.assert_array_equal(value, whole, err_msg=name)
 
 
-@pytest.mark.all
+@pytest.mark.nightly
 def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     """The others end and say how it goes on, here with another number of devices."""
     ends = run_sets(tmp_path, "killed", "differing", "missing")
@@ -100,16 +110,12 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, {}, None),
         ({"SLURM_PROCID": "0"}, {}, None),  # of a batch script
         (MPI, {}, (0, 2, None)),
-        (SLURM, {"processes": 2, "process": 0}, "have no address; give --coordinator HOST:PORT"),
-        ({}, {"coordinator": "a:1"}, "are for several processes; give --processes P"),
-        ({}, {"coordinator": "a:1", "processes": 2}, "need --process I in each, one of 0 to 1"),
+        (SLURM, {"processes": 2, "process": 0}, "give --coordinator HOST:PORT"),
+        ({}, {"coordinator": "a:1"}, "give --processes P"),
+        ({}, {"coordinator": "a:1", "processes": 2}, "--process I in each, one of 0 to 1"),
         ({}, {"coordinator": "a:1", "processes": 2, "process": 2}, "give one of 0 to 1"),
-        ({}, {"coordinator": "a", "processes": 2, "process": 0}, "coordinator='a' is no HOST:PORT"),
-        (
-            {},
-            {"coordinator": "a:65536", "processes": 2, "process": 0},
-            "='a:65536' is no HOST:PORT",
-        ),
+        ({}, {"coordinator": "a", "processes": 2, "process": 0}, "coordinator='a'"),
+        ({}, {"coordinator": "a:65536", "processes": 2, "process": 0}, "='a:65536'"),
     ],
 )
 def test_the_place_of_a_process(environment, options, expected, monkeypatch):

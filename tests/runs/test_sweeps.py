@@ -1,63 +1,66 @@
-"""A sweep gives the numbers of separate runs, for every algorithm, on any devices."""
+"""A sweep gives the numbers of separate runs, on any devices, in as few programs as possible."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from helpers import CASES, Compilations, small_network
-from sweep_helpers import (
-    FULL,
-    LOCAL,
-    ROUNDS,
-    assert_same_rows,
-    engine_of,
-    evaluation,
-    separately,
-    sweep_toy,
-    toy,
-)
+from helpers import CASES, Compilations, by_kind, small_network
+from sweep_helpers import FULL, LOCAL, ROUNDS, assert_same_rows, separately, sweep_toy, toy
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core.options import options
+from fedjax_algos.core import weighted_by
+from fedjax_algos.core.options import NonNegative, Positive, options
+from fedjax_algos.engine.placed.devices import client_mesh
+from fedjax_algos.participation.rate_schedules import exponential
 from fedjax_algos.runs.batched import Run, run_batched
 from fedjax_algos.runs.batched import program as programs
-from fedjax_algos.runs.batched.sweeps import sweep
+from fedjax_algos.runs.batched.program import call_size, constants_of
+from fedjax_algos.runs.batched.sweeps import sweep, text_of
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import DivergenceWarning
+from fedjax_algos.runs.run import check_test_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
-DIVIDING = ("fedrep", "fedbn")  # the params, which are one array in `toy`
-ONE_OF_A_KIND = ("fedadam", "fedgbo", "mimelite", "scaffold", "ghbm", "fedlga", "apfl")
+FEDPROX = algorithms["fedprox"]
+GRID = {"mu": [0.3, 0.6], "client_learning_rate": [0.05, 0.1]}
+# a run is a model of 3 doubles, a seed and three counts of excluded updates, before and after, and
+# 4 dispatches of 9 numbers
+RUN_BYTES = 2 * (3 * 8 + 4 + 3 * 4) + 4 * (7 * 4 + 2 * 8)
+MAPPED = {"devices": 2, "runs_per_device": 2, "layout": "vmapped"}
 
 
 @pytest.mark.all
-def test_runs_may_be_tested_on_examples_of_the_clients():
-    problem, data, test = toy()
-    rows = {0: np.array([3, 1, 8, 3], np.int32), 7: np.array([16, 2, 0, 5], np.int32)}
-    chosen = [
-        Run("fedavg", seed, data[seed], FULL, {}, {}, test_rows=rows[seed]) for seed in (0, 7)
-    ]
-    measured = run_batched(algorithms["fedavg"], problem, chosen, test=test, **ROUNDS).rows
-    for seed in (0, 7):
-        own = {name: leaf[rows[seed]] for name, leaf in data[seed].examples.items()}
-        _, expected = fa.simulate(
-            engine_of(algorithms["fedavg"], FULL.learning_rate, FULL),
-            data[seed], seed=seed, test=own, evaluate=evaluation(), **ROUNDS,
-        )  # fmt: skip
-        assert_same_rows([row for row in measured if row["seed"] == seed], expected)
-    for wrong, message in (
-        (np.array([17]), "at least one whole number from 0 to 16, of the examples"),
-        (np.array([-1, 3]), "at least one whole number from 0 to 16"),
-        (np.array([], int), "give a list of at least one whole number"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run_batched(
-                algorithms["fedavg"], problem, [chosen[0]._replace(test_rows=wrong)], **ROUNDS
-            )
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "8 runs in a program, 8 in a call, 1 at once on each of 1 devices"),
+        ({"devices": 3, "memory": 3 * RUN_BYTES}, "3 in a call"),
+        (MAPPED, "8 in a call, 2 at once on each of 2"),
+    ],
+)
+def test_each_setting_and_seed_on_any_devices_in_any_calls(changes, message):
+    rows, (note,) = sweep_toy(FEDPROX, GRID, **changes)
+    assert message in note
+    assert len({row["test_loss"] for row in rows[2::3]}) == 8
+    expected = [(mu, rate, seed) for mu in (0.3, 0.6) for rate in (0.05, 0.1) for seed in (0, 7)]
+    for index, (mu, rate, seed) in enumerate(expected):
+        own = rows[3 * index : 3 * index + 3]
+        label = f"fedprox mu={mu} client_learning_rate={rate}"
+        assert {(row["method"], row["seed"]) for row in own} == {(label, seed)}
+        assert_same_rows(own, separately(FEDPROX, seed, rate, mu=mu))
+
+
+def test_rows_that_are_not_there_are_refused():
+    _, data, _ = toy()
+    check_test_rows(np.array([16, 0]), data[0])
+    for wrong in (np.array([17]), np.array([-1, 3]), np.array([], int), np.array([1.0])):
+        with pytest.raises(ValueError, match="at least one whole number from 0 to 16"):
+            check_test_rows(wrong, data[0])
 
 
 class Traced(Exception):
@@ -80,111 +83,46 @@ def traced(monkeypatch):
     monkeypatch.setattr(programs, "advance_each", trace_advance)
 
 
-def every_real_option(case):
-    """The factory, its other options, and a grid of all real ones and the client rate."""
-    factory = algorithms[case.name]
-    floats = [option.name for option in options(factory).values() if option.kind is float]
+def real_options(case):
+    """The names of the real options, a grid of them and the client rate, and the other options."""
+    known = options(algorithms[case.name]).values()
+    floats = [option.name for option in known if option.kind is float]
     others = {name: value for name, value in case.hyperparameters.items() if name not in floats}
     grid = {name: [0.3, 0.6] for name in floats} | {"client_learning_rate": [0.05, 0.1]}
-    return factory, others, floats, grid
+    return floats, grid, others
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name not in DIVIDING], ids=str)
+@pytest.mark.parametrize("case", by_kind(quick=False))
 def test_every_real_option_of_every_algorithm_is_an_argument(case, traced):
     """All at once, with the client rate and the seed, in one program."""
-    factory, others, floats, grid = every_real_option(case)
+    network, (floats, grid, others) = small_network(), real_options(case)
+    data = dict.fromkeys((0, 7), network.data)
+    how = {"seeds": (0, 7), "hyperparameters": others, "cohort_size": 2, "rounds": 2}
     with pytest.raises(Traced) as told:
-        sweep_toy(factory, grid, local=FULL, hyperparameters=others)
+        sweep(case.name, network.problem, FULL, data, grid=grid, **how)
     assert told.value.args == (2 ** (len(floats) + 2),)
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name in ONE_OF_A_KIND], ids=str)
-def test_every_real_option_can_be_swept(case):
-    factory, others, floats, grid = every_real_option(case)
-    # two calls of two rounds are one program
-    rows, (note,) = sweep_toy(factory, grid, local=FULL, hyperparameters=others, rounds=4)
+@pytest.mark.parametrize("name", ["scaffold", "fedlga", "apfl"])
+def test_every_real_option_can_be_swept(name):
+    floats, grid, others = real_options(next(case for case in CASES if case.name == name))
+    how = {"local": FULL, "rounds": 4}  # two calls of two rounds are one program
+    rows, (note,) = sweep_toy(name, grid, hyperparameters=others, **how)
     runs = 2 ** (len(floats) + 2)
     assert note.startswith(f"{runs} runs in a program")
     assert len(rows) == 3 * runs
-    assert rows[-1]["method"].endswith(" client_learning_rate=0.1")
     chosen = others | dict.fromkeys(floats, 0.6)
-    assert_same_rows(rows[-3:], separately(factory, 7, local=FULL, rounds=4, **chosen))
-
-
-@pytest.mark.parametrize("name", DIVIDING)
-def test_every_real_option_of_an_algorithm_that_divides_the_params(name, traced):
-    toy, part = small_network(), {"fedrep": {"head": "out"}, "fedbn": {"norm": "hidden/b"}}[name]
-    floats = [option.name for option in options(algorithms[name]).values() if option.kind is float]
-    grid = {option: [0.3, 0.6] for option in floats}
-    settings = {"hyperparameters": part, "cohort_size": 2, "rounds": 2}
-    with pytest.raises(Traced) as told:
-        sweep(name, toy.problem, FULL, toy.data, grid=grid, **settings)
-    assert told.value.args == (2 ** len(floats),)
-
-
-FEDPROX = algorithms["fedprox"]
-GRID = {"mu": [0.3, 0.6], "client_learning_rate": [0.05, 0.1]}
-ALL = [
-    (mu, rate, seed)
-    for mu in GRID["mu"]
-    for rate in GRID["client_learning_rate"]
-    for seed in (0, 7)
-]
-# a run is a model of 3 doubles, a seed and three counts of excluded updates, before and after, and
-# 4 dispatches of 9 numbers
-RUN = 2 * (3 * 8 + 4 + 3 * 4) + 4 * (7 * 4 + 2 * 8)
-
-
-@pytest.mark.all
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "8 runs in a program, 8 in a call, 1 at once on each of 1 devices"),
-        ({"devices": 3}, "8 runs in a program, 9 in a call, 1 at once on each of 3 devices"),
-        (
-            {"devices": 2, "runs_per_device": 2, "layout": "vmapped"},
-            "8 in a call, 2 at once on each of 2",
-        ),
-        ({"memory": 3 * RUN}, "3 in a call"),
-    ],
-    ids=["one device", "a device too many", "mapped", "three calls, the last filled"],
-)
-def test_each_setting_and_seed_on_any_devices_in_any_calls(changes, message):
-    rows, (note,) = sweep_toy(FEDPROX, GRID, **changes)
-    assert message in note
-    expected = [separately(FEDPROX, seed, rate, mu=mu) for mu, rate, seed in ALL]
-    assert len({history[-1]["test_loss"] for history in expected}) == len(ALL)
-    for index, ((mu, rate, seed), history) in enumerate(zip(ALL, expected, strict=True)):
-        own = rows[3 * index : 3 * index + 3]
-        label = f"fedprox mu={mu} client_learning_rate={rate}"
-        assert {(row["method"], row["seed"]) for row in own} == {(label, seed)}
-        assert_same_rows(own, history)
-
-
-def test_runs_that_do_not_fit_into_memory(monkeypatch):
-    """Those larger than the default are computed one after another."""
-    message = f"memory={2 * RUN - 1} is out of range; give at least {2 * RUN} bytes"
-    with pytest.raises(ValueError, match=message):
-        sweep_toy(FEDPROX, GRID, devices=2, memory=2 * RUN - 1)
-    monkeypatch.setattr("fedjax_algos.runs.batched.program._MEMORY", RUN - 1)
-    rows, (note,) = sweep_toy(FEDPROX, GRID)
-    assert "8 runs in a program, 1 in a call" in note
-    assert_same_rows(rows[-3:], separately(FEDPROX, 7, 0.1, mu=0.6))
-    monkeypatch.setattr("fedjax_algos.core.limits.device_memory", lambda: RUN - 1)
-    with pytest.raises(ValueError, match="the states of 1 runs at once would need"):
-        sweep_toy(FEDPROX, GRID)
+    assert_same_rows(rows[-3:], separately(algorithms[name], 7, **how, **chosen))
 
 
 @pytest.mark.all
 def test_a_second_sweep_of_like_shape_compiles_nothing():
-    options = {"devices": 2, "hyperparameters": {"weighting": "uniform"}}
-    sweep_toy("fedprox", GRID, **options)
+    how = {"devices": 2, "hyperparameters": {"weighting": "uniform"}}
+    sweep_toy("fedprox", GRID, **how)
+    other = {"mu": [0.1, 0.2], "client_learning_rate": [0.3, 0.2]}
     with Compilations() as later:
-        rows, _ = sweep_toy(
-            "fedprox", {"mu": [0.1, 0.2], "client_learning_rate": [0.3, 0.2]}, (7, 0), **options
-        )
+        rows, _ = sweep_toy("fedprox", other, (7, 0), **how)
     assert later.count == 0
     assert_same_rows(rows[-3:], separately(FEDPROX, 0, 0.2, mu=0.2, weighting="uniform"))
 
@@ -218,30 +156,35 @@ def test_a_number_does_not_widen_params_of_another_precision():
     assert_same_rows(rows[3:], fa.simulate(engine, data[0], **ROUNDS)[1], 1e-6)
 
 
+@pytest.mark.all
 def test_given_params_and_each_evaluation():
     params, seen = jnp.asarray([1.0, 2.0, 3.0]), []
     rows, _ = sweep_toy(FEDPROX, {"mu": [0.3]}, params=params, on_evaluation=seen.append)
     assert rows[0]["test_loss"] == rows[3]["test_loss"]
-    assert [(row["seed"], row["round"]) for row in seen] == [
-        (seed, number) for number in (0, 2, 3) for seed in (0, 7)
-    ]
+    expected = [(seed, number) for number in (0, 2, 3) for seed in (0, 7)]
+    assert [(row["seed"], row["round"]) for row in seen] == expected
     assert sorted(map(id, seen)) == sorted(map(id, rows))
+
+
+def twice(seed, rounds, num_clients, cohort_size):
+    return np.asarray([(1, 1)] * len(rounds), np.int32)
 
 
 @pytest.mark.parametrize(
     ("grid", "changes", "message"),
     [
-        ({"mo": [1]}, {}, r"fedprox: unknown option 'mo'; did you mean mu\?|choose"),
-        ({"mu": [0.1, -1]}, {}, "fedprox: mu=-1 is out of range; give a number of at least 0"),
+        ({"mo": [1]}, {}, r"fedprox: unknown option 'mo'"),
+        ({"mu": [0.1, -1]}, {}, "fedprox: mu=-1 is out of range"),
         ({"client_learning_rate": [0.0]}, {}, "client_learning_rate=0.0 is out of range"),
-        ({"mu": []}, {}, "fedprox: mu has no values in the grid; give at least one"),
-        ({"mu": [1, 0.5, 1.0]}, {}, "fedprox: mu=1 is twice in the grid; give it once"),
+        ({"mu": []}, {}, "fedprox: mu has no values"),
+        ({"mu": [1, 0.5, 1.0]}, {}, "fedprox: mu=1 is twice"),
         ({"mu": [1.0]}, {"hyperparameters": {"mu": 2.0}}, "mu is in the grid too"),
-        ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown; choose"),
+        ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
         ({"mu": [1.0]}, {"seeds": (0, 3)}, "seed 3 has no data or is given twice"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),
-        ({"mu": [1.0]}, {"runs_per_device": 0}, "runs_per_device=0 is out of range; give a whole"),
-        ({"mu": [1.0]}, {"rounds": 0}, "rounds=0 is out of range; give a whole number of at least"),
+        ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"give at least {RUN_BYTES} bytes"),
+        ({"mu": [1.0]}, {"runs_per_device": 0}, "runs_per_device=0 is out of range"),
+        ({"mu": [1.0]}, {"rounds": 0}, "rounds=0 is out of range"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_compiled(grid, changes, message):
@@ -252,8 +195,130 @@ def test_mistakes_are_found_before_anything_is_compiled(grid, changes, message):
 
 
 def test_clients_that_keep_state_are_once_in_a_cohort():
-    def twice(seed, rounds, num_clients, cohort_size):
-        return np.asarray([(1, 1)] * len(rounds), np.int32)
-
     with pytest.raises(ValueError, match="client 1 is twice in the cohort of round 0"):
         sweep_toy("scaffold", {"server_learning_rate": [0.5]}, sampler=twice)
+
+
+# Which runs of a sweep share a program, and what an algorithm sees of their differences.
+
+
+full_sweep = functools.partial(sweep_toy, local=FULL)
+alone = functools.partial(separately, local=FULL)
+
+
+@pytest.mark.parametrize(
+    ("devices", "at_once", "memory", "expected"),
+    [
+        (1, None, None, (1, 8)),  # those at once on a device, and those of a call
+        (3, None, None, (1, 9)),
+        (2, 3, None, (3, 12)),
+        (2, 99, None, (4, 8)),
+        (1, None, 399, (1, 3)),  # three calls, the last of them filled
+        (2, None, 500, (1, 4)),
+        (99, None, None, (1, 8)),  # not more devices than runs
+        (2, None, 199, "memory=199 is out of range; give at least 200 bytes"),
+    ],
+)
+def test_the_runs_of_a_call(devices, at_once, memory, expected):
+    """Eight runs of 100 bytes each."""
+    how = client_mesh(min(devices, 8)), at_once, memory, 8, 100
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            call_size(*how)
+    else:
+        _, at_once, runs, note = call_size(*how)
+        assert (at_once, runs) == expected
+        assert note.startswith(f"8 runs in a program, {runs} in a call, {at_once} at once on each")
+
+
+def test_runs_that_do_not_fit_into_memory(monkeypatch):
+    """Those larger than the default are computed one after another."""
+    monkeypatch.setattr("fedjax_algos.runs.batched.program._MEMORY", 99)
+    assert call_size(None, None, None, 8, 100)[1:3] == (1, 1)
+    monkeypatch.setattr("fedjax_algos.core.limits.device_memory", lambda: 99)
+    with pytest.raises(ValueError, match="the states of 1 runs at once would need"):
+        call_size(None, None, None, 8, 100)
+
+
+def test_constants_are_equal_with_their_types_and_objects_are_known_by_their_place():
+    values = {"0.1": 0.1, "1e-07": 1e-7, "0.123456789": 0.123456789, "3": 3, "#1": optax.sgd(1.0)}
+    assert [text_of(value, 1) for value in values.values()] == [*values]
+    assert len({constants_of({"mu": value}, ()) for value in (1, True, 1.0, 1)}) == 3
+    assert constants_of({"mu": 1, "nu": 2}, ["nu"]) == constants_of({"mu": 1}, [])
+
+
+def always(problem, local, *, mu: NonNegative = 0.1, threshold: Positive = 0.5):
+    """FedProx that reads both numbers in Python, in `contribute`."""
+    algorithm = FEDPROX(problem, local, mu=mu)
+
+    def contribute(update, dispatch, staleness):
+        uniform = float(mu) < 0.5 < float(threshold)
+        return weighted_by("uniform" if uniform else "examples")(update, dispatch, staleness)
+
+    return algorithm._replace(contribute=contribute)
+
+
+def sometimes(problem, local, *, mu: NonNegative = 0.1, threshold: Positive = 0.5):
+    """FedProx that reads one number in Python, and the other only if the first one is large."""
+    uniform = threshold > 0.5 and mu > 0.5
+    return FEDPROX(problem, local, mu=mu, weighting="uniform" if uniform else "examples")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("factory", "thresholds", "expected"),
+    [
+        (always, [0.7], ["mu and threshold", 2, 2]),
+        (sometimes, [0.4, 0.7], ["threshold", 4, "mu", 2, 2]),
+    ],
+)
+def test_a_number_that_is_read_as_a_value_has_a_program_each(factory, thresholds, expected):
+    rows, notes = full_sweep(factory, {"threshold": thresholds, "mu": [0.3, 0.6]})
+    read = "{}: read as a value, so a program for each"
+    expected = [
+        f"{n} runs in a program" if isinstance(n, int) else read.format(n) for n in expected
+    ]
+    assert [note.split(", ")[0] if "runs" in note else note for note in notes] == expected
+    assert len(rows) == 4 * 3 * len(thresholds)
+    assert_same_rows(rows[3 * 3 : 4 * 3], alone(factory, 7, mu=0.6, threshold=thresholds[0]))
+    assert_same_rows(rows[-3:], alone(factory, 7, mu=0.6, threshold=thresholds[-1]))
+
+
+@pytest.mark.all
+def test_a_traced_value_that_is_no_option_is_an_error_of_jax():
+    def broken(problem, local, *, mu: NonNegative = 0.1):
+        def contribute(update, dispatch, staleness):
+            return float(dispatch.share)
+
+        return FEDPROX(problem, local, mu=mu)._replace(contribute=contribute)
+
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        full_sweep(broken, {"mu": [0.3, 0.6]})
+
+
+@pytest.mark.all
+def test_an_algorithm_sees_each_run_s_client_rate():
+    """As a number in its `local`; a function of the rate can be called on the host only."""
+
+    def prox(problem, local, *, mu: NonNegative = 0.1):
+        return FEDPROX(problem, local, mu=mu * local.learning_rate)
+
+    rows, notes = full_sweep(prox, {"client_learning_rate": [0.05, 0.1]})
+    assert len(notes) == 1
+    assert_same_rows(rows[:3], alone(prox, 0, 0.05))
+    assert_same_rows(rows[-3:], alone(prox, 7, 0.1))
+
+    def scheduled(problem, local, *, mu: NonNegative = 0.1):
+        return FEDPROX(problem, local, mu=mu * float(local.learning_rate(0)))
+
+    problem, data, test = toy()
+    moved = {rate: exponential(rate, decay=0.9) for rate in (0.05, 0.1)}
+    locals_ = {rate: FULL._replace(learning_rate=schedule) for rate, schedule in moved.items()}
+    runs = [
+        Run("own", 0, data[0], local, {}, {CLIENT_LEARNING_RATE: rate})
+        for rate, local in locals_.items()
+    ]
+    for factory, number in ((FEDPROX, 1), (scheduled, 2)):
+        rows, notes = run_batched(factory, problem, runs, test=test, **ROUNDS)
+        assert sum("in a program" in note for note in notes) == number
+        assert_same_rows(rows[3:], alone(factory, 0, moved[0.1]))

@@ -22,21 +22,24 @@ def run(tmp_path):
     return TrackedRun(tmp_path, "01-fedavg/seed-3", "fedavg", 3, SETTINGS)
 
 
-@pytest.fixture
+def track(run, rows, spec="tensorboard"):
+    with trackers.make(spec)(run) as add_row:
+        for row in rows:
+            assert add_row({"method": "fedavg", "seed": 3} | row) is None
+
+
 def read(run):
     """What TensorBoard reads in the folder of the run."""
-    return lambda: EventAccumulator(str(run.folder / "tensorboard" / run.name)).Reload()
+    return EventAccumulator(str(run.folder / "tensorboard" / run.name)).Reload()
 
 
 def points(reader, tag):
     return [(event.step, event.value) for event in reader.Scalars(tag)]
 
 
-def test_each_column_is_a_scalar(run, read):
-    with trackers.make("tensorboard")(run) as add_row:
-        for row in ROWS:
-            assert add_row({"method": "fedavg", "seed": 3} | row) is None
-    reader = read()
+def test_each_column_is_a_scalar(run):
+    track(run, ROWS)
+    reader = read(run)
     assert set(reader.Tags()["scalars"]) == {"test_accuracy", "upload_bytes", "wall_seconds", "t"}
     accuracies = [(0, np.float32(0.1)), (5, np.float32(0.75)), (7, np.float32(0.9))]
     assert points(reader, "test_accuracy") == accuracies
@@ -48,50 +51,36 @@ def test_each_column_is_a_scalar(run, read):
     assert np.diff(times) == pytest.approx([7.0, 4.5], abs=1e-4)
 
 
-def test_settings_are_hyper_parameters(run, read):
-    with trackers.make("tensorboard")(run) as add_row:
-        add_row(ROWS[0])
+def test_settings_are_hyper_parameters(run):
+    track(run, ROWS[:1])
     content = {
         tag.rpartition("/")[2]: HParamsPluginData.FromString(data)
-        for tag, data in read().PluginTagToContent("hparams").items()
+        for tag, data in read(run).PluginTagToContent("hparams").items()
     }
     given = content["session_start_info"].session_start_info.hparams
-    assert given["mu"].number_value == 0.25
-    assert given["clients"].number_value == 12
-    assert given["model"].string_value == "<b>ä"
-    assert given["nested"].bool_value
+    assert (given["mu"].number_value, given["clients"].number_value) == (0.25, 12)
+    assert (given["model"].string_value, given["nested"].bool_value) == ("<b>ä", True)
     assert "target" not in given
     metrics = content["experiment"].experiment.metric_infos
     assert [metric.name.tag for metric in metrics] == ["test_accuracy"]
     assert content["session_end_info"].HasField("session_end_info")
 
 
-def test_a_run_that_begins_again_replaces_its_file(run, read):
-    def stop_after(rows):
-        with trackers.make("tensorboard")(run) as add_row:
-            for row in rows:
-                add_row(row)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stop_after(ROWS[:2])
-    assert len(points(read(), "test_accuracy")) == 2  # the file was closed
-    assert "session_end_info" not in str(read().PluginTagToContent("hparams"))
-    with trackers.make("tensorboard")(run) as add_row:
-        for row in ROWS:
-            add_row(row)
-    assert [step for step, _ in points(read(), "test_accuracy")] == [0, 5, 7]
+def test_a_run_that_begins_again_replaces_its_file(run):
+    with pytest.raises(TypeError):
+        track(run, [ROWS[0], None])
+    assert len(points(read(run), "test_accuracy")) == 1  # the file was closed
+    assert "session_end_info" not in str(read(run).PluginTagToContent("hparams"))
+    track(run, ROWS)
+    assert [step for step, _ in points(read(run), "test_accuracy")] == [0, 5, 7]
     assert len([*(run.folder / "tensorboard" / run.name).iterdir()]) == 1
 
 
-@pytest.mark.parametrize(("seconds", "seen"), [("0", 2), ("1000", 0)])
-def test_rows_are_flushed_after_some_seconds(run, read, seconds, seen):
+@pytest.mark.parametrize(("seconds", "seen"), [("0", 1), ("1000", 0)])
+def test_rows_are_flushed_after_some_seconds(run, seconds, seen):
     with trackers.make(f"tensorboard:flush_seconds={seconds}")(run) as add_row:
-        for row in ROWS[:2]:
-            add_row(row)
-        reader = read()
-        assert len(reader.Tags()["scalars"]) == (3 + 1 if seen else 0)
-        assert not seen or len(points(reader, "test_accuracy")) == seen
+        add_row(ROWS[0])
+        assert len(read(run).Tags()["scalars"]) == 3 * seen
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, run):

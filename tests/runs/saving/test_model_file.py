@@ -1,6 +1,7 @@
 """Models in files: every bit comes back, damage is refused by name, and so are other models."""
 
 import io
+import re
 import zipfile
 
 import jax
@@ -51,6 +52,7 @@ def test_every_bit_comes_back(model, path):
         assert getattr(one, "sharding", None) == getattr(like, "sharding", None)
 
 
+@pytest.mark.all
 def test_the_model_of_a_problem_goes_on_from_its_file(path):
     problem = fa.models.mlp((4,), 3, hidden=5)
     model = problem.init(jax.random.key(1))
@@ -72,30 +74,20 @@ def test_numpy_alone_reads_the_file(path):
     assert_array_equal(stored["bfloat16"], np.asarray(PARAMS["half"]).view(np.uint16))
 
 
-def error_of(path, params):
-    """The error of loading params; None if they are the same."""
-    try:
-        assert_same_bits(fa.load_model(path, params), params)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def test_every_damaged_byte_is_refused_by_name_or_harmless(path):
     """The date of a member, for example, says nothing about the arrays."""
     params = {"a": jnp.arange(3, dtype=jnp.float32), "b": jnp.ones(2, jnp.bfloat16)}
     fa.save_model(path, params)
-    whole = path.read_bytes()
-    refused = 0
+    whole, refused = path.read_bytes(), 0
     for place in range(len(whole)):
-        for flips in (1 << place % 8, 0xFF):
-            damaged = bytearray(whole)
-            damaged[place] ^= flips
-            path.write_bytes(damaged)
-            error = error_of(path, params)
-            assert error is None or "model.npz" in error
-            refused += error is not None
-    assert refused > len(whole)  # more than half
+        flipped = whole[place] ^ (0xFF if place % 2 else 1 << place % 8)
+        path.write_bytes(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+        try:
+            assert_same_bits(fa.load_model(path, params), params)
+        except ValueError as error:
+            assert "model.npz" in str(error)  # noqa: PT017
+            refused += 1
+    assert refused > len(whole) / 2
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match=r"model\.npz: not .* copy it again, or save"):
@@ -112,43 +104,48 @@ GOOD = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, ml_dtypes.bfloat16)}
         (GOOD | {"a": np.zeros((2, 3))}, "a is float64[2, 3] in `like` and float32[2, 3] in"),
         (GOOD | {"b": np.zeros(2, np.float16)}, "b is float16[2] in `like` and bfloat16[2] in"),
         (GOOD | {"b": np.zeros(2, np.uint16)}, "b is uint16[2] in `like` and bfloat16[2] in"),
-        (GOOD | {"c": np.zeros(2)}, "params/c is float64[2] in `like` and missing in"),
-        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not; give a Model"),
+        (GOOD | {"c": np.zeros(2)}, "params/c is float64[2] in `like` and missing"),
+        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not"),
         (fa.Model(GOOD, {"m": np.zeros(2)}), "statistics/m is float64[2] in `like` and missing"),
     ],
 )
 def test_other_models_are_refused(path, like, message):
     fa.save_model(path, GOOD)
-    with pytest.raises(ValueError, match=r"model\.npz") as error:
+    with pytest.raises(ValueError, match=re.escape(message)) as told:
         fa.load_model(path, like)
-    assert message in str(error.value)
+    assert "model.npz" in str(told.value)
 
 
-def test_what_cannot_be_saved(path):
-    state = fa.FederatedState((), (), (), (), np.uint32(0))
-    for given, message in (
-        (state, "a state is given where a model is needed; give state.model"),
-        ({"a": "text"}, "params/a is of type <U4, which has no numbers to save"),
-        ({"a": jax.random.key(0)}, "params/a is of type key<fry>, which has no numbers to save"),
-        ({"a": np.array([None])}, "params/a is of type object, which has no numbers"),
+STATE = fa.FederatedState((), (), (), (), np.uint32(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (STATE, "a state is given where a model is needed; give state.model"),
+        ({"a": "text"}, "params/a is of type <U4"),
+        ({"a": jax.random.key(0)}, "params/a is of type key<fry>"),
+        ({"a": np.array([None])}, "params/a is of type object"),
         (jax.eval_shape(lambda: {"a": jnp.ones(2)}), "params/a is of type ShapeDtypeStruct"),
-    ):
-        with pytest.raises(TypeError) as error:
-            fa.save_model(path, given)
-        assert message in str(error.value)
-    with pytest.raises(TypeError, match=r"give state\.model"):
-        fa.load_model(path, state)
-    with pytest.raises(ValueError, match="two arrays have the name 'params/a/b'"):
-        fa.save_model(path, {"a": {"b": np.ones(2)}, "a/b": np.ones(2)})
-    with pytest.raises(ValueError, match=r"path='model' has not the suffix .npz; give MODEL.npz"):
-        fa.save_model("model", GOOD)
+    ],
+)
+def test_what_cannot_be_saved(path, given, message):
+    with pytest.raises(TypeError, match=message):
+        fa.save_model(path, given)
     assert not path.exists()
 
 
-def test_a_file_is_replaced_only_if_that_is_asked_for(path):
+def test_which_files_are_written_and_read(path):
+    """One is replaced only if that is asked for."""
     fa.save_model(path, {"a": jnp.zeros(1)})
-    with pytest.raises(ValueError, match="exists; name another file, or give overwrite=True"):
-        fa.save_model(path, {"a": jnp.ones(1)})
+    for where, model, message in (
+        (path, {"a": jnp.ones(1)}, "exists; .* give overwrite=True"),
+        (path.with_name("b.npz"), {"a": {"b": np.ones(2)}, "a/b": np.ones(2)}, "'params/a/b'"),
+        ("model", GOOD, "path='model' has not the suffix .npz"),
+        (path / "b.npz", GOOD, "cannot be written"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fa.save_model(where, model)
     with pytest.raises(TypeError, match="overwrite=1 is not of type bool"):
         fa.save_model(path, {"a": jnp.ones(1)}, overwrite=1)
     fa.save_model(path, {"a": jnp.ones(1)}, overwrite=True)
@@ -156,8 +153,8 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(path):
     assert [entry.name for entry in path.parent.iterdir()] == ["model.npz"]
     with pytest.raises(ValueError, match="there is no such file"):
         fa.load_model(path.with_name("other.npz"), GOOD)
-    with pytest.raises(ValueError, match="cannot be written"):
-        fa.save_model(path / "b.npz", GOOD)
+    with pytest.raises(TypeError, match=r"give state\.model"):
+        fa.load_model(path, STATE)
 
 
 def test_pickles_run_nothing(path):
@@ -165,5 +162,5 @@ def test_pickles_run_nothing(path):
     np.save(content, np.array([print], object), allow_pickle=True)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("params/a.npy", content.getvalue())
-    with pytest.raises(ValueError, match="Object arrays cannot be loaded when allow_pickle=False"):
+    with pytest.raises(ValueError, match="allow_pickle=False"):
         fa.load_model(path, {"a": np.zeros(1)})

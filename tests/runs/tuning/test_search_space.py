@@ -1,18 +1,14 @@
 """Search spaces: what texts mean, which settings they give, and equal budgets."""
 
-import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace, parse_spaces
-from fedjax_algos.runs.tuning.tuning import prepare_tuning
 
 SETTINGS = Settings()
 SPECS = ("fedavg", "fedprox:weighting=uniform", "fedgbo:optimizer=sgdm", "fedgbo:optimizer=adam")
@@ -41,20 +37,13 @@ def test_a_text_is_for_all_methods_with_the_option_or_for_one_algorithm():
 
 
 def test_an_algorithm_in_a_file_may_be_named_as_tables_show_it(tmp_path):
-    source = "def f(problem, local, *, q=0.1): ...\n"
     names = [f"{tmp_path}/{name}.py:f" for name in ("one", "two")]
     for name in names:
-        Path(name.removesuffix(":f")).write_text(source)
-    try:
-        for grid in ("f:q=1,2", f"{names[0]}:q=1,2"):
-            assert values(grid, specs=names[:1]) == {"f": {"q": [1.0, 2.0]}}
-        with pytest.raises(
-            ValueError, match=r"the grid of 'f' may be of .*one\.py:f or .*two\.py:f"
-        ):
-            parse("f:q=1,2", specs=names)
-    finally:
-        for name in names:
-            algorithms.pop(name, None)
+        Path(name.removesuffix(":f")).write_text("def f(problem, local, *, q=0.1): ...\n")
+    for grid in ("f:q=1,2", f"{names[0]}:q=1,2"):
+        assert values(grid, specs=names[:1]) == {"f": {"q": [1.0, 2.0]}}
+    with pytest.raises(ValueError, match=r"the grid of 'f' may be of .*one\.py:f or .*two\.py:f"):
+        parse("f:q=1,2", specs=names)
 
 
 def test_all_settings_of_a_grid_come_in_its_order():
@@ -108,37 +97,29 @@ def test_drawn_settings_differ_and_lie_in_the_interval(low, factor, listed, tria
     assert all(low <= each["client_learning_rate"] <= low * factor for each in points)
     assert points == space.points(trials, seed)
     grid = SearchSpace(method, {"mu": others})
-    chosen = [each["mu"] for each in grid.points(listed, seed)]
-    assert chosen == others
+    assert [each["mu"] for each in grid.points(listed, seed)] == others
+    narrow = SearchSpace(method, {"client_learning_rate": Interval(1.0, 1.01)})
+    with pytest.raises(ValueError, match="fedprox has fewer than trials=5 settings"):
+        narrow.points(5, seed)
 
 
 def test_an_interval_is_logarithmic_and_rounded_to_three_digits():
-    interval = Interval(0.001, 10.0)
-    assert [interval.at(share) for share in (0, 0.25, 0.5, 0.6, 1)] == [0.001, 0.01, 0.1, 0.251, 10]
+    places = [Interval(0.001, 10.0).at(share) for share in (0, 0.25, 0.5, 0.6, 1)]
+    assert places == [0.001, 0.01, 0.1, 0.251, 10]
     assert Interval(1.23456, 2.0).at(0) == 1.23456
     assert Interval(1.0, 1.99999).at(1) == 1.99999
 
 
 def test_the_edges_of_what_was_tried():
     method = parse("client_learning_rate=1,2", specs=("fedprox",))[0].method
-    lists = {
-        "client_learning_rate": [3.0, 1.0, 2.0],
-        "mu": [0.5],
-        "weighting": ["uniform", "examples"],
-    }
-    space = SearchSpace(method, lists)
-
-    def edges(rate):
-        return space.edges({"client_learning_rate": rate, "mu": 0.5, "weighting": "uniform"})
-
-    assert [edges(rate) for rate in (1.0, 2.0, 3.0)] == [
-        ["client_learning_rate=1.0"], [], ["client_learning_rate=3.0"]
-    ]  # fmt: skip
-    drawn = SearchSpace(method, {"mu": Interval(0.01, 100.0)})
-    assert [drawn.edges({"mu": mu}) for mu in (0.015, 0.02, 60.0, 70.0)] == [
-        ["mu=0.015"], [], [], ["mu=70.0"]
-    ]  # fmt: skip
-    assert math.log(0.015 / 0.01) / math.log(1e4) < 0.05 < math.log(0.02 / 0.01) / math.log(1e4)
+    lists = {"client_learning_rate": [3.0, 1.0, 2.0], "mu": [0.5], "weighting": ["uniform", ""]}
+    others = {"mu": 0.5, "weighting": "uniform"}
+    for rate, edges in ((1.0, ["1.0"]), (2.0, []), (3.0, ["3.0"])):
+        found = SearchSpace(method, lists).edges({"client_learning_rate": rate} | others)
+        assert found == [f"client_learning_rate={edge}" for edge in edges]
+    drawn = SearchSpace(method, {"mu": Interval(0.01, 100.0)})  # 5% of four powers of ten: 10^0.2
+    for mu, edges in ((0.0158, ["mu=0.0158"]), (0.0159, []), (63.0, []), (63.2, ["mu=63.2"])):
+        assert drawn.edges({"mu": mu}) == edges
 
 
 def test_a_grid_of_one_method_prevails_over_that_of_all():
@@ -152,10 +133,10 @@ def test_a_grid_of_one_method_prevails_over_that_of_all():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["mu"], {}, "grid='mu' has no values; give mu=VALUE,VALUE or LOW..HIGH"),
-        (["muu=1,2"], {}, "the grid of all methods: unknown option 'muu'; did you mean mu?"),
-        (["fedavg:mu=1,2"], {}, "the grid of fedavg: unknown option 'mu'; choose"),
-        (["fedpro:mu=1,2"], {}, "the grid of mu: unknown method 'fedpro'; did you mean fedprox?"),
+        (["mu"], {}, "grid='mu' has no values"),
+        (["muu=1,2"], {}, "the grid of all methods: unknown option 'muu'"),
+        (["fedavg:mu=1,2"], {}, "the grid of fedavg: unknown option 'mu'"),
+        (["fedpro:mu=1,2"], {}, "the grid of mu: unknown method 'fedpro'"),
         (["local_steps=1,2"], {}, "unknown option 'local_steps'"),
         (["mu=1,2"], {}, "fedavg has nothing to tune; give --grid client_learning_rate=..."),
         (["client_learning_rate=1,2", "mu=1,2"], {},
@@ -181,29 +162,9 @@ def test_wrong_texts(texts, options, message):
 
 
 def test_two_dots_in_a_text_are_no_interval(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
-        "import optax\n\ndef mine(*, decay: float = 0.9):\n    return optax.trace(decay)\n"
-    )
+    source = "import optax\n\ndef mine(*, decay: float = 0.9):\n    return optax.trace(decay)\n"
+    (tmp_path / "mine.py").write_text(source)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    known = set(client_optimizers)
     listed = values("client_optimizer=../mine.py:mine,sgd", specs=("fedavg",))
-    for name in set(client_optimizers) - known:
-        client_optimizers.pop(name)
     assert listed == {"fedavg": {"client_optimizer": ["../mine.py:mine", "sgd"]}}
-
-
-def test_too_few_numbers_in_an_interval():
-    (method,) = methods_of(("fedavg",), SETTINGS)
-    space = SearchSpace(method, {"client_learning_rate": Interval(1.0, 1.01)})
-    with pytest.raises(ValueError, match="fedavg has fewer than trials=5 settings within 3 digits"):
-        space.points(5, 0)
-
-
-def test_an_option_without_a_default_may_be_tuned():
-    small = Settings(model="linear", clients=10, cohort=4, rounds=2)
-    tuning = prepare_tuning(small, ("ghbm",), ("tau=3,2",))
-    (method,) = tuning.experiment.methods
-    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
-    (space,) = tuning.spaces
-    assert [point["tau"] for point in space.points(None, 0)] == [3, 2]

@@ -4,21 +4,20 @@ import functools
 import itertools
 import math
 import tomllib
+import types
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fedjax_algos as fa
 from fedjax_algos.core.files import write_json
-from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.interruption import Interrupted
 from fedjax_algos.runs.saving.opening import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
+from fedjax_algos.runs.tuning import tuning as module
 from fedjax_algos.runs.tuning.tuning import (
     Scores,
     Stage,
@@ -35,9 +34,9 @@ from fedjax_algos.runs.tuning.tuning import (
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
 )
+ON_CLOCK = Settings(**vars(SMALL) | {"seconds": 4.0, "clients": 4, "evaluations": 4})
 SPECS = ("fedavg", "fedprox:mu=0.5")
 GRID = ("client_learning_rate=0.03,0.3,3",)
-CLOCK = {"seconds": 4.0, "clients": 4, "evaluations": 4}
 
 
 @functools.cache
@@ -45,20 +44,22 @@ def digits():
     return SMALL.load()
 
 
-def begin(folder, tuning):
-    methods = {space.method.label: {} for space in tuning.spaces}
-    others = {"settings": {"seeds": [0]}, "environment": {"packages": {}}, "layout": None}
-    folder.begin({"methods": methods, **others})
+@functools.cache
+def prepared(settings=SMALL, specs=SPECS, grid=GRID, **options):
+    return prepare_tuning(settings, specs, grid, digits(), validation=0.3, **options)
 
 
-def tune(path, specs=SPECS, grid=GRID, settings=SMALL, on_row=lambda row: None, **options):
-    """The prepared search and its trials."""
-    tuning = prepare_tuning(
-        settings, specs, grid, **{"dataset": digits(), "validation": 0.3} | options
-    )
+def tune(path, tuning, on_row=lambda row: None):
+    """The trials of a search."""
     with open_folder(str(path), "tune", resume=path.exists()) as folder:
-        begin(folder, tuning)
-        return tuning, run_tuning(tuning, folder, on_row)
+        methods = {space.method.label: {} for space in tuning.spaces}
+        others = {"settings": {"seeds": [0]}, "environment": {"packages": {}}, "layout": None}
+        folder.begin({"methods": methods, **others})
+        return run_tuning(tuning, folder, on_row)
+
+
+def rate_of(trial):
+    return trial.setting.method.client_learning_rate
 
 
 def scores(results):
@@ -70,187 +71,157 @@ def scores(results):
     }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """The tests repeat searches, whose programs are the same."""
-    keep_compiled(tmp_path_factory.mktemp("programs"))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    reset_cache()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder, the search and the trials of a search that ends, once for all tests."""
-
-    @functools.cache
-    def search(clock=False, **options):
-        path = tmp_path_factory.mktemp("whole") / "there"
-        settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
-        return path, *tune(path, settings=settings, **options)
-
-    return search
-
-
 @pytest.mark.all
-@pytest.mark.parametrize("clock", [False, True])
-def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(whole, clock):
-    _, tuning, results = whole(clock)
-    settings = tuning.experiment.settings
-    held_out = held_out_rows(tuning.experiment)
-    for seed, data in tuning.experiment.data.items():
-        trained, tested = set(np.asarray(data.indices)), set(held_out[seed])
-        assert not trained & tested
-        assert len(tested) == int(0.3 * (len(trained) + len(tested)))
+@pytest.mark.parametrize("settings", [SMALL, ON_CLOCK], ids=["rounds", "clock"])
+def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(settings, tmp_path):
+    tuning = prepared(settings, specs=("fedavg",))
+    results, held_out = tune(tmp_path / "there", tuning), held_out_rows(tuning.experiment)
     own = {"evaluate_clients": "held_out", "held_out": 0.3, "client_learning_rate": 0.3}
     alone = Settings(**vars(settings) | own)
     experiment = prepare(alone, methods_of(("fedavg",), alone), digits())
     (engine,) = experiment.engines.values()
     for seed, data in experiment.data.items():
-        test = {name: leaf[held_out[seed]] for name, leaf in data.examples.items()}
-        if clock:
-            result = fa.simulate_async(
-                engine, data, fa.asynchrony.barrier(steps=2), fa.asynchrony.simulated(),
-                seconds=4.0, seed=seed, test=test, evaluations=4,
-            )  # fmt: skip
-            late = [row for row in result.rows if row["simulated_seconds"] > 0.8 * 4]
+        trained, tested = set(np.asarray(data.indices)), set(held_out[seed])
+        assert not trained & tested
+        assert len(tested) == int(0.3 * (len(trained) + len(tested)))
+        how = {"seed": seed, "test": {n: x[held_out[seed]] for n, x in data.examples.items()}}
+        if settings is ON_CLOCK:
+            systems = fa.asynchrony.barrier(steps=2), fa.asynchrony.simulated()
+            rows = fa.simulate_async(engine, data, *systems, seconds=4.0, evaluations=4, **how).rows
+            late = rows[-1:]  # at 4 of 4 seconds
         else:
-            _, rows = simulate(engine, data, seed=seed, test=test, **alone.loop())
-            late = [row for row in rows if row["round"] > 0.8 * 9]
-        assert late
+            late = simulate(engine, data, **how, **alone.loop())[1][8:]  # after 8 of 9 rounds
         expected = np.mean([row["test_accuracy"] for row in late])
         scored = scores(results)["fedavg", 0, "fedavg client_learning_rate=0.3"][seed]
         np.testing.assert_allclose(scored, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
+class Calls(list):
+    """The calls of what trains; if `end` is a number, the search is interrupted at that one."""
+
+    end = math.inf
+
+    def append(self, call):
+        if len(self) == self.end:
+            raise Interrupted(2)
+        super().append(call)
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """The score of a setting is its client learning rate times its length; nothing is trained."""
+    calls = Calls()
+
+    def in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
+        calls.append(([setting.method.label for setting in chosen], rounds))
+        rates = {each.method.label: each.method.client_learning_rate for each in chosen}
+        return {name: dict.fromkeys(experiment.data, rates[name] * rounds) for name in rates}
+
+    def on_the_clock(executor, *arguments, seconds, seed, **options):
+        calls.append((seed, seconds))
+        score = float(executor.algorithm.local.learning_rate(0)) * seconds
+        row = {"test_accuracy": score, "test_loss": 1.0, "simulated_seconds": seconds}
+        return types.SimpleNamespace(rows=[row | {"simulated_seconds": 0.0}, row])
+
+    monkeypatch.setattr(module, "try_in_rounds", in_rounds)
+    monkeypatch.setattr(module, "simulate_async", on_the_clock)
+    return calls
+
+
+def test_stages_of_successive_halving():
+    for arguments, expected in (
         ((27, 100.0, 5.0, None), [(27, 100)]),
         ((27, 100.0, 5.0, 3), [(27, 11), (9, 33), (3, 100)]),
         ((27, 100.0, 1.0, 3), [(27, 4), (9, 11), (3, 33), (1, 100)]),
         ((5, 100.0, 5.0, 2), [(5, 25), (2, 50), (1, 100)]),
         ((2, 100.0, 5.0, 3), [(2, 100)]),
         ((4, 10.0, 1.0, 4, False), [(4, 2.5), (1, 10.0)]),
-    ],
-)
-def test_stages_of_successive_halving(arguments, expected):
-    assert stages_of(*arguments) == [Stage(*each) for each in expected]
+    ):
+        assert stages_of(*arguments) == [Stage(*each) for each in expected]
 
 
-@pytest.mark.all
-def test_halving_runs_the_best_settings_longer(whole):
-    _, tuning, results = whole(halving=3)
+def test_halving_runs_the_best_settings_longer_and_writes_them(tmp_path, untrained):
+    tuning = prepared(halving=3)
     assert tuning.stages == [Stage(3, 3), Stage(1, 9)]
     assert tuning.budget == 2 * (3 * 3 + 1 * 9)
-    first, (last,) = results["fedavg"]
-    full = {trial.setting.method.label: trial for trial in whole()[2]["fedavg"][0]}
-    name = first[0].setting.method.label
-    assert last.setting.method.label == name
-    assert last.scores == pytest.approx(full[name].scores, rel=1e-6)
-    assert last.scores != pytest.approx(first[0].scores, rel=1e-6)
-    assert {trial.setting.method.label for trial in first} == full.keys()
+    results = tune(tmp_path / "there", tuning)
+    for stages in results.values():
+        assert [[rate_of(trial) for trial in stage] for stage in stages] == [[3, 0.3, 0.03], [3]]
+        assert [stage[0].score for stage in stages] == [3 * 3, 3 * 9]
+    assert [(len(labels), rounds) for labels, rounds in untrained] == [(3, 3), (1, 9)] * 2
+    content = tomllib.loads(tuned_text(tuning, results))
+    fedavg, fedprox = methods_of(tuple(content["methods"]), SMALL)
+    assert (fedavg.algorithm, fedavg.client_learning_rate) == ("fedavg", 3)
+    assert fedprox.hyperparameters == {"mu": 0.5}
+    given = {name: value for name, value in vars(SMALL).items() if value is not None}
+    for name in ("seeds", "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps"):
+        assert given.pop(name, None) is not None
+        assert name not in content
+    assert given.items() <= content.items()
+    seen = content["tuning"]
+    assert (seen["test_data"], seen["seeds"]) == ("not used", [5, 6])
+    assert seen["validation_examples"] == len(held_out_rows(tuning.experiment)[5])
+    assert seen["settings_of_each_method"] == 3
+    assert seen["stages"] == ["3 settings for 3 rounds", "1 settings for 9 rounds"]
+    assert seen["scores"]["fedavg"] == pytest.approx(27)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("clock", [False, True])
-def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, whole, clock):
-    path, _, expected = whole(clock)
-    settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
-    rows = []
-
-    def interrupt(row):
-        rows.append(row)
-        if row["method"].startswith("fedprox"):
-            raise Interrupted(2)
-
+@pytest.mark.parametrize("settings", [SMALL, ON_CLOCK], ids=["rounds", "clock"])
+def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, untrained, settings):
+    tuning = prepared(settings)
+    expected = scores(tune(tmp_path / "whole", tuning))
+    length = settings.seconds or settings.rounds
+    found = sorted(tuple(by_seed.values()) for by_seed in expected.values())
+    assert found == [pytest.approx((rate * length,) * 2) for rate in (0.03, 0.03, 0.3, 0.3, 3, 3)]
+    whole, untrained[:] = [*untrained], []
+    untrained.end = len(whole) // 2
     with pytest.raises(Interrupted):
-        tune(tmp_path / "there", settings=settings, on_row=interrupt)
-    count = len(rows)
-    computed = []
-    _, results = tune(tmp_path / "there", settings=settings, on_row=computed.append)
-    assert {row["method"].split()[0] for row in computed} == {"fedprox"}
-    assert count > 1
-    assert scores(results) == scores(expected)
-    tables = [(folder / "trials.csv").read_bytes() for folder in (path, tmp_path / "there")]
+        tune(tmp_path / "parts", tuning)
+    untrained.end = math.inf
+    assert scores(tune(tmp_path / "parts", tuning)) == expected
+    assert untrained == whole  # nothing twice
+    tables = [(tmp_path / name / "trials.csv").read_bytes() for name in ("whole", "parts")]
     assert tables[0] == tables[1]
 
 
-@pytest.fixture
-def untrained(monkeypatch):
-    """The score of a setting is its client learning rate; nothing is trained."""
-    calls = []
-
-    def score(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-        calls.append([setting.method.label for setting in chosen])
-        rates = {each.method.label: each.method.client_learning_rate for each in chosen}
-        return {label: dict.fromkeys(experiment.data, rate) for label, rate in rates.items()}
-
-    monkeypatch.setattr("fedjax_algos.runs.tuning.tuning.try_in_rounds", score)
-    return calls
-
-
+@pytest.mark.all
 @pytest.mark.parametrize("search", ["grid", "optuna"])
 def test_all_methods_have_the_same_number_of_trials(tmp_path, untrained, search):
     grid = ("client_learning_rate=0.1,0.3,1", "fedprox:mu=0.01,0.1,1,3")
-    specs = ("fedavg", "fedprox")
-    _, results = tune(tmp_path / "there", specs, grid, search=search, trials=3)
+    tuning = prepared(specs=("fedavg", "fedprox"), grid=grid, search=search, trials=3)
+    results = tune(tmp_path / "there", tuning)
     labels = {name: [t.setting.method.label for t in trials] for name, (trials,) in results.items()}
     assert {name: len(set(each)) for name, each in labels.items()} == {"fedavg": 3, "fedprox": 3}
-    assert sorted(itertools.chain(*untrained)) == sorted(itertools.chain(*labels.values()))
+    called = itertools.chain(*(names for names, _ in untrained))
+    assert sorted(called) == sorted(itertools.chain(*labels.values()))
 
 
 def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path, untrained):
     options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..1",), "trials": 6}
-    _, drawn = tune(tmp_path / "drawn", **options)
-    _, first = tune(tmp_path / "first", search="optuna", **options)
-    _, again = tune(tmp_path / "again", search="optuna", **options)
+    drawn = tune(tmp_path / "drawn", prepared(**options))
+    first, again = (
+        tune(tmp_path / name, prepared(search="optuna", **options)) for name in ("first", "again")
+    )
     assert scores(first) == scores(again) != scores(drawn)
     (trials,) = first["fedavg"]
-    assert len(trials) == 6
-    rates = [trial.setting.method.client_learning_rate for trial in trials]
+    rates = [rate_of(trial) for trial in trials]
+    assert len(rates) == 6
     assert all(0.01 <= rate <= 1 and rate == float(f"{rate:.3g}") for rate in rates)
-    assert [trial.score for trial in trials] == sorted([t.score for t in trials], reverse=True)
+    assert rates == sorted(rates, reverse=True)
 
 
+@pytest.mark.all
 def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monkeypatch):
     """So that a search that is killed does not train a part of its settings in another program."""
     written = []
-    monkeypatch.setattr(
-        "fedjax_algos.runs.tuning.tuning.write_json",
-        lambda path, content: written.append(len(content)),
-    )
-    tune(tmp_path / "there", grid=("client_learning_rate=0.1,0.2,0.3",))
+    monkeypatch.setattr(module, "write_json", lambda path, content: written.append(len(content)))
+    tune(tmp_path / "there", prepared())
     assert written == [3 * 2, 2 * 3 * 2]
 
 
-def test_the_file_has_the_best_settings_and_what_was_seen(whole):
-    _, tuning, results = whole(halving=3)
-    settings = SMALL
-    content = tomllib.loads(tuned_text(tuning, results))
-    specs = content["methods"]
-    assert specs == [stages[-1][0].setting.method.spec for stages in results.values()]
-    fedavg, fedprox = methods_of(tuple(specs), settings)
-    assert fedavg.algorithm == "fedavg"
-    assert fedprox.hyperparameters == {"mu": 0.5}
-    kept = {name: content[name] for name in vars(settings) if name in content}
-    given = {name for name, value in vars(settings).items() if value is not None}
-    of_clients = {"evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps"}
-    assert kept.keys() == given - {"seeds"} - of_clients
-    assert all(vars(settings)[name] == value for name, value in kept.items())
-    seen = content["tuning"]
-    assert seen["test_data"] == "not used"
-    assert seen["seeds"] == [5, 6]
-    assert seen["validation_examples"] == len(held_out_rows(tuning.experiment)[5])
-    assert seen["settings_of_each_method"] == 3
-    assert seen["stages"] == ["3 settings for 3 rounds", "1 settings for 9 rounds"]
-    assert seen["scores"]["fedavg"] == pytest.approx(results["fedavg"][-1][0].score, abs=1e-6)
-
-
 def test_the_reference_has_the_label_that_it_has_in_the_comparison():
-    specs = ("fedadam:b2=0.9", "fedadam:b2=0.99")
     settings = Settings(**vars(SMALL) | {"reference": "fedadam b2=0.9"})
-    tuning = prepare_tuning(settings, specs, ("b1=0,0.5",), dataset=digits())
+    tuning = prepared(settings, ("fedadam:b2=0.9", "fedadam:b2=0.99"), ("b1=0,0.5",))
     results = {
         space.method.label: [[Trial(space.setting(settings, {"b1": b1}), 9, {5: 0.5, 6: 0.5})]]
         for space, b1 in zip(tuning.spaces, (0.5, 0.0), strict=True)
@@ -259,25 +230,29 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
     assert content["reference"] == "fedadam b1=0.5"
     labels = [method.label for method in methods_of(tuple(content["methods"]), settings)]
     assert labels == ["fedadam b1=0.5", "fedadam b1=0"]
+    for stages in results.values():
+        stages[0][0].scores[6] = math.nan
+    with pytest.raises(ValueError, match=r"fedadam b2=.*: the model of every setting"):
+        tuned_text(tuning, results)
 
 
 @pytest.mark.all
-def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
-    settings = Settings(**vars(SMALL) | {"weight_decay": 1e10, "non_finite": "keep", "rounds": 2})
-    grid = ("client_learning_rate=1e38",)
-    tuning, results = tune(tmp_path / "there", ("fedavg",), grid, settings)
-    with pytest.raises(ValueError, match="fedavg: the model of every setting was not finite"):
-        tuned_text(tuning, results)
+def test_an_option_without_a_default_may_be_tuned():
+    tuning = prepared(specs=("ghbm",), grid=("tau=3,2",))
+    (method,) = tuning.experiment.methods
+    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
+    (space,) = tuning.spaces
+    assert [point["tau"] for point in space.points(None, 0)] == [3, 2]
 
 
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"reference": "nonsense"}, {}, "reference='nonsense' is unknown; choose fedavg or"),
+        ({"reference": "nonsense"}, {}, "reference='nonsense' is unknown"),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
-        ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None; give"),
-        ({}, {"search": "optuna", "trials": 3, "halving": 3}, r"N \(--trials N\), and no"),
+        ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None"),
+        ({}, {"search": "optuna", "trials": 3, "halving": 3}, "trials=3 and halving=3"),
     ],
 )
 def test_what_cannot_be_tuned(changes, options, message):
@@ -298,9 +273,6 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     assert run_score(clock) == pytest.approx(0.2)
     dice = [row(0, 0.0), row(4, 0.5), row(5, 0.9) | {"test_dice_score": 0.25}]
     assert run_score(dice, "dice_score") == 0.25
-
-
-def test_settings_with_a_run_that_is_not_finite_come_last():
     scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
     trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
     assert "".join(trial.setting for trial in best_first(trials)) == "cadbe"
@@ -319,12 +291,8 @@ def test_settings_with_a_run_that_is_not_finite_come_last():
 def test_damaged_scores(tmp_path, content, reason):
     path = tmp_path / "scores.json"
     write_json(path, content) if isinstance(content, dict) else path.write_text(content)
-    with pytest.raises(ValueError, match=rf"scores.json {reason}.*; delete it"):
+    with pytest.raises(ValueError, match=rf"scores.json {reason}"):
         Scores(path)
-
-
-def test_another_score_is_noticed(tmp_path):
-    path = tmp_path / "scores.json"
     write_json(path, {"stage 1": 0.5, "stage 2": None})
     assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
     path.write_text(path.read_text().replace("0.5", "0.7"))
