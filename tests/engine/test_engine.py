@@ -7,118 +7,94 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Case, Compilations, ReadError, one_round, quadratics, small_network
+from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples
+from helpers import Case, Compilations, ReadError, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
+from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.participation import Cohorts
 
-LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
-POPULATION = fa.Population(4, 3, 17)
-
-
-def toy_algorithm():
-    toy = small_network()
-    return toy, Case("fedavg", {}).build(toy.problem, LOCAL)
 
 
 def test_bytes_are_counted_from_what_is_sent():
-    toy = small_network()
-    size = 4 * (3 * 4 + 4 + 4)
-    counts = toy.data.counts()
-    dispatches = one_round(Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(1), 0)
-    expected = {
-        ("fedavg",): (1, 1),
-        ("fedgbo", "rmsprop", "gradient"): (2, 1),
-        ("fedgbo", "adam", "model"): (3, 1),
-        ("fedgbo", "adam", "both"): (3, 2),
-    }
-    for (name, *options), (down, up) in expected.items():
-        settings = dict(zip(("optimizer", "upload"), options, strict=False))
+    toy, size = small_network(), 4 * (3 * 4 + 4 + 4)
+    dispatches = one_round(dispatches_of(toy.data, LOCAL, SETS), 0)
+    for name, settings, down, up in (
+        ("fedavg", {}, 1, 1),
+        ("fedgbo", {"optimizer": "rmsprop", "upload": "gradient"}, 2, 1),
+        ("fedgbo", {"optimizer": "adam", "upload": "model"}, 3, 1),
+        ("fedgbo", {"optimizer": "adam", "upload": "both"}, 3, 2),
+    ):
         engine = fa.make_engine(Case(name, settings).build(toy.problem, LOCAL))
-        state = engine.init(0, POPULATION)
+        state = engine.shapes(fa.Population(4, 3, 17))
         transfer = engine.transfer(state, toy.data, dispatches)
         assert transfer == (down * size, up * size, down * size, down * size, None), name
 
 
-def test_given_params_start_the_run_and_are_not_consumed():
-    toy = quadratics([[1.0]], [[1.0]])
-    params = {"x": jnp.asarray(5.0)}
-    engine = fa.make_engine(Case("fedavg", {}).build(toy.problem, LOCAL))
-    cohorts = Cohorts(toy.data.counts(), LOCAL, cohort_size=1, seed=0)
-    start = engine.init(0, fa.Population(1, 1, 1), params)
-    after, _ = engine.rounds(start, toy.data, cohorts.dispatches(1))
-    assert float(after.server.params["x"]) == pytest.approx(1 + 4 * 0.9**2)
-    assert float(params["x"]) == 5.0
+def test_bytes_of_many_dispatches():
+    """At most a whole broadcast for those who have missed some; reports come on top."""
+    transfer, gaps = Transfer(100, 7, 30, 25), np.array([2, 3, 1, 0, 1])
+    assert transfer.downloads(gaps) == 2 * 100 + 3 * 30 + 55 + 100
+    assert transfer.downloads(gaps, chosen=4) == 400
+    assert transfer.uploads(5) == 35
+    asked = transfer._replace(report=2)
+    assert asked.downloads(gaps, chosen=4) == transfer.downloads(gaps)
+    assert asked.uploads(5, chosen=3) == 10 + 21
 
 
+def test_given_params_start_the_run_and_are_copied():
+    params = jnp.asarray(5.0)
+    state = fa.make_engine(ALGORITHM).init(SEED, POPULATION, fa.Model(params, jnp.asarray(0.0)))
+    assert float(state.server.params) == float(state.origin) == 5.0
+    buffers = {leaf.unsafe_buffer_pointer() for leaf in (params, state.origin, state.server.params)}
+    assert len(buffers) == 3  # rounds consume those of the state
+
+
+@pytest.mark.all
 def test_simulate_compiles_once_for_all_rounds_and_seeds():
-    toy, algorithm = toy_algorithm()
-    engine, evaluate = fa.make_engine(algorithm), fa.make_evaluate(algorithm.problem)
-    test = {key: np.concatenate([c[key] for c in toy.clients]) for key in ("x", "y")}
+    engine, evaluate = fa.make_engine(ALGORITHM), fa.make_evaluate(ALGORITHM.problem)
+    test = jax.device_get(examples().examples)
 
     def simulate(rounds, seed):
-        return fa.simulate(
-            engine, toy.data, cohort_size=3, rounds=rounds, seed=seed, test=test, eval_every=2,
-            evaluate=evaluate,
-        )[1]  # fmt: skip
+        options = {"seed": seed, "test": test, "eval_every": 2, "evaluate": evaluate}
+        return fa.simulate(engine, examples(), cohort_size=3, rounds=rounds, **options)[1]
 
     simulate(3, 0)
     with Compilations() as later:
         history = simulate(7, 1)
     assert later.count == 0
     assert [row["round"] for row in history] == [0, 2, 4, 6, 7]
-    assert [row["upload_bytes"] for row in history] == [r * 3 * 80 for r in (0, 2, 4, 6, 7)]
+    assert [row["upload_bytes"] for row in history] == [r * 3 * 8 for r in (0, 2, 4, 6, 7)]
 
 
 def test_reprs_are_one_readable_line():
-    toy, algorithm = toy_algorithm()
-    engine = fa.make_engine(algorithm, 2, devices=2)
+    engine, seen = fa.make_engine(ALGORITHM, 2, devices=2, examples="sharded"), []
     assert repr(engine).startswith("Engine(layout=2, devices=2, algorithm=Algorithm(")
-    seen = []
-
-    @jax.jit
-    def trace(state):
-        seen.append(repr(state))
-        return state
-
-    state = engine.init(0, fa.Population(4, 2, 17))
-    trace(state)
-    expected = (
-        "FederatedState(server=params.hidden.b float32[4], params.hidden.w float32[3, 4], "
-        "params.out float32[4], statistics=nothing, clients=nothing)"
-    )
-    assert [repr(state), *seen, repr(jax.eval_shape(lambda: state))] == [expected] * 3
-    scaffold = Case("scaffold", {}).build(toy.problem, LOCAL)
-    state = fa.make_engine(scaffold, client_state="host").init(0, fa.Population(4, 2, 17))
-    assert repr(state.clients) == (
-        "HostClientState(clients=0, row=hidden.b float32[4], hidden.w float32[3, 4], "
-        "out float32[4])"
-    )
-    sharded = fa.make_engine(algorithm, devices=2, examples="sharded").put_data(toy.data)
-    assert repr(sharded) == (
-        "ShardedData(clients=4, devices=2, examples=x float32[17, 3], y float32[17])"
-    )
+    state, data = engine.init(0, POPULATION), engine.put_data(examples())
+    jax.eval_shape(lambda state: seen.append(repr(state)), state)
+    server = "FederatedState(server=params float32[], steps int32[2], statistics=float32[], "
+    assert [repr(state), *seen] == [f"{server}clients=float32[8])"] * 2
+    clients = fa.make_engine(ALGORITHM, client_state="host").shapes(POPULATION).clients
+    assert repr(clients) == "HostClientState(clients=0, row=float32[])"
+    assert repr(data) == "ShardedData(clients=8, devices=2, examples=a float32[36])"
 
 
 @pytest.mark.parametrize("layout", ["vmaped", 0, -3, "0"])
 def test_unknown_layouts_are_refused(layout):
-    _, algorithm = toy_algorithm()
-    with pytest.raises(ValueError, match=f"layout={layout!r} is unknown; give auto, vmapped"):
-        fa.make_engine(algorithm, layout)
+    with pytest.raises(ValueError, match=f"layout={layout!r}"):
+        fa.make_engine(ALGORITHM, layout)
 
 
 @pytest.mark.all
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
     """With a prelude, once all is compiled; test_sharded_data.py has rows of client state."""
-    toy = small_network()
-    counts = np.array([5, 1, 8, 3])
-    algorithm = Case("mime", {}).build(toy.problem, LOCAL)
-    engine = fa.make_engine(algorithm, layout=2)
-    state = engine.init(0, POPULATION)
-    dispatches = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
-    state, _ = engine.round(state, toy.data, one_round(dispatches, 3))
-    state, _ = engine.rounds(state, toy.data, dispatches)
+    data = small_network().data
+    engine = fa.make_engine(Case("mime", {}).build(small_network().problem, LOCAL), layout=2)
+    state = engine.init(0, fa.Population(4, 3, 17))
+    dispatches = Cohorts(data.counts(), LOCAL, cohort_size=3, seed=0).dispatches(6)
+    state, _ = engine.round(state, data, one_round(dispatches, 3))
+    state, _ = engine.rounds(state, data, dispatches)
     request.getfixturevalue("unreadable")
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
@@ -127,27 +103,29 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
         with pytest.raises(Exception, match="isallowed host-to-device"):
             state.seed + np.uint32(1)
         for index in range(3):
-            state, _ = engine.round(state, toy.data, one_round(dispatches, index))
-        state, _ = engine.rounds(state, toy.data, dispatches)
+            state, _ = engine.round(state, data, one_round(dispatches, index))
+        state, _ = engine.rounds(state, data, dispatches)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("client_state", ["device", "host", "disk"])
-def test_a_hundred_rounds_keep_no_memory(client_state, tmp_path):
-    toy = small_network()
+@pytest.mark.parametrize(
+    "client_state",
+    [
+        pytest.param("device", marks=pytest.mark.all),
+        *(pytest.param(place, marks=pytest.mark.nightly) for place in ("host", "disk")),
+    ],
+)
+def test_many_rounds_keep_no_memory(client_state, tmp_path):
     client_state = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
-    algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
-    engine = fa.make_engine(algorithm, client_state=client_state)
-    cohorts = Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
+    engine = fa.make_engine(ALGORITHM, client_state=client_state)
+    cohorts = Cohorts(examples().counts(), LOCAL, cohort_size=3, seed=0)
     state, sizes = engine.init(0, POPULATION), []
     for window in range(10):
         if window == 1:  # everything is compiled
             tracemalloc.start()
         dispatches = cohorts.dispatches(12)
         for index in range(6):
-            state, metrics = engine.round(state, toy.data, one_round(dispatches, index))
-        rest = jax.tree.map(lambda leaf: leaf[6:], dispatches)
-        state, metrics = engine.rounds(state, toy.data, rest)
+            state, metrics = engine.round(state, examples(), one_round(dispatches, index))
+        state, metrics = engine.rounds(state, examples(), one_round(dispatches, slice(6, 12)))
         del metrics
         if window >= 6:  # what was allocated before tracing has been freed
             gc.collect()

@@ -6,7 +6,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, LAYOUTS, dispatches_of, one_round, small_network, stored
+from engine_helpers import ALGORITHM, examples
+from engine_helpers import POPULATION as EIGHT
+from helpers import CASES, LAYOUTS, by_kind, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.analysis.diagnostics import client_drift
@@ -19,7 +21,7 @@ from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import common_steps
 
 LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2, batches="persistent")
-ONE_EACH = list({case.name: case for case in CASES}.values())
+IN_ALL, NIGHTLY = pytest.mark.all, pytest.mark.nightly
 POPULATION = fa.Population(4, 3, 17)
 
 
@@ -49,9 +51,9 @@ def round_of(local, dispatches, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_loop_over_steps_ends_by_data_and_one_draws_all_batches(layout):
-    fixed = loops(round_of(LOCAL, full_work(), layout).jaxpr)
-    assert fixed == [()]  # the walk of the permutation, once for all slots and steps
     work = full_work()
+    fixed = loops(round_of(LOCAL, work, layout).jaxpr)
+    assert fixed == [()]  # the walk of the permutation, once for all slots and steps
     varied = work._replace(num_steps=np.array([2, 1, 2], np.int32))
     assert len(loops(round_of(LOCAL, varied, layout).jaxpr)) == 2
 
@@ -72,23 +74,36 @@ def test_which_dispatches_are_marked():
     assert common_steps(by_epochs, np.array([9, 9])) == 9
 
 
-@pytest.mark.parametrize("batches", ["short", "dropped", "wrapped", "persistent", "replacement"])
+RARE = (pytest.param(kind, marks=IN_ALL) for kind in ("dropped", "wrapped", "replacement"))
+
+
+@pytest.mark.parametrize("batches", ["short", "persistent", *RARE])
 def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
-    data, local = small_network().data, fa.Local(3, 0.1, steps=5, batches=batches)
-    words = permutation_words(jax.random.key(3))
-    view = client_view(data, 2, words, first_step=jnp.int32(7))
-    drawn = view.draw_batches(5, local)
-    same = view.with_drawn(drawn)
-    for step in map(jnp.int32, range(5)):
-        chex.assert_trees_all_equal(same.local_batch(step, local), view.batch(step, 3, batches))
-    other = same._replace(order=permutation_words(jax.random.key(4)))
-    own = other.batch(jnp.int32(1), 3, batches)
-    chex.assert_trees_all_equal(other.local_batch(jnp.int32(1), local), own)
-    assert (own[0]["x"] != view.batch(jnp.int32(1), 3, batches)[0]["x"]).any()
+    """Unless an algorithm has changed the view."""
+    local, steps = fa.Local(3, 0.1, steps=5, batches=batches), jnp.arange(5, dtype=jnp.int32)
+
+    @jax.jit
+    def batches_of(data, words, other):
+        view = client_view(data, 2, words, first_step=jnp.int32(7))
+        same = view.with_drawn(view.draw_batches(5, local))
+        changed = same._replace(order=other)
+
+        def of_step(step):
+            found = same.local_batch(step, local), changed.local_batch(step, local)
+            return found, (view.batch(step, 3, batches), changed.batch(step, 3, batches))
+
+        return jax.vmap(of_step)(steps)
+
+    words, other = (permutation_words(jax.random.key(seed)) for seed in (3, 4))
+    found, expected = batches_of(small_network().data, words, other)
+    chex.assert_trees_all_equal(found, expected)
+    assert (found[0][0]["x"] != found[1][0]["x"]).any()
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize(  # one of each kind in `all`
+    "case",
+    [pytest.param(*p.values, marks=NIGHTLY if p.marks else IN_ALL, id=p.id) for p in by_kind()],
+)
 @pytest.mark.usefixtures("x64")
 def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_in_pieces(case):
     """In a layout in turn, with a slot that only fills up a chunk in one of them."""
@@ -97,30 +112,26 @@ def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_i
     for dispatches, pieces in ((work, 1), (unmarked, 2)):
         local = LOCAL._replace(gradient_accumulation=pieces)
         algorithm = case.build(small_network().problem, local)
-        step = fa.pure_round(algorithm, LAYOUTS[ONE_EACH.index(case) % 3])
+        step = fa.pure_round(algorithm, LAYOUTS[CASES.index(case) % 3])
         ends.append(jax.jit(step)(step.init(0, POPULATION), small_network().data, dispatches))
     chex.assert_trees_all_close(*ends, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.all
 def test_an_engine_compiles_two_programs_at_most():
-    """With epochs, too, if all clients hold the same number of examples."""
-    rng = np.random.default_rng(0)
-    data = stored([{"x": rng.normal(size=(6, 3)), "y": rng.normal(size=6)}] * 4)
-    local = fa.Local(batch_size=2, learning_rate=0.1, epochs=1)
-    engine = fa.make_engine(fa.algorithms.fedavg(small_network().problem, local))
-    state = engine.init(0, fa.Population(4, 2, 24))
-    drawn = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(6)
-    state, _ = engine.rounds(state, data, one_round(drawn, slice(2)))
+    engine, data = fa.make_engine(ALGORITHM), examples()
+    drawn = dispatches_of(data, ALGORITHM.local, [(0, 1), (2, 3), (4, 5), (6, 7)])
+    state, _ = engine.rounds(engine.init(0, EIGHT), data, one_round(drawn, slice(2)))
     with fa.measure_compilation() as compiled:
         state, _ = engine.rounds(state, data, one_round(drawn, slice(2, 4)))
         assert compiled.programs == 0
         for steps in ([3, 1], [2, 2], [1, 2]):
-            few = one_round(drawn, slice(4, 6))
-            few = few._replace(num_steps=np.array([steps] * 2, np.int32))
+            few = one_round(drawn, slice(2))._replace(num_steps=np.array([steps] * 2, np.int32))
             state, _ = engine.rounds(state, data, few)
         assert compiled.programs == 1
 
 
+@pytest.mark.all
 def test_a_scan_over_traced_cohorts_has_loops_of_a_fixed_length():
     """Its results are those of dispatches with arrays, and with bounds there is no branch in it."""
     data = small_network().data
@@ -148,6 +159,7 @@ def test_a_scan_over_traced_cohorts_has_loops_of_a_fixed_length():
     assert str(longer).count("cond[") == str(program).count("cond[") + 1
 
 
+@pytest.mark.all
 def test_work_and_unequal_clients_leave_the_number_of_steps_an_array():
     counts = small_network().data.counts()
     options = {"cohort_size": 3, "rounds": 2}
@@ -159,21 +171,20 @@ def test_work_and_unequal_clients_leave_the_number_of_steps_an_array():
     assert equal.num_steps == EqualSteps(2)
 
 
+@pytest.mark.all
 def test_engines_and_counts_take_traced_dispatches():
     """As they did when these were arrays, with the results of dispatches from the host."""
-    toy, counts = small_network(), small_network().data.counts()
-    algorithm = fa.algorithms.fedavg(toy.problem, LOCAL)
-    drawn = fa.traced_dispatches(0, counts, LOCAL, cohort_size=3, rounds=2)
-    expected = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(2)
-    engine = fa.make_engine(algorithm)
+    engine, data, local = fa.make_engine(ALGORITHM), examples(), ALGORITHM.local
+    drawn = fa.traced_dispatches(0, data.counts(), local, cohort_size=3, rounds=2)
+    expected = Cohorts(data.counts(), local, cohort_size=3, seed=0).dispatches(2)
 
     def results(dispatches):
-        state, first = engine.init(0, POPULATION), one_round(dispatches, 0)
-        distance = client_drift(toy.problem, LOCAL, state.model, toy.data, first)
-        found = engine.updates(state, toy.data, first).updates, distance
-        counted = engine.transfer(state, toy.data, first)
-        flops = fa.count_flops(algorithm, state, toy.data).of(dispatches)
-        ends = engine.round(engine.init(0, POPULATION), toy.data, first)
-        return *found, counted, flops, ends, engine.rounds(state, toy.data, dispatches)
+        state, first = engine.init(0, EIGHT), one_round(dispatches, 0)
+        distance = client_drift(ALGORITHM.problem, local, state.model, data, first)
+        counted = engine.transfer(state, data, first)
+        flops = fa.count_flops(ALGORITHM, state, data).of(dispatches)
+        found = engine.updates(state, data, first).updates, distance, counted, flops
+        ends = engine.round(engine.init(0, EIGHT), data, first)
+        return found, ends, engine.rounds(state, data, dispatches)
 
     chex.assert_trees_all_close(results(drawn), results(expected), rtol=1e-6)

@@ -2,68 +2,61 @@
 
 import re
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Compilations, one_round
+from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples, in_files
+from helpers import dispatches_of, one_round
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import limits
-from fedjax_algos.data.stored import StoredData
-from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.federated_round import FederatedRound
-from fedjax_algos.engine.layouts import SHARE, largest_chunk
-from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
+from fedjax_algos.engine.layouts import SHARE, auto_layout, largest_chunk
+from fedjax_algos.engine.placed.devices import client_mesh
+from fedjax_algos.engine.slots import Placement, mark_equal_steps
 from fedjax_algos.models import models
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.participation.cohorts import common_steps
 from fedjax_algos.runs.batched.sweeps import prepare_sweep
-from fedjax_algos.runs.experiment import prepare
+from fedjax_algos.runs.experiment import LayoutChoice, prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 
-LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
+
+def affine(chunk):
+    return 100 + 10 * chunk
+
+
+SMALL_PAIR = {2: 102, 4: 140, 100: 1_100}
+LARGER = {2: 120, 4: 140, 100: 2_000, 50: 900, 25: 400}  # than predicted
 
 
 @pytest.mark.parametrize(
-    ("limit", "chunk", "compiled"),
+    ("memory_of", "size", "limit", "chunk", "compiled"),
     [
-        (5_100, 100, [2]),  # even in proportion to the chunk
-        (5_099, 100, [2, 4, 100]),
-        (1_100, 100, [2, 4, 100]),
-        (1_099, 50, [2, 4, 50]),
-        (600, 50, [2, 4, 50]),
-        (349, 13, [2, 4, 13]),
-        (121, 2, [2, 4]),
-        (119, 1, [2, 4]),
-        (0, 1, [2, 4]),
+        (SMALL_PAIR.get, 100, 5_100, 100, [2]),  # even in proportion to the chunk
+        (SMALL_PAIR.get, 100, 5_099, 100, [2, 4, 100]),
+        (affine, 100, 1_100, 100, [2, 4, 100]),
+        (affine, 100, 1_099, 50, [2, 4, 50]),
+        (affine, 100, 600, 50, [2, 4, 50]),
+        (affine, 100, 349, 13, [2, 4, 13]),
+        (affine, 100, 121, 2, [2, 4]),
+        (affine, 100, 0, 1, [2, 4]),
+        (LARGER.get, 100, 1_200, 50, [2, 4, 100, 50]),
+        (LARGER.get, 100, 899, 25, [2, 4, 50, 25]),
+        (affine, 1, 0, 1, []),  # small cohorts are not predicted
+        (affine, 3, 130, 3, [3]),
+        (affine, 3, 120, 2, [3, 2]),
+        (affine, 4, 119, 1, [4, 2]),
     ],
 )
-def test_the_largest_chunk_that_fits_is_found_with_few_compilations(limit, chunk, compiled):
+def test_the_largest_chunk_that_fits_is_found_with_few_compilations(
+    memory_of, size, limit, chunk, compiled
+):
     sizes = []
-
-    def memory_of(chunk):
-        sizes.append(chunk)
-        return 100 + 10 * chunk - (18 if chunk == 2 and limit > 5_000 else 0)
-
-    assert largest_chunk(100, limit, memory_of) == chunk
+    assert largest_chunk(size, limit, lambda each: sizes.append(each) or memory_of(each)) == chunk
     assert sizes == compiled
-
-
-def test_a_chunk_that_is_larger_than_predicted_is_halved():
-    bytes_of = {2: 120, 4: 140, 100: 2_000, 50: 900, 25: 400}
-    assert largest_chunk(100, 1_200, bytes_of.__getitem__) == 50
-    assert largest_chunk(100, 899, bytes_of.__getitem__) == 25
-
-
-@pytest.mark.parametrize(
-    ("cohort_size", "limit", "chunk"), [(1, 0, 1), (3, 130, 3), (3, 120, 2), (4, 119, 1)]
-)
-def test_small_cohorts_are_not_predicted(cohort_size, limit, chunk):
-    assert largest_chunk(cohort_size, limit, lambda size: 100 + 10 * size) == chunk
 
 
 @pytest.fixture
@@ -78,64 +71,36 @@ def accelerator(monkeypatch):
     return believe
 
 
-def clients(name="fedavg"):
-    """Four clients of a perceptron whose params are most of a round's memory."""
-    problem = models.make("mlp:hidden=32", (64,), 10)
-    rng = np.random.default_rng(0)
-    examples = {"x": np.float32(rng.normal(size=(16, 64))), "y": np.arange(16) % 10}
-    partition = fa.data.Partition.of(np.split(np.arange(16), 4))
-    return algorithms[name](problem, LOCAL), fa.federate(examples, partition)
+@pytest.mark.parametrize(
+    ("memory", "devices", "layout"),
+    [(None, 1, "auto"), (140, 1, "4"), (139, 1, "2"), (120, 4, "2")],
+)
+def test_auto_is_what_fits_into_a_share_of_the_memory(accelerator, memory, devices, layout):
+    accelerator(memory and memory / SHARE)
+    placement = Placement("auto", client_mesh(devices))
+    assert auto_layout(placement, 7 if devices > 1 else 4, lambda chunk: 100 + 10 * chunk) == layout
 
 
-def simulate(name="fedavg", client_state="device"):
-    algorithm, data = clients(name)
-    engine = fa.make_engine(algorithm, client_state=client_state)
-    state, _ = fa.simulate(engine, data, cohort_size=4, rounds=1)
-    return engine, state
-
-
-def bytes_of(chunk):
-    """Of a round of all clients, as it is compiled."""
-    algorithm, data = clients()
-    state = fa.make_engine(algorithm).init(0, fa.Population(4, 4, 16))
-    dispatches = one_round(Cohorts(data.counts(), LOCAL, cohort_size=4, seed=0).dispatches(1), 0)
-    slots = fill_slots(dispatches, Placement(chunk).slot_order(dispatches.num_steps), 4)
-    slots = mark_equal_steps(slots, dispatches, common_steps(LOCAL, data.counts()), 4)
-    traced = FederatedRound(algorithm, Placement(chunk)).run_round
-    program = jax.jit(traced, donate_argnums=0).lower(state, data, slots).compile()
-    sizes = program.memory_analysis()
-    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    return held - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
+def choose(engine, data=None, cohort=(0, 1, 2, 5)):
+    data, dispatches = (
+        examples() if data is None else data,
+        dispatches_of(examples(), LOCAL, [cohort]),
+    )
+    return engine.choose_layout(engine.shapes(POPULATION), data, one_round(dispatches, 0))
 
 
 @pytest.mark.all
-def test_an_engine_takes_what_fits_into_the_memory(accelerator):
-    whole, half = bytes_of(4), bytes_of(2)
-    assert half < whole
-    on_cpu, expected = simulate()
-    assert on_cpu.placement.layout == "auto"
-    for needed, layout in ((whole, "4"), (whole - 1, "2"), (half - 1, "1")):
-        accelerator(needed / SHARE)
-        engine, state = simulate()
-        assert engine.placement.layout == layout
-        chex.assert_trees_all_close(state.server, expected.server, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.all
-def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(accelerator):
+def test_the_layout_is_chosen_once(accelerator):
+    """By a round, or by the updates of one's own loop; rows may be on the host."""
     accelerator(0)
-    engine, _ = simulate("scaffold", "host")
-    assert engine.placement.layout == "1"
+    engine = fa.make_engine(ALGORITHM, client_state="host")
+    assert choose(engine) == "1"
     accelerator(10**9)  # too late
-    algorithm, data = clients("scaffold")
-    state = engine.init(0, fa.Population(4, 4, 16))
-    dispatches = Cohorts(data.counts(), LOCAL, cohort_size=4, seed=0).dispatches(1)
-    with Compilations() as compilations:
-        engine.round(state, data, one_round(dispatches, 0))
-    assert compilations.count == 0
+    dispatches = one_round(dispatches_of(examples(), LOCAL, [(0, 1, 2, 5)]), 0)
+    engine.round(engine.init(SEED, POPULATION), examples(), dispatches)
     assert engine.placement.layout == "1"
-    own_loop = fa.make_engine(algorithm)
-    own_loop.updates(own_loop.init(0, fa.Population(4, 4, 16)), data, one_round(dispatches, 0))
+    own_loop = fa.make_engine(ALGORITHM)
+    own_loop.updates(own_loop.init(SEED, POPULATION), examples(), dispatches)
     assert own_loop.placement.layout == "4"
 
 
@@ -143,31 +108,54 @@ def test_the_layout_is_chosen_once_and_needs_few_bytes_for_rows_on_the_host(acce
 def test_a_device_computes_its_part_of_what_it_holds(accelerator):
     """Two devices, rows divided or on the host, examples sharded, and examples in files."""
     accelerator(10**9)
-    algorithm, data = clients("scaffold")
-    partition = fa.data.Partition(data.indices, data.offsets)
-    stored = StoredData(source_of(data.examples, partition, list("abcd")))
     options = {"devices": 2, "examples": "sharded"}
-    for of_run, more in ((data, options), (stored, options | {"client_state": "host"})):
-        engine = fa.make_engine(algorithm, **more)
-        fa.simulate(engine, of_run, cohort_size=4, rounds=1)
-        assert engine.placement.layout == "2"
+    assert choose(fa.make_engine(ALGORITHM, **options)) == "2"
+    assert choose(fa.make_engine(ALGORITHM, client_state="host", **options), in_files()) == "2"
+
+
+@pytest.mark.all
+def test_the_memory_of_a_round_is_that_of_its_program(accelerator):
+    """Of a perceptron, whose params are most of it."""
+    rng = np.random.default_rng(0)
+    values = {"x": np.float32(rng.normal(size=(16, 64))), "y": np.arange(16) % 10}
+    data = fa.federate(values, fa.data.Partition.of(np.split(np.arange(16), 4)))
+    local = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
+    algorithm = algorithms["fedavg"](models.make("mlp:hidden=32", (64,), 10), local)
+    dispatches = one_round(Cohorts(data.counts(), local, cohort_size=4, seed=0).dispatches(1), 0)
+    state = fa.make_engine(algorithm).shapes(fa.Population(4, 4, 16))
+    traced = FederatedRound(algorithm, Placement(4)).run_round
+    slots = mark_equal_steps(dispatches, dispatches, 2, 4)
+    program = jax.jit(traced, donate_argnums=0).lower(state, data, slots).compile()
+    sizes = program.memory_analysis()
+    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    needed = held - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
+    for memory, layout in ((needed, "4"), (needed - 1, "2")):
+        accelerator(memory / SHARE)
+        assert fa.make_engine(algorithm).choose_layout(state, data, dispatches) == layout
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (LayoutChoice("4", 1, "memory"), "chunks of 4 on 1 device (memory)"),
+        (LayoutChoice("vmapped", 2, "given"), "vmapped on 2 devices (given)"),
+        (LayoutChoice("auto", 4, "rule", 2), "auto on 4 devices, 2 for each client (rule)"),
+    ],
+)
+def test_what_decided_is_told(choice, text):
+    assert str(choice) == text
 
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    ("memory", "expected", "shown"),
-    [
-        (10**9, ("4", 1, "memory"), "chunks of 4 on 1 device (memory)"),
-        (0, ("1", 1, "memory"), "chunks of 1 on 1 device (memory)"),
-        (None, ("vmapped", 1, "memory unknown"), "vmapped on 1 device (memory unknown)"),
-    ],
+    ("memory", "expected"),
+    [(10**9, ("4", 1, "memory")), (None, ("vmapped", 1, "memory unknown"))],
 )
-def test_a_comparison_records_what_decided(accelerator, memory, expected, shown):
+def test_a_comparison_records_what_decided(accelerator, memory, expected):
     accelerator(memory)
     settings = Settings(clients=6, cohort=4, rounds=1, local_steps=1, model="linear")
     experiment = prepare(settings, methods_of(("fedavg", "scaffold"), settings))
     assert experiment.layout[:3] == expected
-    assert str(experiment.layout) == shown
     layouts = {str(engine.placement.layout) for engine in experiment.engines.values()}
     assert layouts == {expected[0]}
 
@@ -196,7 +184,7 @@ def test_memory_is_known_of_accelerators_that_tell_it(monkeypatch):
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("batch_size", [20, 64])
+@pytest.mark.parametrize("batch_size", [20, pytest.param(64, marks=pytest.mark.nightly)])
 def test_a_round_of_resnet20_on_a_gpu_has_no_patches(batch_size):
     """Lowered only. All clients at once: no layout that "auto" chooses has larger arrays."""
     clients, cohort_size, total = 500, 100, 50_000

@@ -14,14 +14,18 @@ SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3)]
 STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
 BY_NAME = {case.name: case for case in CASES}  # the last case of each name
-# one of each kind of state, sums, prelude and client update; the others differ in formulas
-STRUCTURES = ["fedgbo", "mime", "mfl", "scaffold", "fedhbm", "fednova", "fedlga", "centralised"]
-STRUCTURES += ["fedcompass"]
 CHECKED = {"scaffold": "sequential", "mime": "vmapped", "fedlga": "vmapped"}
+# with other kinds of state, sums and client update; the rest differ in formulas
+OTHERS = ["fedgbo", "mfl", "fedhbm", "fednova", "centralised", "fedcompass"]
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.all) for name in CHECKED),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS),
+    ],
+)
 def test_layouts_agree_in_optimised_float32(name):
     """After a round, in a program of many, as `simulate` runs those between two evaluations.
 

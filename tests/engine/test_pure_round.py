@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import CASES, Case, Toy, stored, unused_params, with_unused
+from helpers import CASES, Case, Toy, kind_of, one_round, stored, unused_params, with_unused
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, epochs=2)
 POPULATION = fa.Population(num_clients=4, cohort_size=3, total_examples=18)
 ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff", "fedcompass")
-ONE_EACH = {case.name: case for case in CASES if case.name not in ASYNCHRONOUS}  # the last one
+ONE_EACH = [*{case.name: case for case in CASES if case.name not in ASYNCHRONOUS}.values()]
+KINDS = [*{kind_of(case): case for case in ONE_EACH}.values()]
 ROUNDS, RATE, VALUE = 5, 0.05, 0.3  # the client learning rate, and all float options
 STEP = 1e-5
 
@@ -53,19 +54,22 @@ def dispatches(toy):
     return Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=1).dispatches(ROUNDS)
 
 
-def float_options(case):
-    return [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.all if case in KINDS else pytest.mark.nightly)
+        for case in ONE_EACH
+    ],
+    ids=str,
+)
 def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     """`vmap`, `grad`, `jacfwd` and central differences agree, also with a plain run without bounds.
 
     The params are one array, except where the algorithm divides them. That a `scan` has the
     engine's bits is in tests/algorithms/test_every_algorithm.py.
     """
-    bounded, names = fa.differentiable(LOCAL, toy.data.counts()), float_options(case)
+    bounded = fa.differentiable(LOCAL, toy.data.counts())
+    names = [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
     divides = case.name in ("fedrep", "fedbn")
     flat = toy.problem._replace(init=lambda key: fa.Model(jnp.zeros(())))
     problem = with_unused(toy.problem) if divides else flat
@@ -114,18 +118,18 @@ def test_bounds_do_not_change_what_is_counted(name, batches, toy):
     np.testing.assert_array_equal(*flops)
 
 
+@pytest.mark.all
 def test_more_steps_than_the_bound_are_never_cut_off(toy, dispatches):
     local = LOCAL._replace(reverse=fa.ReverseMode(max_steps=7, max_examples=8))
     algorithm = algorithms["fedavg"](toy.problem, local)
-    one = jax.tree.map(lambda leaf: leaf[0], dispatches)
-    one = one._replace(num_steps=np.asarray([6, 8, 4], np.int32))
+    one = one_round(dispatches, 0)._replace(num_steps=np.asarray([6, 8, 4], np.int32))
     engine, round_fn = fa.make_engine(algorithm), fa.pure_round(algorithm)
     for compute in (engine.round, round_fn):
-        with pytest.raises(ValueError, match=r"num_steps=8, but local\.reverse has max_steps=7"):
+        with pytest.raises(ValueError, match=r"num_steps=8, .* max_steps=7"):
             compute(engine.init(0, POPULATION), toy.data, one)
     state, _ = jax.jit(round_fn)(round_fn.init(0, POPULATION), toy.data, one)
     assert np.isnan(state.server.params["x"])
-    with pytest.raises(ValueError, match="build it with a Local without reverse"):
+    with pytest.raises(ValueError, match="reverse"):
         fa.make_executor(algorithm)
 
 
@@ -136,7 +140,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
     Rounds are checkpointed, although the algorithm's rate is traced.
     """
     local = fa.differentiable(LOCAL, toy.data.counts(), jax.checkpoint_policies.everything_saveable)
-    of_rounds = jax.tree.map(lambda leaf: leaf[:2], dispatches)
+    of_rounds = one_round(dispatches, slice(2))
 
     def final(weights, examples):
         def contribute(update, dispatch, staleness):
@@ -186,14 +190,19 @@ def test_seeds_inside_a_mesh_of_ones_own(toy):
 
 
 def test_wrong_calls(toy):
-    with pytest.raises(TypeError, match="give what a factory returns"):
-        fa.pure_round(algorithms["fedavg"])
-    algorithm = algorithms["fedavg"](toy.problem, LOCAL)
-    with pytest.raises(ValueError, match="non_finite='error' needs the host"):
-        fa.pure_round(algorithm, non_finite="error")
-    with pytest.raises(ValueError, match="layout='wide' is unknown"):
-        fa.pure_round(algorithm, "wide")
-    with pytest.raises(TypeError, match=r"Local: reverse=8.*make it with differentiable"):
-        algorithms["fedavg"](toy.problem, LOCAL._replace(reverse=8))
-    with pytest.raises(ValueError, match=r"Local: reverse\.max_steps=0"):
-        algorithms["fedavg"](toy.problem, LOCAL._replace(reverse=fa.ReverseMode(0, 8)))
+    fedavg = algorithms["fedavg"]
+
+    def pure(layout="auto", reverse=None, **options):
+        return fa.pure_round(
+            fedavg(toy.problem, LOCAL._replace(reverse=reverse)), layout, **options
+        )
+
+    for make, error, named in (
+        (lambda: fa.pure_round(fedavg), TypeError, "what a factory returns"),
+        (lambda: pure(non_finite="error"), ValueError, "non_finite='error'"),
+        (lambda: pure("wide"), ValueError, "layout='wide'"),
+        (lambda: pure(reverse=8), TypeError, "reverse=8"),
+        (lambda: pure(reverse=fa.ReverseMode(0, 8)), ValueError, r"max_steps=0"),
+    ):
+        with pytest.raises(error, match=named):
+            make()

@@ -39,7 +39,7 @@ def test_there_are_few_numbers_of_slots():
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_each_dispatch_has_one_slot(cohort_size, size, devices, draw):
     mesh = None if devices == 1 else client_mesh(devices)
     steps = draw.draw(arrays(np.int32, (2, cohort_size), elements=st.integers(1, 50)))
@@ -52,7 +52,7 @@ def test_each_dispatch_has_one_slot(cohort_size, size, devices, draw):
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(2, 4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_each_dispatch_has_one_slot_on_its_device(cohort_size, size, devices, draw):
     steps = draw.draw(arrays(np.int32, (3, cohort_size), elements=st.integers(1, 50)))
     device_of = draw.draw(arrays(np.int32, (3, cohort_size), elements=st.integers(0, devices - 1)))

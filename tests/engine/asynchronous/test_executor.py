@@ -1,509 +1,365 @@
-"""Executed plans equal, bit for bit, an oracle that trains at each dispatch; waves and slots."""
+"""Executed plans equal a run whose clients train one after another, bit for bit; waves, slots."""
 
+import copy
 import functools
-from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Compilations, random_rows, small_network, stored, with_statistics
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from engine_helpers import (
+    ALGORITHM,
+    CLIENTS,
+    COMPASS,
+    LOCAL,
+    PLANNERS,
+    POPULATION,
+    SEED,
+    Run,
+    examples,
+    in_files,
+    plan_of,
+    rows_of,
+)
+from helpers import Case, Compilations, one_round
+from same_runs import host, without_time
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import barrier, buffered, compass, immediate, simulated, tiers
-from fedjax_algos.asynchrony.plan import AGGREGATED, LOST, plan_dispatches
-from fedjax_algos.core import WeightedSum
-from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
-from fedjax_algos.core.trees import add_scaled
-from fedjax_algos.data.federated_data import client_view
-from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.waves import (
-    assign_slots,
-    choose_slots,
-    make_waves,
-    step_ends,
-    wave_costs,
+from fedjax_algos.asynchrony import buffered, simulated, tiers
+from fedjax_algos.asynchrony.plan import LOST, plan_dispatches
+from fedjax_algos.engine.asynchronous.call_tables import (
+    merge_data,
+    merge_plans,
+    merge_states,
+    state_of_run,
 )
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
+from fedjax_algos.engine.asynchronous.waves import make_waves
+from fedjax_algos.engine.non_finite import NonFiniteUpdateError
+from fedjax_algos.runs.clock import simulate_async_seeds
 
-CLIENTS, SEED = 10, 3
-POPULATION = fa.Population(CLIENTS, 3, 55)
-LOCAL = fa.Local(batch_size=3, learning_rate=lambda version: 0.1 / (1 + 0.1 * version), steps=4)
-
-
-def make_plan(planner, seed, num_clients, lost=0.0, **end):
-    """A plan for clients of unequal speeds, whose dispatches have 1 to 4 steps of 4."""
-    system = simulated(speeds="exponential", change=0.3, jitter=0.5, dropout=lost)(seed)
-    plan = planner(system, num_clients, **end)
-    steps = np.random.default_rng(seed).integers(1, 5, len(plan.client), np.int32)
-    return plan._replace(num_steps=steps, full_steps=np.full_like(steps, 4), trace=None)
+ROWS = 15  # of versions and of updates, so that all plans share a program
 
 
-# arrival groups, with late updates of others, and first arrivals
-COMPASS = compass(min_steps=1, max_steps=4, slack=1.1)
-PLANS = {
-    "each arrival": make_plan(immediate(steps=4), 0, CLIENTS, 0.2, arrivals=24),
-    "buffers of 3": make_plan(buffered(steps=4, size=3), 1, CLIENTS, arrivals=27),
-    "groups": make_plan(COMPASS, 2, CLIENTS, 0.1, arrivals=40),
-}
-
-
-class Server(NamedTuple):
-    params: Any
-    steps: jax.Array  # server steps of each of two groups
+def dispatches_of(plan, data=None):
+    return plan_dispatches(plan, (examples() if data is None else data).counts(), LOCAL)
 
 
 @functools.cache
-def case(name):
-    """An algorithm, on ten clients with 1 to 10 examples."""
-    rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in range(1, 11)]
-    problem = small_network().problem
-    if name == "scaffold":  # its controls start from anything but the table's zeros
-        algorithm = algorithms[name](problem, LOCAL, server_learning_rate=0.5)
-        return algorithm._replace(client_init=random_rows), stored(clients)
-
-    def contribute(update, dispatch, staleness):
-        # a division: powers may be compiled to other bits inside a loop than outside
-        weight = dispatch.share / (1.0 + staleness)
-        return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
-
-    def server_update(server, sums, count, group):
-        rate = jnp.where(group == 1, 0.5, 0.8) * count / (1 + count)
-        params = add_scaled(server.params, -rate, sums.mean())
-        return Server(params, server.steps.at[group].add(1))
-
-    frame = algorithms["fedavg"](with_statistics(problem), LOCAL)
-    algorithm = frame._replace(
-        init=lambda params, population: Server(params, jnp.zeros(2, jnp.int32)),
-        contribute=contribute,
-        server_update=server_update,
-    )
-    return algorithm, stored(clients)
+def executor_of(slots, layout="sequential", devices=None, non_finite="keep"):
+    """The check of finite numbers may change the last bit of programs that are not optimised."""
+    how = {"slots": slots, "layout": layout, "devices": devices, "non_finite": non_finite}
+    return make_executor(ALGORITHM, waves_per_call=4, **how)
 
 
-@functools.cache
-def oracle_of(name):
-    """Trains each dispatch when it is made, one client a call, without waves, rows or tables."""
-    algorithm, data = case(name)
-
-    @jax.jit
-    def train(version, origin, row, dispatch, first):
-        sent, statistics = version
-        order, key = dispatch_keys(SEED, dispatch.client, dispatch.number)
-        fresh = algorithm.client_init(origin, client_key(SEED, dispatch.client))
-        row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
-        view = client_view(
-            data, dispatch.client, permutation_words(order), statistics, dispatch.first_step
-        )
-        return algorithm.client_update(sent, row, view, dispatch, key)
-
-    @jax.jit
-    def add(sums, update, report, dispatch, staleness):
-        new = (algorithm.contribute(update, dispatch, staleness), report.statistics)
-        return new if sums is None else jax.tree.map(jnp.add, sums, new)
-
-    @jax.jit
-    def serve(server, sums, count, group):
-        server = algorithm.server_update(server, sums[0], count, group)
-        return server, (algorithm.broadcast(server, jnp.int32(0)), sums[1])
-
-    def run(plan, dispatches):
-        state = fa.make_engine(algorithm).init(SEED, POPULATION)
-        model = algorithm.problem.init(jax.random.fold_in(jax.random.key(SEED), 0))
-        server, versions = state.server, [(algorithm.broadcast(state.server, 0), model.statistics)]
-        rows, updates, history, losses = {}, {}, [], []
-        index = contribution = 0
-        for step, group in enumerate(plan.group):
-            while index < len(plan.client) and plan.version[index] <= step:
-                if plan.fate[index] == AGGREGATED:
-                    dispatch = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-                    client = int(dispatch.client)
-                    row = rows.get(client, jax.tree.map(lambda leaf: leaf[0], state.clients))
-                    version = versions[dispatch.server_step]
-                    first = client not in rows
-                    rows[client], *trained = train(version, model.params, row, dispatch, first)
-                    updates[index] = *trained, dispatch
-                index += 1
-            sums, count, loss = None, 0, []
-            while contribution < len(plan.step) and plan.step[contribution] == step:
-                update, report, dispatch = updates.pop(plan.dispatch[contribution])
-                sums = add(sums, update, report, dispatch, plan.staleness[contribution])
-                loss.append(float(report.metrics["train_loss"].total))
-                count, contribution = count + 1, contribution + 1
-            server, version = serve(server, sums, np.int32(count), group)
-            mean = jax.tree.map(lambda leaf, n=count: leaf * (1 / leaf.dtype.type(n)), version[1])
-            versions.append((version[0], mean))
-            history.append(jax.tree.map(np.asarray, (server, mean)))
-            losses.append(sum(loss))
-        return history, rows, losses
-
-    return run
+def with_rows(waves):
+    assert max(waves.num_version_rows, waves.num_update_rows) <= ROWS
+    return waves._replace(num_version_rows=ROWS, num_update_rows=ROWS)
 
 
-@functools.cache
-def expected(name, kind):
-    plan = PLANS[kind]
-    return oracle_of(name)(plan, plan_dispatches(plan, case(name)[1].counts(), LOCAL))
-
-
-@functools.cache
-def executor_of(name, slots, layout="sequential", devices=None):
-    """Without the check of finite numbers, which the oracle has not.
-
-    It may change the last bit where the compiler's optimisations are off, as they are here.
-    """
-    algorithm = case(name)[0]
-    return make_executor(
-        algorithm, slots=slots, layout=layout, waves_per_call=4, devices=devices, non_finite="keep"
-    )
-
-
-def execute(executor, data, plan, stops=(), waves=None):
-    """What `run` yields, in NumPy arrays."""
-    dispatches = plan_dispatches(plan, data.counts(), LOCAL)
+def execute(executor, plan, stops=(), dispatches=None, share=True):
+    """The stops in NumPy arrays; plans `share` a program, or have the rows that they need."""
     state = executor.init(SEED, POPULATION)
-    yielded = executor.run(
-        state, executor.put_data(data), plan, dispatches, stops=stops, waves=waves
-    )
-    return [(stop.server_steps, *jax.tree.map(np.array, stop[1:3])) for stop in yielded]
+    waves = with_rows(executor.waves(state, plan)) if share else None
+    dispatches = dispatches_of(plan) if dispatches is None else dispatches
+    data = executor.put_data(examples())
+    calls = executor.run(state, data, plan, dispatches, stops=stops, waves=waves)
+    return [stop._replace(**host(stop._asdict())) for stop in calls]
 
 
-def close(one, other, tolerance):
-    chex.assert_trees_all_close(one, other, rtol=tolerance, atol=tolerance)
+def by_hand(plan, dispatches=None, seed=SEED, data=None):
+    """The run at its end, the models after each server step, and the losses."""
+    run = Run(seed, data)
+    ends = run.plan(plan, dispatches_of(plan) if dispatches is None else dispatches)
+    *models, losses = zip(*ends, strict=True)
+    return run, list(zip(*models, strict=True)), [float(loss.total) for loss in losses]
 
 
-@pytest.mark.all
+def check_rows(state, run, same=chex.assert_trees_all_equal):
+    """Dispatches that are lost or in flight at the end write none."""
+    zero = np.zeros_like(run.origin)
+    same(rows_of(state.clients), host({i: run.rows.get(i, zero) for i in range(CLIENTS)}))
+    states = fa.client_states(executor_of(3), state)
+    known = [client in run.rows for client in range(CLIENTS)]
+    assert state.dispatched.tolist() == np.asarray(states.dispatched).tolist() == known
+    rows = dict(zip(range(CLIENTS), states.rows, strict=True))
+    same(rows_of(rows, run.rows), host(dict(run.rows)))
+
+
+def close(one, other):
+    chex.assert_trees_all_close(host(one), host(other), rtol=1e-5, atol=1e-6)
+
+
+IN_ALL = pytest.mark.all
+
+
 @pytest.mark.parametrize(
-    ("name", "slots", "devices", "kind"),
+    ("slots", "devices", "layout"),
     [
-        ("stale", 1, None, "each arrival"),
-        ("scaffold", 1, None, "buffers of 3"),
-        ("scaffold", 3, None, "each arrival"),
-        ("scaffold", 3, None, "groups"),
-        ("stale", 8, None, "each arrival"),
-        ("stale", 2, 2, "buffers of 3"),
-        ("scaffold", 6, 3, "groups"),
-        ("scaffold", 6, 3, "each arrival"),
+        (3, None, "sequential"),
+        pytest.param(1, None, "sequential", marks=IN_ALL),
+        pytest.param(8, None, "sequential", marks=IN_ALL),
+        pytest.param(2, 2, "sequential", marks=IN_ALL),
+        pytest.param(6, 3, "sequential", marks=IN_ALL),
+        pytest.param(3, None, "vmapped", marks=IN_ALL),
+        pytest.param(6, 2, "vmapped", marks=IN_ALL),
     ],
 )
-def test_slots_and_devices_change_no_bit(name, slots, devices, kind):
-    """Also the clients' rows: dispatches that are lost or in flight at the end write none."""
-    history, rows, losses = expected(name, kind)
-    executor = executor_of(name, slots, devices=devices)
-    (_, state, metrics), (done, last, _) = execute(executor, case(name)[1], PLANS[kind], stops=[3])
-    assert done == len(history)
-    assert float(metrics["train_loss"].total) == pytest.approx(sum(losses[:3]), rel=1e-5)
-    chex.assert_trees_all_equal((state.server, state.statistics), history[2])
-    chex.assert_trees_all_equal((last.server, last.statistics), history[-1])
-    for client in range(CLIENTS):
-        row = jax.tree.map(lambda leaf, c=client: leaf[c], last.clients)
-        chex.assert_trees_all_equal(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
+def test_slots_and_devices_change_no_bit(slots, devices, layout):
+    """Ten plans: models and losses at server steps inside waves and at their ends, and rows.
 
-
-@pytest.mark.all
-@pytest.mark.parametrize(("name", "slots", "devices"), [("stale", 3, None), ("scaffold", 6, 2)])
-def test_mapped_waves_agree(name, slots, devices):
-    executor = executor_of(name, slots, "vmapped", devices=devices)
-    ((_, state, _),) = execute(executor, case(name)[1], PLANS["groups"])
-    close((state.server, state.statistics), expected(name, "groups")[0][-1], 1e-6)
-
-
-@given(st.data())
-@settings(max_examples=200, deadline=None)
-def test_slots_are_assigned_to_the_least_loaded_device(draw):
-    """The longest dispatch first, to the device with the least work among those with free slots."""
-    devices, per_device = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4))
-    slots, waves = devices * per_device, draw.draw(st.integers(1, 4))
-    filled = draw.draw(arrays(np.int64, waves, elements=st.integers(0, slots)))
-    steps = draw.draw(arrays(np.int64, (waves, slots), elements=st.integers(1, 100)))
-    assigned = assign_slots(steps, filled, devices)
-    assert assigned.shape == (waves, devices, per_device)
-    for line, number, step in zip(assigned, filled, steps, strict=True):
-        parts = [[] for _ in range(devices)]
-        for slot in sorted(range(number), key=lambda slot, step=step: -step[slot]):
-            free = [part for part in parts if len(part) < per_device]
-            min(free, key=lambda part, step=step: sum(step[i] for i in part)).append(slot)
-        assert [part[part >= 0].tolist() for part in line] == parts
-
-
-def test_costs_of_waves_by_hand():
-    trained, steps = np.arange(6)[None], np.array([1, 9, 5, 5, 2, 2])  # on devices: 1 4 0, 2 3 5
-    for filled, layout, devices, cost in (
-        (6, "sequential", 2, 12),
-        (6, "vmapped", 2, 9),
-        (3, "sequential", 3, 9),
-    ):
-        assert wave_costs(trained, np.array([filled]), steps, layout, devices).tolist() == [cost]
+    Mapped waves differ by rounding.
+    """
+    executor = executor_of(slots, layout, devices)
+    same = chex.assert_trees_all_equal if layout == "sequential" else close
+    for plan in (plan_of(kind, seed) for kind in PLANNERS for seed in (2, 1)):
+        run, models, losses = by_hand(plan)
+        made, number = make_waves(plan, slots).steps, len(models)
+        stops = sorted({1, number // 2, int(made[-2])} - {0, number})
+        found = execute(executor, plan, stops)
+        assert [stop.server_steps for stop in found] == [*stops, number]
+        before = 0
+        for done, state, metrics, _ in found:
+            same((state.server, state.statistics), host(models[done - 1]))
+            total = sum(losses[before:done])
+            assert float(metrics["train_loss"].total) == pytest.approx(total, rel=1e-5, abs=1e-5)
+            before = done
+        check_rows(found[-1].state, run, same)
 
 
 def test_the_plans_cover_the_cases():
-    for plan in PLANS.values():
+    plans = [plan_of(kind, seed) for kind in PLANNERS for seed in (2, 1)]
+    for plan in plans[:6]:
         assert {1, 4} <= set(plan.num_steps[plan.dispatch])
         assert plan.staleness.max() >= 2
-    first = PLANS["each arrival"].number == 0
-    assert (PLANS["each arrival"].fate[first] == LOST).any()
-    trained = set(PLANS["each arrival"].client[PLANS["each arrival"].dispatch])
-    assert len(trained) < CLIENTS  # so some client has no row
-    assert set(PLANS["groups"].group) == {0, 1}
-    assert np.bincount(PLANS["groups"].step).max() > 5  # with late ones
+    assert any((plan.fate[plan.number == 0] == LOST).any() for plan in plans)
+    assert any(len(set(plan.client[plan.dispatch])) < CLIENTS for plan in plans)  # without a row
+    assert {0, 1} == set(plan_of("groups").group)
+    assert np.bincount(plan_of("groups", 1).step).max() > 5  # with late ones
+    stops = make_waves(plan_of("each arrival"), 3).steps
+    assert set(range(1, 31)) - set(stops)  # some server steps are made inside of waves
 
 
-def test_models_and_losses_at_requested_server_steps():
-    plan = PLANS["each arrival"]
-    history, _, losses = expected("stale", "each arrival")
-    made = make_waves(plan, 8).steps
-    inside = np.setdiff1d(np.arange(1, len(history)), made)[:4]
-    assert len(inside)
-    stops = sorted({*inside.tolist(), int(made[1])})
-    yielded = execute(executor_of("stale", 8), case("stale")[1], plan, stops)
-    assert [done for done, *_ in yielded] == [*stops, len(history)]
-    before = 0
-    for done, state, metrics in yielded:
-        chex.assert_trees_all_equal((state.server, state.statistics), history[done - 1])
-        total = sum(losses[before:done])
-        assert float(metrics["train_loss"].total) == pytest.approx(total, rel=1e-5)
-        before = done
+def spoiled(plan, which, data=None):
+    """The plan's dispatches, of which some have the rate NaN."""
+    dispatches = dispatches_of(plan, data)
+    nan = np.isin(np.arange(len(plan.client)), which)
+    return dispatches._replace(learning_rate=np.where(nan, np.nan, dispatches.learning_rate))
+
+
+@pytest.mark.usefixtures("any_rate")
+@pytest.mark.parametrize(
+    ("layout", "non_finite"),
+    [("sequential", "keep"), pytest.param("vmapped", "exclude", marks=IN_ALL)],
+)
+def test_merged_plans_are_the_runs_of_their_seeds(layout, non_finite):
+    """Each has its own clients, keys and rows, and its losses since a stop of its own."""
+    seeds, stop, keeps = (3, 4), 6, non_finite == "keep"
+    data = [examples(seed) for seed in seeds]
+    executor = executor_of(3, layout, non_finite=non_finite)
+    plans = [plan_of("buffers of 3"), plan_of("groups", 1)]
+    which = [[] if keeps else plan.dispatch[::4] for plan in plans]
+    drawn = [*map(spoiled, plans, which, data)]
+    plan, dispatches = merge_plans(plans, drawn, CLIENTS)
+    states = merge_states([executor.init(seed, POPULATION) for seed in seeds])
+    same = chex.assert_trees_all_equal if keeps else close
+    *_, end = executor.run(states, merge_data(data), plan, dispatches, stops=[stop])
+    for number, seed in enumerate(seeds):
+        run, models, losses = by_hand(plans[number], drawn[number], seed, data[number])
+        state = host(state_of_run(end.state, number))
+        same((state.server, state.statistics), host(models[-1]))
+        check_rows(state, run, same)
+        assert keeps or int(state.excluded.number) == len(run.excluded) > 0
+        before = (plan.run[:stop] == number).sum() if plan.run[stop - 1] == number else 0
+        total = float(end.metrics["train_loss"].total[number])
+        assert total == pytest.approx(sum(losses[before:]), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.usefixtures("any_rate")
+@pytest.mark.parametrize("layout", ["sequential", pytest.param("vmapped", marks=IN_ALL)])
+def test_contributions_that_are_not_finite_are_left_out(layout):
+    """Of all clients modulo 4, and all contributions of a server step, which changes nothing."""
+    plan = plan_of("buffers of 3")
+    these = [*plan.dispatch[plan.step == 2], *plan.dispatch[[1, 11, 14, 17]]]
+    assert {0, 1, 2, 3} == set(plan.client[these] % 4)
+    run, models, losses = by_hand(plan, spoiled(plan, these))
+    executor = executor_of(3, layout, non_finite="exclude")
+    before, after, end = execute(executor, plan, [2, 3], spoiled(plan, these))
+    for stop in (before, after, end):
+        model = stop.state.server, stop.state.statistics
+        close(model, models[stop.server_steps - 1])
+    chex.assert_trees_all_equal(before.state.server, after.state.server)
+    assert int(before.state.excluded.number) + 3 == int(after.state.excluded.number)
+    excluded = [int(leaf) for leaf in end.state.excluded]
+    first = plan.dispatch[1]
+    assert excluded == [len(these), plan.version[first], plan.client[first]]
+    assert len(run.excluded) == len(these)
+    check_rows(end.state, run, close)
+    total = float(end.metrics["train_loss"].total)
+    assert total == pytest.approx(sum(losses[3:]), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.all
-def test_a_barrier_for_all_is_the_synchronous_round():
-    algorithm, data = case("scaffold")
-    plan = make_plan(barrier(steps=4), 4, CLIENTS, arrivals=3 * CLIENTS)
-    dispatches = plan_dispatches(plan, data.counts(), LOCAL)
-    engine = fa.make_engine(algorithm, "sequential")
-    state = engine.init(SEED, POPULATION._replace(cohort_size=CLIENTS))
-    for index in range(3):
-        cohort = slice(index * CLIENTS, (index + 1) * CLIENTS)
-        state, _ = engine.round(
-            state, data, jax.tree.map(lambda leaf, at=cohort: leaf[at], dispatches)
-        )
-    ((_, executed, _),) = execute(executor_of("scaffold", 3), data, plan)
-    close((state.server, state.clients), (executed.server, executed.clients), 1e-6)
+@pytest.mark.usefixtures("any_rate")
+def test_an_update_that_is_not_finite_is_an_error_on_request():
+    plan = plan_of("buffers of 3")
+    executor = executor_of(3, non_finite="error")
+    who = plan.client[plan.dispatch[4]]
+    with pytest.raises(NonFiniteUpdateError, match=f"client {who} made an update"):
+        execute(executor, plan, dispatches=spoiled(plan, plan.dispatch[[4]]))
 
 
-def test_later_calls_and_similar_plans_compile_nothing():
-    data, executor = case("stale")[1], executor_of("stale", 2)
-    planner = buffered(steps=4, size=3)
-    one, other = (make_plan(planner, seed, CLIENTS, 0.1, arrivals=90) for seed in (9, 11))
-    execute(executor, data, one)
-    with Compilations() as later:
-        execute(executor, data, other, stops=[5, 6, 20])
-    assert later.count == 0
+@pytest.mark.parametrize("slots", [3, pytest.param(1, marks=IN_ALL), pytest.param(8, marks=IN_ALL)])
+def test_a_run_goes_on_with_other_waves(slots):
+    """From what was in flight after any stop, with the bits of the run that did not stop."""
+    executor, plan = executor_of(slots), plan_of("groups")
+    *stops, end = execute(executor_of(3), plan, range(1, len(plan.time)))
+    for stop in stops[:: 1 if slots == 3 else 4]:
+        start, made = executor.init(SEED, POPULATION), int(stop.server_steps)
+        begun = executor_of(3).waves(start, plan).rows_after(made, plan)
+        waves = with_rows(executor.waves(start, plan, begun))
+
+        def moved(path, leaf, begun=begun, waves=waves):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            return MovedRows({name: leaf}, begun, waves)[name]
+
+        def resume(in_flight, metrics, stop=stop, made=made, moved=moved):
+            tree = jax.tree_util.tree_map_with_path(moved, stop.in_flight._asdict())
+            return made, InFlightState(**tree), stop.metrics
+
+        how = {"stops": [made], "waves": waves, "resume": resume}
+        *_, found = executor.run(start, examples(), plan, dispatches_of(plan), **how)
+        chex.assert_trees_all_equal(host(found.state), end.state)
 
 
 def test_memory_is_the_bytes_of_all_rows():
-    data, executor = case("scaffold")[1], executor_of("scaffold", 3)
-    plan = PLANS["groups"]
-    dispatches, state = plan_dispatches(plan, data.counts(), LOCAL), executor.init(SEED, POPULATION)
+    executor, plan = executor_of(3), plan_of("groups")
+    dispatches, state = dispatches_of(plan), executor.init(SEED, POPULATION)
     assert repr(executor).startswith("Executor(slots=3, layout=sequential, devices=1, algorithm=")
     waves = executor.waves(state, plan)
-    memory = executor.memory(state, data, dispatches, waves)
-    model = 4 * (3 * 4 + 4 + 4)
+    memory = executor.memory(state, examples(), dispatches, waves)
     assert waves.num_version_rows < memory.version_rows <= 1.5 * waves.num_version_rows + 1
     assert waves.num_update_rows <= memory.update_rows <= 1.5 * waves.num_update_rows
-    assert memory.version_bytes == memory.version_rows * 2 * model
+    assert memory.version_bytes == memory.version_rows * 2 * 4  # the model and its statistics
     dispatch = sum(leaf.itemsize for leaf in jax.tree.leaves(dispatches))
     facts = dispatch + 2 * 4  # and train_loss
-    assert memory.update_bytes == memory.update_rows * (2 * model + facts)
-
-
-@st.composite
-def plans(draw):
-    num_clients, steps = draw(st.integers(1, 8)), draw(st.integers(1, 4))
-    planner = draw(
-        st.sampled_from([COMPASS, barrier(steps=4), tiers(steps=4), immediate(steps=4)])
-        | st.builds(buffered, steps=st.just(steps), size=st.integers(1, 4))
-    )
-    lost, arrivals = draw(st.sampled_from([0.0, 0.1, 0.5])), draw(st.integers(8, 40))
-    plan = make_plan(planner, draw(st.integers(0, 999)), num_clients, lost, arrivals=arrivals)
-    assume(len(plan.time))
-    return plan
-
-
-def held(rows):
-    """What is in rows, by row."""
-    return {row: what for row, what in enumerate(rows) if what >= 0}
-
-
-def check_waves(plan, waves, stateful, begun=None):
-    """Each dispatch is trained once, with its version; rows are kept, and no row is unneeded."""
-    ends, last = step_ends(plan), {}
-    starting = np.bincount(plan.version[plan.dispatch], minlength=plan.num_versions)
-    versions, updates, added, made = {waves.version_row[0]: 0}, {}, 0, 0
-    if begun is not None:
-        made, added = int(begun.steps), ends[begun.steps - 1]
-        versions = {waves.version_row[v]: v for v in held(begun.versions).values()}
-        updates = {waves.update_row[c]: c for c in held(begun.contributions).values()}
-        for dispatch in sorted(plan.dispatch[[*range(added), *updates.values()]]):
-            starting[plan.version[dispatch]] -= 1
-            last[plan.client[dispatch]] = dispatch
-    most_versions = most_updates = 0
-    for filled, trained, to_add, to_make in zip(
-        waves.filled, waves.trained, waves.contributions, waves.steps, strict=True
-    ):
-        most_versions = max(most_versions, sum(starting[v] > 0 for v in range(made + 1)))
-        clients = plan.client[plan.dispatch[trained[:filled]]]
-        assert not stateful or len(set(clients)) == filled
-        for contribution in trained[:filled]:
-            dispatch = plan.dispatch[contribution]
-            client, version = plan.client[dispatch], plan.version[dispatch]
-            assert plan.fate[dispatch] == AGGREGATED
-            assert version <= made
-            assert versions[waves.version_row[version]] == version
-            starting[version] -= 1
-            assert not stateful or last.get(client, -1) < dispatch
-            last[client] = dispatch
-            assert waves.update_row[contribution] not in updates
-            updates[waves.update_row[contribution]] = contribution
-        most_updates = max(most_updates, len(updates))
-        before = made
-        while added < to_add:
-            assert updates.pop(waves.update_row[added]) == added
-            added += 1
-            if added == ends[made]:
-                made += 1
-                versions[waves.version_row[made]] = made
-        assert made == to_make
-        if made > before and added == ends[made - 1]:
-            now = waves.rows_after(made, plan)
-            assert held(now.versions) == {row: v for row, v in versions.items() if starting[v]}
-            assert held(now.contributions) == updates
-    assert added == len(plan.dispatch)
-    assert not updates
-    assert made == len(ends)
-    assert not starting.any()  # each was trained once
-    assert waves.num_version_rows == most_versions
-    assert waves.num_update_rows == most_updates
-    return most_versions, most_updates
-
-
-@given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_waves_are_consistent(plan, slots, stateful, cut):
-    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
-    assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
-    if cut:
-        stops = np.arange(1, len(ends) + 1)
-        waves = waves.split_at(stops, ends)
-        assert set(zip(stops, ends, strict=True)) <= set(
-            zip(waves.steps, waves.contributions, strict=True)
-        )
-    most_versions, most_updates = check_waves(plan, waves, stateful)
-    # for any number of slots: dispatches in flight at once, and arrivals that wait for their step
-    begun, now = plan.started, plan.started[:, None]
-    in_flight = ((begun <= now) & (now < plan.ended)).sum(1).max()
-    bound = in_flight + np.bincount(plan.step).max()
-    assert most_versions <= bound
-    assert most_updates <= 2 * bound
-
-
-@given(plans(), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.data())
-@settings(max_examples=150, deadline=None)
-def test_a_plan_goes_on_with_other_slots(plan, slots, others, stateful, draw):
-    """After any server step, with all that was in flight; as many slots have the same waves."""
-    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
-    steps = draw.draw(st.integers(1, len(ends)))
-    begun = waves.rows_after(steps, plan)
-    rest = make_waves(plan, others, stateful=stateful, begun=begun)
-    check_waves(plan, rest.split_at(np.arange(steps, len(ends) + 1), ends), stateful, begun)
-    if others == slots:
-        later = waves.steps >= steps
-        later[later.argmax()] = False
-        np.testing.assert_array_equal(rest.trained[1:], waves.trained[later])
-        assert rest.num_update_rows <= waves.num_update_rows
-        assert rest.num_version_rows <= waves.num_version_rows
-
-
-@given(plans(), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_with_slots_for_all_the_waves_are_the_longest_chain(plan, stateful):
-    depth = np.zeros(len(plan.client), int)  # waves until the dispatch is trained
-    latest = np.zeros(plan.client.max() + 1, int)
-    exists = [0]
-    dispatch = 0
-    for step in range(len(plan.time)):
-        while dispatch < len(depth) and plan.version[dispatch] <= step:
-            if plan.fate[dispatch] == AGGREGATED:
-                before = latest[plan.client[dispatch]] if stateful else 0
-                depth[dispatch] = 1 + max(exists[plan.version[dispatch]], before)
-                latest[plan.client[dispatch]] = depth[dispatch]
-            dispatch += 1
-        exists.append(max(exists[-1], depth[plan.dispatch[plan.step == step]].max()))
-    assert len(make_waves(plan, len(depth), stateful=stateful).filled) == exists[-1]
-
-
-def test_chosen_numbers_of_slots():
-    assert choose_slots(PLANS["buffers of 3"], "sequential") == 1
-    assert choose_slots(make_plan(immediate(steps=4), 0, 1, arrivals=20), "vmapped") == 1  # a chain
-    rounds = make_plan(barrier(steps=4), 0, 16, arrivals=80)
-    assert choose_slots(rounds, "vmapped") == 16
-    assert choose_slots(rounds, "vmapped", devices=2) == 16
-    # several for each device balance unequal dispatches, and equal ones need none
-    assert choose_slots(rounds, "sequential", devices=2) > 2
-    equal = rounds._replace(num_steps=np.full_like(rounds.num_steps, 4))
-    assert choose_slots(equal, "sequential", devices=2) == 2
-
-
-def test_dispatches_of_a_plan():
-    plan = make_plan(buffered(steps=4, size=2), 5, 3, 0.3, arrivals=12)
-    counts = np.array([2, 3, 5, 10])
-    dispatches = plan_dispatches(plan, counts, LOCAL)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(dispatches)} == {"int32", "float32"}
-    np.testing.assert_array_equal(dispatches.server_step, plan.version)
-    np.testing.assert_allclose(dispatches.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
-    np.testing.assert_allclose(
-        dispatches.share, np.array([0.1, 0.15, 0.25])[plan.client], rtol=1e-6
-    )
-    done = np.zeros(3, int)
-    for dispatch, client in enumerate(plan.client):
-        assert dispatches.first_step[dispatch] == done[client]
-        done[client] += plan.num_steps[dispatch] * (plan.fate[dispatch] != LOST)
-    by_dispatch = plan_dispatches(plan, counts, LOCAL._replace(rate_by="dispatch"))
-    np.testing.assert_allclose(by_dispatch.learning_rate, 0.1 / (1 + 0.1 * plan.number), rtol=1e-6)
-    with pytest.raises(ValueError, match="client 2, but there are counts of 2 clients"):
-        plan_dispatches(plan, counts[:2], LOCAL)
+    assert memory.update_bytes == memory.update_rows * (2 * 4 + facts)
 
 
 def test_arguments_that_cannot_be_executed():
-    algorithm, data = case("scaffold")
     for options, message in (
         ({"layout": "rows"}, "layout='rows' is unknown"),
         ({"slots": 0}, "slots=0"),
         ({"slots": 3, "devices": 2}, "slots=3 do not divide over 2 devices"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_executor(algorithm, **options)
-    plan, executor = PLANS["groups"], executor_of("scaffold", 1)
-    state, counts = executor.init(SEED, POPULATION), data.counts()
+            make_executor(ALGORITHM, **options)
+    plan, executor = plan_of("groups"), executor_of(1)
+    state, data = executor.init(SEED, POPULATION), examples()
     with pytest.raises(ValueError, match=f"ascending server steps from 1 to {len(plan.time)}"):
-        executor.run(state, data, plan, plan_dispatches(plan, counts, LOCAL), stops=[3, 2])
+        executor.run(state, data, plan, dispatches_of(plan), stops=[3, 2])
     with pytest.raises(ValueError, match="dispatches do not fit a plan with"):
-        executor.run(state, data, plan, plan_dispatches(PLANS["each arrival"], counts, LOCAL))
+        executor.run(state, data, plan, one_round(dispatches_of(plan), slice(3)))
 
 
-def test_plans_that_contradict_themselves():
-    plan = PLANS["buffers of 3"]
-    for changes, message in (
-        ({"time": plan.time[:0]}, "no server step"),
-        ({"time": np.arange(10.0)}, "server steps 0 to 9"),
-        ({"version": plan.version + 1}, "before that version"),
-        ({"fate": np.full_like(plan.fate, LOST)}, "contributes 1 times and has fate 2"),
+# merged runs
+
+SYSTEM = simulated(speeds="exponential", dropout=0.1, unavailable_seconds=1, bytes_per_second=2000)
+ALWAYS = 2**30
+
+
+def untrained(executor):
+    def run(state, data, plan, dispatches, *, stops, waves, resume):
+        yield PlanStop(len(plan.time), state, {}, None)
+
+    replaced = copy.copy(executor)
+    replaced.run = run
+    return replaced
+
+
+def together(executor, planner, seeds, **options):
+    data = {seed: examples(seed) for seed in seeds}
+    options = {"seconds": 6, "evaluations": 3, "test": examples().examples} | options
+    return simulate_async_seeds(executor, data, planner, SYSTEM, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "slots", "seeds"),
+    [
+        pytest.param("groups", None, 3, (2, 5), marks=IN_ALL),
+        pytest.param("buffers of 3", 2, 4, (2, 5, 7), marks=pytest.mark.nightly),
+    ],
+)
+def test_merged_runs_have_the_bits_of_each_alone(kind, devices, slots, seeds):
+    executor, reported, memories = executor_of(slots, devices=devices), [], []
+    told = {"on_evaluation": lambda seed, row: reported.append((seed, row, len(memories)))}
+    evaluate = fa.make_evaluate(ALGORITHM.problem)
+    run = functools.partial(together, executor, PLANNERS[kind], evaluate=evaluate)
+    merged = run(seeds, merged_bytes=ALWAYS, on_memory=memories.append, **told)
+    assert list(merged) == list(seeds)
+    assert [memory.runs for memory in memories] == [len(seeds)]
+    assert {known for *_, known in reported} == {1}  # before anything is measured
+    for seed, result in merged.items():
+        (alone,) = run([seed]).values()
+        chex.assert_trees_all_equal((result.plan, result.state), (alone.plan, alone.state))
+        expected = without_time(alone.rows)
+        assert without_time(result.rows) == expected
+        assert without_time([row for each, row, _ in reported if each == seed]) == expected
+        assert result.rows[-1]["train_loss"] != 0
+    with Compilations() as later:
+        run(seeds, merged_bytes=ALWAYS)
+    assert later.count == 0
+
+
+def test_memory_splits_seeds():
+    memories, seeds = [], (2, 5, 7, 8)
+    how = buffered(steps=4, size=2), seeds
+
+    def last(executor, **options):
+        together(untrained(executor), *how, on_memory=memories.append, **options)
+        return memories[-1]
+
+    assert last(executor_of(3), merged_bytes=0).runs == 1
+    whole = last(executor_of(3), merged_bytes=ALWAYS)
+    assert whole.runs == 4
+    split = last(executor_of(3), merged_bytes=whole.bytes)  # too little for the servers
+    assert split.runs == 2
+    assert split.bytes < whole.bytes
+    assert last(executor_of(8, "vmapped")).runs == 4  # waves are wide
+    memory = InFlightMemory(24, 30_000_000, 20, 8_000_000)
+    assert str(memory) == "at most 24 models and 20 updates in flight, 38 MB"
+    assert "of 2 merged runs" in str(memory._replace(runs=2))
+
+
+def test_states_of_different_shapes_do_not_share_waves():
+    """FedAT keeps a model for each tier, and seeds have different numbers of tiers."""
+    executor, memories = make_executor(Case("fedat", {}).build(ALGORITHM.problem, LOCAL)), []
+    how = tiers(steps=4, ratio=1.5), (1, 2, 3)
+    options = {"merged_bytes": ALWAYS, "on_memory": memories.append}
+    results = together(untrained(executor), *how, **options)
+    assert list(results) == [1, 2, 3]
+    numbers = [int(result.plan.group.max()) for result in results.values()]
+    assert len(set(numbers)) == 2
+    assert memories[0].runs == 2
+
+
+def test_runs_that_cannot_be_merged():
+    other = examples()._replace(examples=jax.tree.map(jnp.copy, examples().examples))
+    fewer = examples()._replace(offsets=examples().offsets[:-1])
+    executor, plan = executor_of(3), plan_of("groups")
+    first, second = (executor.init(seed, POPULATION) for seed in (0, 1))
+    wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)
+    merged = merge_plans([plan] * 2, [dispatches_of(plan)] * 2, CLIENTS)
+    for call, named in (
+        (lambda: merge_data([examples(), other]), "examples of run 1 .* run 0"),
+        (lambda: merge_data([examples(), fewer]), "run 1 has 7 clients and run 0 8"),
+        (lambda: merge_data([in_files()] * 2), "examples in files"),
+        (lambda: merge_states([first, wide]), "state of run 1 .* run 0"),
+        (lambda: executor.run(first, examples(), *merged), "2 runs and the state has 1"),
+        (lambda: together(executor, COMPASS, []), "there are no seeds"),
     ):
-        with pytest.raises(ValueError, match=message):
-            make_waves(plan._replace(**changes), 1)
-    # dispatch 0 is lost, and made after version 1, but before all others, which start from 0
-    first = np.arange(len(plan.client)) == 0
-    others = plan.dispatch > 0
-    falling = plan._replace(
-        version=first.astype(np.int32),
-        fate=np.where(first, LOST, plan.fate),
-        dispatch=plan.dispatch[others],
-        step=plan.step[others],
-    )
-    with pytest.raises(ValueError, match="versions of the plan's dispatches are not ascending"):
-        make_waves(falling, 1, stateful=True)
+        with pytest.raises(ValueError, match=named):
+            call()
+    chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
