@@ -1,7 +1,4 @@
-"""Histories for the tests of identities: each round is compiled once, each history is run once.
-
-The client learning rate, the numbers of steps and the cohorts are data, so one program serves all.
-"""
+"""A regression, its gradients in NumPy, and comparisons of histories; naive_rounds.py runs them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -10,11 +7,9 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from helpers import Toy, dispatches_of, one_round, stored
+from helpers import Toy, stored
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
 
 # Three of six clients in a round, so chunks of two need padding; the clients' gaps differ.
 SETS = ((0, 1, 2), (3, 2, 5), (1, 4, 0), (5, 3, 1), (2, 0, 4), (4, 1, 5))
@@ -76,55 +71,6 @@ def local_models(params, client, steps, rate=RATE, correct=lambda g, y: g):
         g = correct(gradient(models[-1], client), models[-1])
         models.append(combine(lambda y, g: y - rate * g, models[-1], g))
     return models
-
-
-# Identities run in chunks of two clients, of which the last one has an empty slot. That the other
-# layouts agree to 1e-11 is tested in tests/algorithms/test_every_algorithm.py.
-LAYOUT = 2
-
-
-class Compiled(NamedTuple):
-    """The first state and a round of an algorithm, as two programs."""
-
-    init: Any
-    round: Any
-
-    @classmethod
-    def of(cls, algorithm):
-        round_fn = fa.pure_round(algorithm, LAYOUT)
-        return cls(jax.jit(round_fn.init, static_argnums=1), jax.jit(round_fn))
-
-
-@functools.cache
-def compiled_round(name, settings, batches="full", batch_size=3, decay=0.0):
-    transform = optax.add_decayed_weights(decay) if decay else optax.identity()
-    local = fa.Local(batch_size, RATE, steps=1, transform=transform, batches=batches)
-    return Compiled.of(algorithms[name](regression().problem, local, **dict(settings)))
-
-
-@functools.cache
-def play(name, sets=SETS, *, steps=3, full=None, rate=RATE, compiled=(), **settings):
-    """The snapshots of a run.
-
-    `steps` is one number, or one for each client; `rate` is one number, or one for each round.
-    `compiled` has pairs of `compiled_round`'s other arguments; `settings` are the options.
-    """
-    chosen = compiled_round(name, tuple(settings.items()), **dict(compiled))
-    return follow(chosen, sets, steps=steps, full=full, rate=rate)
-
-
-def follow(compiled, sets=SETS, *, steps=3, full=None, rate=RATE):
-    data = regression().data
-    steps = np.broadcast_to(np.asarray(steps, np.int32), len(COUNTS))
-    rates = np.broadcast_to(rate, len(sets))
-    work = fa.Local(1, lambda rounds: rates[rounds], steps=int(full or steps.max()))
-    dispatches = dispatches_of(data, work, sets, steps)
-    state = compiled.init(0, fa.Population(len(COUNTS), len(sets[0]), sum(COUNTS)))
-    snapshots = []
-    for index in range(len(sets)):
-        state, _ = compiled.round(state, data, one_round(dispatches, index))
-        snapshots.append(jax.tree.map(np.array, Snapshot(state.server, state.clients)))
-    return snapshots
 
 
 def models(snapshots):

@@ -453,11 +453,7 @@ class FedHBM(GHBM):
 
 
 RULES = {
-    rule.__name__.lower(): rule
-    for rule in (
-        *(FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
-        *(FedGBO, MFL, MimeLite, MimeXlite, MimeLiteMom, Mime, MimeMom),
-        *(FedLGA, FedNova, QFedAvg, Scaffold, FedDyn, AdaBest, FedCM),
-        *(GHBM, FedADC, LocalGHBM, FedHBM),
-    )
+    name.lower(): rule
+    for name, rule in list(vars().items())
+    if isinstance(rule, type) and issubclass(rule, FedAvg) and rule is not FixedStatistics
 }

@@ -1,11 +1,16 @@
-"""Scalar runs on the virtual clock, to the printed digits, through planner and executor."""
+"""Scalar runs on the virtual clock, to the printed digits.
+
+Planners and algorithms are real, and `Naive` is in place of the executor, except in one test.
+"""
 
 import functools
 from fractions import Fraction
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Case, quadratics
+from naive_rounds import Naive
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, planners
@@ -19,6 +24,8 @@ A, B = (1, 2, 0.5, 1.5, 0.8), (1, -1, 3, 0, -2)
 PER_MINUTE = (10, 5, 4, Fraction(5, 2), 2)  # steps; the clock below runs in minutes
 MINUTES = [1 / Fraction(rate) for rate in PER_MINUTE]
 EQUAL = FixedSystem([Fraction(1, 10)] * 5)
+later = functools.partial(pytest.param, marks=pytest.mark.all)
+POPULATION = fa.Population(5, 5, 5, num_groups=2)
 
 
 def slowed(client, dispatch, per_minute):
@@ -29,27 +36,63 @@ def slowed(client, dispatch, per_minute):
 
 
 @functools.cache
-def executor_of(name, **settings):
-    toy = quadratics([[a] for a in A], [[b] for b in B])
-    algorithm = Case(name, settings).build(toy.problem, fa.Local(1, 0.01, steps=20))
-    return toy, fa.make_executor(algorithm, slots=2)
+def toy():
+    """The params are one array; test_pure_round.py has such params for the other algorithms."""
+    made = quadratics([[a] for a in A], [[b] for b in B])
+    flat = made.problem._replace(
+        init=lambda key: fa.Model(jnp.asarray(0.5)),
+        apply=lambda model, batch, key, training: (model.params, ()),
+    )
+    return made._replace(problem=flat)
+
+
+@functools.cache
+def algorithm_of(name, **settings):
+    return Case(name, settings).build(toy().problem, fa.Local(1, 0.01, steps=20, batches="full"))
+
+
+@functools.cache
+def naive_of(name, **settings):
+    return Naive(algorithm_of(name, **settings))
+
+
+def plan_of(planner, minutes, system=None):
+    return planners.make(planner)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
+
+
+def executed(name, settings, plan):
+    """The models after the server steps of a plan, by the executor."""
+    executor = fa.make_executor(algorithm_of(name, **settings), slots=2)
+    dispatches = plan_dispatches(plan, toy().data.counts(), executor.algorithm.local)
+    given = executor.init(0, POPULATION), toy().data, plan, dispatches
+    steps = executor.run(*given, stops=[*range(1, len(plan.time) + 1)])
+    return [float(state.server.params) for _, state, *_ in steps]
+
+
+def models(name, settings, planner, minutes=40, system=None):
+    """The models after the server steps of a plan."""
+    naive, plan = naive_of(name, **settings), plan_of(planner, minutes, system)
+    dispatches = plan_dispatches(plan, toy().data.counts(), naive.algorithm.local)
+    arrivals = []
+    for step, group in enumerate(plan.group):
+        here = plan.step == step
+        arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
+    steps = naive.steps(toy().data, dispatches, arrivals, POPULATION)
+    return [float(after.server.params) for after in steps]
 
 
 def run(name, settings, planner, minutes, system=None):
     """{minutes: models after the server steps of that moment, in order}."""
-    toy, executor = executor_of(name, **settings)
-    plan = planners.make(planner)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
-    state = executor.init(0, fa.Population(5, 5, 5))
-    dispatches = plan_dispatches(plan, toy.data.counts(), executor.algorithm.local)
-    stops = range(1, len(plan.time) + 1)
     seen: dict[float, list[float]] = {}
-    for done, now, *_ in executor.run(state, toy.data, plan, dispatches, stops=list(stops)):
-        seen.setdefault(float(plan.time[done - 1]), []).append(float(now.server.params["x"]))
+    found = models(name, settings, planner, minutes, system)
+    for time, model in zip(plan_of(planner, minutes, system).time, found, strict=True):
+        seen.setdefault(float(time), []).append(model)
     return seen
 
 
 WARM_UP = {2: 0.5163883756, 4: 0.4529284782, 5: 0.4777114024, 8: 0.4659725419, 10: 0.4361067460}
 COMPASS = "compass:min_steps=20,max_steps=100"
+BUFFER = {"weighting": "buffer", "server_learning_rate": 0.7}
 PLAIN = {"variant": "plain"}  # the default, by the name that shares its compiled programs
 FIGURE_1 = {
     "plain": {12: 0.4226292493, 22: 0.3357258186, 32: 0.2643750602, 42: 0.2176130349},
@@ -82,62 +125,99 @@ def test_staleness_counts_at_arrival(variant, expected):
     assert seen[12] == pytest.approx([expected], rel=0, abs=6e-11)
 
 
-def test_fedasync():
-    expected = {
-        2: [0.5163883756],
-        4: [0.5322395935, 0.4804248042],
-        5: [0.5018874462],
-        6: [0.5107391879],
-        8: [0.5267755679, 0.4824882416, 0.4741876137],
-        10: [0.4831427549, 0.5006536983, 0.4805181828],
-        12: [0.4902990167, 0.4540881653],
-    }
+IMMEDIATE = {
+    2: [0.5163883756],
+    4: [0.5322395935, 0.4804248042],
+    5: [0.5018874462],
+    6: [0.5107391879],
+    8: [0.5267755679, 0.4824882416, 0.4741876137],
+    10: [0.4831427549, 0.5006536983, 0.4805181828],
+    12: [0.4902990167, 0.4540881653],
+}
+BUFFERED = {4: [0.4430309036], 8: [0.5032276320], 10: [0.4449056190], 12: [0.4550565030]}
+
+
+def test_fedasync_and_fedbuff():
     seen = run("fedasync", {}, "immediate:steps=20", 12)
-    assert seen.keys() == expected.keys()
-    for time, models in expected.items():
-        assert seen[time] == pytest.approx(models, rel=0, abs=6e-11)
+    assert seen == {time: pytest.approx(x, rel=0, abs=6e-11) for time, x in IMMEDIATE.items()}
+    first = {time: x[:1] for time, x in run("fedbuff", {}, "buffered:steps=20,size=3", 12).items()}
+    assert first == {time: pytest.approx(x, rel=0, abs=6e-11) for time, x in BUFFERED.items()}
 
 
-def test_fedbuff():
-    expected = {4: [0.4430309036], 8: [0.5032276320], 10: [0.4449056190], 12: [0.4550565030]}
-    seen = run("fedbuff", {}, "buffered:steps=20,size=3", 12)
-    assert {time: models[:1] for time, models in seen.items()} == {
-        time: pytest.approx(models, rel=0, abs=6e-11) for time, models in expected.items()
-    }
+def after_steps(start, client, steps, mu=0.0):
+    """A client's model after local steps."""
+    x = start
+    for _ in range(steps):
+        x -= 0.01 * (A[client] * (x - B[client]) + mu * (x - start))
+    return x
 
 
-def looped(planner, minutes, exponent):
-    """The models after each server step, by a loop over the plan in NumPy; all p_i are .2."""
-    plan = planners.make(planner)(FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
-    versions = [0.5]
+def looped(planner, minutes, exponent, weight=0.2, mixing=False):
+    """The models after each server step, by a loop over the plan in NumPy; all p_i are `weight`."""
+    plan, versions = plan_of(planner, minutes), [0.5]
     for step in range(len(plan.time)):
-        x = versions[-1]
-        for dispatch, staleness in zip(
-            plan.dispatch[plan.step == step], plan.staleness[plan.step == step], strict=True
-        ):
-            start, i = versions[plan.version[dispatch]], plan.client[dispatch]
-            end = B[i] + (start - B[i]) * (1 - 0.01 * A[i]) ** plan.num_steps[dispatch]
-            x -= 0.9 * (staleness + 1.0) ** -exponent * 0.2 * (start - end)
+        x, here = versions[-1], plan.step == step
+        for dispatch, staleness in zip(plan.dispatch[here], plan.staleness[here], strict=True):
+            start = versions[plan.version[dispatch]]
+            end = after_steps(start, plan.client[dispatch], plan.num_steps[dispatch])
+            factor = 0.9 * (staleness + 1.0) ** -exponent
+            x += factor * (end - x) if mixing else factor * weight * (end - start)
         versions.append(x)
     assert len(set(plan.staleness)) >= 3
     return versions[1:]
 
 
-@pytest.mark.all
 @pytest.mark.parametrize(
-    ("name", "settings", "planner", "exponent"),
+    ("name", "settings", "planner", "exponent", "how"),
     [
-        ("fedasync", {"exponent": -0.5}, "immediate:steps=20", -0.5),
-        ("fedbuff", {"exponent": -1.5}, "buffered:steps=20,size=3", -1.5),
-        ("fedcompass", PLAIN, COMPASS, 0.5),
-        ("fedcompass", {"exponent": -0.5}, COMPASS, -0.5),
-        ("fedcompass", {"mode": "code"}, COMPASS + ",mode=code,first_steps=20", -0.5),
-        ("fedcompass", {"mode": "code", "exponent": 0.5}, COMPASS + ",mode=code", 0.5),
+        ("fedasync", {"exponent": -0.5, "weighting": "uniform"}, "immediate:steps=20", -0.5, {}),
+        ("fedasync", {"form": "mixing"}, "immediate:steps=20", 0.5, {"mixing": True}),
+        ("fedbuff", {"exponent": -1.5}, "buffered:steps=20,size=3", -1.5, {}),
+        ("fedbuff", BUFFER, "buffered:steps=20,size=3", 0.5, {"weight": 0.7 / 3}),
+        later("fedcompass", PLAIN, COMPASS, 0.5, {}),
+        later("fedcompass", {"exponent": -0.5}, COMPASS, -0.5, {}),
+        ("fedcompass", {"mode": "code"}, COMPASS + ",mode=code,first_steps=20", -0.5, {}),
+        later("fedcompass", {"mode": "code", "exponent": 0.5}, COMPASS + ",mode=code", 0.5, {}),
     ],
 )
-def test_exponents_of_either_sign(name, settings, planner, exponent):
-    expected = looped(planner, 90, exponent)
+def test_weights_of_stale_updates(name, settings, planner, exponent, how):
+    """Also exponents below 0."""
+    expected = looped(planner, 90, exponent, **how)
     np.testing.assert_allclose(models(name, settings, planner, 90), expected, atol=1e-14)
+
+
+def test_tiers_have_weights_in_reverse_order():
+    """Two tiers: clients 1 and 2, and the others; lambda is .3."""
+    plan = plan_of("tiers:steps=20,ratio=2", 42)
+    tiers, rounds, versions = [0.0, 0.0], [0, 0], [0.5]
+    for step, group in enumerate(plan.group):
+        arrived = plan.dispatch[plan.step == step]
+        starts = [(versions[plan.version[i]], plan.client[i], 20) for i in arrived]
+        tiers[group] = np.mean([after_steps(*each, mu=0.3) for each in starts])
+        rounds[group] += 1
+        weights = rounds[::-1] if all(rounds) else rounds
+        versions.append(np.dot(weights, tiers) / sum(rounds))
+    assert rounds[0] > rounds[1] > 1
+    actual = models("fedat", {"mu": 0.3}, "tiers:steps=20,ratio=2", 42)
+    np.testing.assert_allclose(actual, versions[1:], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "planner"),
+    [
+        ("fedcompass", {"variant": "momentum"}, COMPASS),
+        later("fedasync", {}, "immediate:steps=20"),
+        later("fedbuff", {}, "buffered:steps=20,size=3"),
+        later("fedcompass", {"variant": "normalised"}, COMPASS),
+        later("fedat", {}, "tiers:steps=20,ratio=2"),
+    ],
+)
+def test_the_executor(name, settings, planner):
+    found, expected = (
+        executed(name, settings, plan_of(planner, 42)),
+        models(name, settings, planner, 42),
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
 def test_the_planner_of_code_mode():
@@ -150,16 +230,18 @@ def test_the_planner_of_code_mode():
         assert Method.of(spec, settings).planner == planner
 
 
-def models(name, settings, planner, minutes=40, system=None):
-    return [m for models in run(name, settings, planner, minutes, system).values() for m in models]
+@pytest.mark.parametrize(
+    ("name", "planner", "other", "of_other"),
+    [
+        ("fedbuff", "buffered:steps=20,size=1", "fedasync", "immediate:steps=20"),
+        ("fedat", "tiers:steps=20,ratio=5", "fedavg", "barrier:steps=20"),
+    ],
+)
+def test_as1_as10_one_update_in_a_buffer_and_one_tier(name, planner, other, of_other):
+    one, expected = models(name, {}, planner), models(other, {}, of_other)
+    np.testing.assert_allclose(one, expected, atol=1e-14)
 
 
-def test_as1_a_buffer_of_one_is_fedasync():
-    one = models("fedbuff", {}, "buffered:steps=20,size=1")
-    np.testing.assert_allclose(one, models("fedasync", {}, "immediate:steps=20"), atol=1e-15)
-
-
-@pytest.mark.all
 def test_as2_a_first_buffer_of_all_is_fedavg():
     """At equal speeds each client is in it once. Later buffers are stale and differ."""
     buffer = models("fedbuff", {"alpha": 1.0}, "buffered:steps=20,size=5", 12, EQUAL)
@@ -189,8 +271,3 @@ def test_as5_variants_coincide():
         models("fedcompass", PLAIN, COMPASS, 60, EQUAL),
         atol=1e-14,
     )
-
-
-def test_as10_one_tier_is_fedavg():
-    one = models("fedat", {}, "tiers:steps=20,ratio=5")
-    np.testing.assert_allclose(one, models("fedavg", {}, "barrier:steps=20"), atol=1e-14)

@@ -4,15 +4,14 @@ Identities have letters and numbers: G and M are FedGBO's and its baselines', X 
 L FedLGA's, N FedNova's, SC SCAFFOLD's, D FedDyn's, A AdaBest's, P those of personalised algorithms.
 """
 
-import itertools
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Case, run, stored
+from helpers import dispatches_of, quadratics
 from histories import (
-    LAYOUT,
     RATE,
     SETS,
     START,
@@ -22,77 +21,140 @@ from histories import (
     gradient,
     local_models,
     models,
-    play,
 )
+from naive_rounds import play
 
 import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.algorithms.averaging.fedlga import factors
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
+from fedjax_algos.core import Stack
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-EPS = 1e-3
 PARTIAL, FULL = (5, 2, 5, 3, 1, 4), 5
 UNEQUAL = (3, 1, 4, 2, 5, 3)
-CYCLE = ((0, 1, 2), (3, 4, 5))
-OPTIMIZERS = ["sgdm", "rmsprop", "adam"]
 U, E, ETA = {"weighting": "uniform"}, {"weighting": "examples"}, {"server_learning_rate": 0.7}
-over_optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS)
-
-IS_FEDAVG = {
-    "G1: FedGBO SGDm without momentum": ("fedgbo", {"optimizer": "sgdm", "beta": 0.0}),
-    "X2: MimeLiteMom without momentum": ("mimelitemom", {"beta": 0.0}),
-    "G7, H9: FedAvgM without momentum": ("fedavgm", {"beta": 0.0, **U}),
-    "G7: dampened FedAvgM without momentum": ("fedavgm", {"beta": 0.0, "dampened": True, **U}),
-    "G8: FedProx at mu = 0": ("fedprox", {"mu": 0.0, **E}),
-    "G8: FedMAX at beta = 0": ("fedmax", {"beta": 0.0, **U}),
-    "H1: GHBM at beta = 0": ("ghbm", {"tau": 1, "beta": 0.0, **U}),
-    "H1: LocalGHBM at beta = 0": ("localghbm", {"beta": 0.0, **E}),
-    "H1: FedHBM at beta = 0": ("fedhbm", {"beta": 0.0, **E}),
-    "A1: AdaBest at mu = beta = 0": ("adabest", {"mu": 0.0, "beta": 0.0, **E}),
-    "L1: FedLGA where all work is complete": ("fedlga", {}),
-    "L1: with a server rate": ("fedlga", ETA),
-    "N1: FedNova at equal work": ("fednova", E),
-    "q-FedAvg at q = 0": ("qfedavg", {"q": 0.0}),
-    "P1: Ditto's global model": ("ditto", {"strength": 0.7, **U}),
-    "P2: APFL's global model": ("apfl", {"alpha": 0.3, **U}),
-    "P5: IFCA with one cluster": ("ifca", {"clusters": 1, **U}),
-    "P6: Per-FedAvg at alpha = 0": ("perfedavg", {"alpha": 0.0, **U}),
-    "P6: its other form": ("perfedavg", {"alpha": 0.0, "form": "hessian_free", **U}),
+later = functools.partial(pytest.param, marks=pytest.mark.all)
+CYCLES = {"sets": (((0, 1, 2), (3, 4, 5)) * 7)[:13]}  # C = 1/2, and every gap is 1 / C
+HOW = {  # the options of both runs; `rounds` are compared
+    "as_ever": {},
+    "first": {"rounds": 1},
+    "partial": {"steps": PARTIAL, "full": FULL},
+    "unequal": {"steps": UNEQUAL},
+    "unequal_first": {"steps": UNEQUAL, "rounds": 1},
+    "unequal_two": {"steps": UNEQUAL, "rounds": 2},
+    "unequal_three": {"steps": UNEQUAL, "rounds": 3},
+    "one_step": {"steps": 1, "rate": 1.0},
+    "cycles": CYCLES,
+    "unequal_cycles": CYCLES | {"steps": UNEQUAL},
+    "short": {"compiled": (("batches", "short"),)},
+    "all_drawn": {"compiled": (("batches", "short"), ("batch_size", 8))},  # in any order
 }
+# "avg" is FedAvg with uniform weights; after "@" there is the factor of the learning rate
+SAME = """
+G2_sgdm  fedgbo  avg@0.1  first
+L2_strength_0  fedlga:strength=0  avg  partial
+H2_first_rounds  ghbm:tau=2  fedavg  unequal_two
+H4_cycles  localghbm  ghbm:tau=2  unequal_cycles
+P9_one_inner_step  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=1  avg@0.1  partial
+"""
+SAME_LATER = """
+G1_no_momentum  fedgbo:beta=0  avg  as_ever
+X2_no_momentum  mimelitemom:beta=0  avg  as_ever
+G7_H9_no_momentum  fedavgm:beta=0,weighting=uniform  avg  as_ever
+G7_dampened  fedavgm:beta=0,dampened=true,weighting=uniform  avg  as_ever
+G8_mu_0  fedprox:mu=0  fedavg  as_ever
+G8_beta_0  fedmax:beta=0  avg  as_ever
+G8_minibatches_prox  fedprox:mu=0  fedavg  short
+G8_minibatches_max  fedmax:beta=0,weighting=examples  fedavg  short
+H1_ghbm  ghbm:tau=1,beta=0,weighting=uniform  avg  as_ever
+H1_localghbm  localghbm:beta=0  fedavg  as_ever
+H1_fedhbm  fedhbm:beta=0  fedavg  as_ever
+A1_mu_beta_0  adabest:mu=0,beta=0  fedavg  as_ever
+L1_all_complete  fedlga  avg  as_ever
+L1_server_rate  fedlga:server_learning_rate=0.7  avg,server_learning_rate=0.7  as_ever
+N1_equal_work  fednova  fedavg  as_ever
+q_0  qfedavg:q=0  avg  as_ever
+P1_global  ditto:strength=0.7,weighting=uniform  avg  as_ever
+P2_global  apfl:alpha=0.3  avg  as_ever
+P5_one_cluster  ifca:clusters=1  avg  as_ever
+P6_alpha_0  perfedavg:alpha=0  avg  as_ever
+P6_hessian_free  perfedavg:alpha=0,form=hessian_free  avg  as_ever
+G2_rmsprop  fedgbo:optimizer=rmsprop  avg@0.9990009990009991  first
+G2_adam  fedgbo:optimizer=adam  avg@0.09990009990009991  first
+G5_rmsprop  fedgbo:optimizer=rmsprop  mimelite:optimizer=rmsprop  one_step
+G5_adam  fedgbo:optimizer=adam  mimelite:optimizer=adam  one_step
+G10_all_examples  mimexlite:optimizer=adam  mimelite:optimizer=adam  all_drawn
+SC1_first_round  scaffold:server_learning_rate=0.7  avg,server_learning_rate=0.7  unequal_first
+H3b_fedcm  fedgbo  fedcm:alpha=0.1,weighting=uniform  as_ever
+H3b_ghbm  fedgbo  ghbm:tau=1,weighting=uniform@0.1  as_ever
+H5_scales  localghbm:scale=gap  localghbm  cycles
+"""
+DIFFERENT = """
+weightings  avg  fedavg  as_ever
+L2_strength_1  fedlga  avg  partial
+H2_from_round_tau_plus_1  ghbm:tau=2  fedavg  unequal_three
+G6_fedgbo_mfl  fedgbo  mfl  as_ever
+G6_fedgbo_mimelite  fedgbo  mimelite  as_ever
+G6_mfl_mimelite  mfl  mimelite  as_ever
+"""
+DIFFERENT_LATER = """
+G5_mfl_uses_new_v  fedgbo:optimizer=rmsprop  mfl:optimizer=rmsprop  one_step
+G5_mfl_adam  fedgbo:optimizer=adam  mfl:optimizer=adam  one_step
+H5_other_cohorts  localghbm:scale=gap  localghbm  as_ever
+P9_three_inner  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=3  avg@0.1  partial
+"""
+
+
+def identities(quick, rest):
+    lines = [line.split() for line in quick.strip().splitlines()]
+    others = [line.split() for line in rest.strip().splitlines()]
+    return [pytest.param(*line, id=name) for name, *line in lines] + [
+        later(*line, id=name) for name, *line in others
+    ]
+
+
+def played(spec, how):
+    spec, _, factor = spec.replace(
+        "avg", "fedavg:weighting=uniform", spec.startswith("avg")
+    ).partition("@")
+    name, settings = algorithms.parse(spec)
+    options = HOW[how] | {"rate": HOW[how].get("rate", RATE) * float(factor or 1)}
+    rounds = options.pop("rounds", None)
+    return play(name, **options, **settings)[:rounds]
+
+
+@pytest.mark.parametrize(("one", "other", "how"), identities(SAME, SAME_LATER))
+def test_same(one, other, how):
+    assert_same(played(one, how), played(other, how))
+
+
+@pytest.mark.parametrize(("one", "other", "how"), identities(DIFFERENT, DIFFERENT_LATER))
+def test_different(one, other, how):
+    assert_differ(played(one, how), played(other, how))
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("identity", IS_FEDAVG)
-def test_is_fedavg(identity):
-    name, settings = IS_FEDAVG[identity]
-    shared = {key: settings[key] for key in (U | ETA) if key in settings}
-    assert_same(play(name, **settings), play("fedavg", **U | shared))
+def test_g9_frozen_rmsprop_is_fedavg():
+    """If v stays 1, all rounds are FedAvg with rate / (1 + eps)."""
+    stub = biased_optimizers.rmsprop()._replace(track=lambda gradient, statistics: statistics)
+    assert_same(play("fedgbo", optimizer=stub), play("fedavg", rate=RATE / (1 + 1e-3), **U))
 
 
-def test_the_two_weightings_differ():
-    assert_differ(play("fedavg", **U), play("fedavg", **E))
+@pytest.mark.parametrize("eta", [later(1.0), 0.5])
+def test_h3_ghbm_over_one_round_is_fedcm(eta):
+    """With unequal work, weights n_i, and a weight decay that is multiplied by a."""
+    a, decay = 1 - 0.9 * eta, (("decay", 0.2),)
+    options = {"steps": UNEQUAL, "server_learning_rate": eta}
+    ghbm = play("ghbm", rate=RATE * a, compiled=decay, tau=1, beta=0.9, **options)
+    fedcm = functools.partial(play, "fedcm", alpha=a, **options)
+    assert_same(fedcm(compiled=(("decay", 0.2 * a),)), ghbm)
+    if eta == 1:
+        assert_differ(fedcm(compiled=decay), ghbm)
 
 
-@pytest.mark.all
-def test_g8_terms_with_factor_zero_do_not_change_the_minibatches():
-    """G8 with drawn batches."""
-    short = (("batches", "short"),)
-    expected = play("fedavg", compiled=short, **E)
-    assert_differ(expected, play("fedavg", **E))
-    for name, settings in [("fedprox", {"mu": 0.0}), ("fedmax", {"beta": 0.0})]:
-        assert_same(play(name, compiled=short, **settings, **E), expected)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "rate"),
-    [("sgdm", RATE * 0.1), ("rmsprop", RATE / (1 + EPS)), ("adam", RATE * 0.1 / (1 + EPS))],
-)
-def test_g2_first_round_is_fedavg_at_another_rate(optimizer, rate):
-    first = play("fedgbo", optimizer=optimizer)[:1]
-    assert_same(first, play("fedavg", rate=rate, **U)[:1])
-
-
-@over_optimizers
+@pytest.mark.parametrize("optimizer", ["sgdm", later("rmsprop"), later("adam")])
 def test_g3_inverse_is_the_mean_gradient(optimizer):
     """The server state is the same if the clients upload their mean gradients instead."""
     for steps in (3, (4, 2, 7, 3, 1, 5)):
@@ -103,54 +165,54 @@ def test_g3_inverse_is_the_mean_gradient(optimizer):
         assert_same(*([snapshot.server for snapshot in form] for form in forms), atol=1e-12)
 
 
+def descended(rule):
+    """The models after rounds of `rule(t, g, models so far)`, g the mean gradient of the cohort."""
+    past = [START]
+    for t, cohort in enumerate(SETS):
+        gradients = [gradient(past[-1], client) for client in cohort]
+        mean = combine(lambda *g: sum(g) / len(g), *gradients)
+        past.append({name: rule(t, mean[name], [x[name] for x in past]) for name in START})
+    return past[1:]
+
+
+def momentum(beta, factor):
+    """`m <- beta m + factor g`, `x <- x - RATE m`: m is the last change."""
+
+    def rule(t, g, past):
+        m = (past[-2] - past[-1]) / RATE if t else 0.0
+        return past[-1] - RATE * (beta * m + factor * g)
+
+    return rule
+
+
 @pytest.mark.parametrize("name", ["fedgbo", "mfl", "mimelite"])
 def test_g4_one_full_step_is_central_momentum(name):
     """K = 1 with full batches is dampened momentum on the mean of the clients' gradients."""
-    x, m, expected = START, dict.fromkeys(START, 0.0), []
-    for cohort in SETS:
-        gradients = [gradient(x, client) for client in cohort]
-        m = combine(lambda m, *g: 0.9 * m + 0.1 * sum(g) / len(g), m, *gradients)
-        x = combine(lambda x, m: x - RATE * m, x, m)
-        expected.append(x)
+    expected = descended(momentum(0.9, 0.1))
     assert_same(models(play(name, steps=1, optimizer="sgdm")), expected)
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
-def test_g5_one_full_step_of_second_moments(optimizer):
-    """FedGBO equals MimeLite; MFL differs: it uses the new v and averages the clients' own g^2."""
-    one = {"steps": 1, "rate": 1.0, "optimizer": optimizer}
-    expected = play("fedgbo", **one)
-    assert_same(play("mimelite", **one), expected)
-    assert_differ(play("mfl", **one), expected)
+def test_h7_over_one_round_it_is_momentum():
+    """With one full step: `m <- beta m + g`, which is the heavy ball."""
+    actual = models(play("ghbm", steps=1, tau=1, beta=0.9, **U))
+    assert_same(actual, descended(momentum(0.9, 1.0)))
 
 
-def test_g6_with_more_steps_they_differ():
-    runs = [play(name, steps=3, optimizer="sgdm") for name in ("fedgbo", "mfl", "mimelite")]
-    for left, right in itertools.combinations(runs, 2):
-        assert_differ(left, right)
+def test_h7_over_two_rounds_the_first_rounds_have_no_momentum():
+    """It is eq. 5 without the term in rounds 1 and 2; eq. 4 from m = 0 has a term in round 2."""
 
+    def heavy_ball(t, g, past, first=2):
+        return (
+            past[-1]
+            - RATE * g
+            + (0.9 / 2 * (past[-1] - past[max(-3, -t - 1)]) if t >= first else 0)
+        )
 
-def test_g9_frozen_rmsprop_is_fedavg():
-    """If v stays 1, all rounds are FedAvg with rate / (1 + eps)."""
-    stub = biased_optimizers.rmsprop(eps=EPS)._replace(
-        track=lambda gradient, statistics: statistics
-    )
-    expected = play("fedavg", rate=RATE / (1 + EPS), **U)
-    assert_same(play("fedgbo", optimizer=stub), expected)
-
-
-def test_g10_mimexlite_on_all_examples_is_mimelite():
-    """The drawn batches contain all of a client's examples, in any order."""
-    whole = (("batches", "short"), ("batch_size", 8))
-    actual = play("mimexlite", compiled=whole, optimizer="adam")
-    assert_same(actual, play("mimelite", optimizer="adam"))
-
-
-def test_l2_fedlga_at_strength_0():
-    """It is FedAvg of the partial updates."""
-    work = {"steps": PARTIAL, "full": FULL}
-    assert_same(play("fedlga", **work, strength=0.0), play("fedavg", **work, **U))
-    assert_differ(play("fedlga", **work), play("fedavg", **work, **U))
+    actual = models(play("ghbm", steps=1, tau=2, **U))
+    assert_same(actual, descended(heavy_ball))
+    of_eq_4 = descended(functools.partial(heavy_ball, first=1))
+    gap = combine(lambda a, b: abs(a - b).max(), actual[1], of_eq_4[1])
+    assert max(gap.values()) > 1e-3
 
 
 def flat(tree):
@@ -184,28 +246,15 @@ def test_l3_fedlga_is_the_matrix_product(strength, sign):
 
 def test_l4_fedlga_on_constant_gradients():
     """c_i = 1 + lambda |g|^2 (S - S_i) / S_i; its upper bound replaces exactly the missing work."""
-    g, strength, steps, full = np.array([0.6, -1.1]), 3.0, (5, 3, 2), 5
-    problem = fa.Problem(
-        init=lambda key: fa.Model({"w": jnp.zeros(2)}),
-        apply=lambda model, batch, key, training: (model.params["w"], ()),
-        loss=lambda w, batch: batch["g"] @ w,
-    )
-    data = stored([{"g": g[None]}] * 3)
-    local = fa.Local(1, RATE, steps=full, batches="full")
-
-    def change(**settings):
-        algorithm = Case("fedlga", {"strength": strength, **settings}).build(problem, local)
-        return run(algorithm, data, [(0, 1, 2)], layout=LAYOUT, num_steps=steps)[0]["w"]
-
-    factors = [1 + strength * g @ g * (full - s) / s for s in steps]
-    work = sum(c * s for c, s in zip(factors, steps, strict=True)) / 3
-    np.testing.assert_allclose(change(), -RATE * g * work, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(change(clip=True), -RATE * g * full, rtol=0, atol=1e-14)
-
-
-def test_sc1_first_round_of_scaffold_is_fedavg():
-    first = play("scaffold", steps=PARTIAL, **E, **ETA)[:1]
-    assert_same(first, play("fedavg", steps=PARTIAL, **E, **ETA)[:1])
+    g, strength, steps, full = jnp.array([0.6, -1.1]), 3.0, np.array([5, 3, 2]), 5
+    data, local = quadratics([[1.0]] * 3, [[1.0]] * 3).data, fa.Local(1, RATE, steps=full)
+    dispatches = dispatches_of(data, local, [(0, 1, 2)], steps)
+    of_round = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), dispatches)
+    stack = Stack({"w": -RATE * steps[:, None] * g[None]}, of_round, jnp.ones(3, bool))
+    expected = 1 + strength * g @ g * (full - steps) / steps
+    np.testing.assert_allclose(factors(stack, strength=strength), expected, rtol=1e-12)
+    found = factors(stack, strength=strength, clip=True)
+    np.testing.assert_allclose(found, full / steps, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -238,85 +287,6 @@ def test_d1_first_local_models_of_feddyn_are_those_of_fedprox():
         end = local_models(START, i, PARTIAL[i], correct=proximal)[-1]
         expected = combine(lambda x, y: 0.4 * (x - y), START, end)
         assert_same([{name: first.clients[name][i] for name in START}], [expected])
-
-
-def test_h2_first_rounds_are_fedavg():
-    """No correction before round tau + 1, and one from then on."""
-    actual, expected = play("ghbm", steps=UNEQUAL, tau=2), play("fedavg", steps=UNEQUAL)
-    assert_same(actual[:2], expected[:2])
-    assert_differ(actual[:3], expected[:3])
-
-
-@pytest.mark.parametrize("eta", [1.0, 0.5])
-def test_h3_ghbm_over_one_round_is_fedcm(eta):
-    """With unequal work, weights n_i, and a weight decay that is multiplied by a."""
-    a = 1 - 0.9 * eta
-    of_ghbm = {"tau": 1, "beta": 0.9, "server_learning_rate": eta}
-    ghbm = play("ghbm", steps=UNEQUAL, rate=RATE * a, compiled=(("decay", 0.2),), **of_ghbm)
-    settings = {"alpha": a, "server_learning_rate": eta}
-    assert_same(play("fedcm", steps=UNEQUAL, compiled=(("decay", 0.2 * a),), **settings), ghbm)
-    if eta == 1:
-        assert_differ(play("fedcm", steps=UNEQUAL, compiled=(("decay", 0.2),), **settings), ghbm)
-
-
-@pytest.mark.all
-def test_h3b_fedgbo_is_fedcm_and_ghbm():
-    """The mean delta divided by (rate * K) is itself the moving average of gradients."""
-    expected = play("fedgbo", optimizer="sgdm", beta=0.9)
-    assert_same(play("fedcm", alpha=1 - 0.9, **U), expected)
-    assert_same(play("ghbm", rate=RATE * (1 - 0.9), tau=1, beta=0.9, **U), expected)
-
-
-def test_h4_localghbm_in_cycles_is_ghbm():
-    """C = 1/2 and tau = 2, from the first round on, with weights n_i and unequal work."""
-    sets = (CYCLE * 7)[:13]
-    actual = play("localghbm", sets, steps=UNEQUAL)
-    assert_same(actual, play("ghbm", sets, steps=UNEQUAL, tau=2))
-
-
-def test_h5_both_scales_are_equal_only_in_cycles():
-    """1 / tau_i is C where every gap is 1 / C."""
-    sets = (CYCLE * 7)[:13]
-    assert_same(play("localghbm", sets=sets, scale="gap"), play("localghbm", sets=sets))
-    assert_differ(play("localghbm", scale="gap"), play("localghbm"))
-
-
-def test_h7_over_one_round_both_forms_are_equal():
-    """With one full step: `m <- beta m + g` of the paper's eq. 4, and the heavy ball of eq. 5."""
-    x, m, momentum_form, past = START, dict.fromkeys(START, 0.0), [], [START, START]
-    for cohort in SETS:
-        mean = mean_gradient(x, cohort)
-        m = combine(lambda m, g: 0.9 * m + g, m, mean)
-        x = combine(lambda x, m: x - RATE * m, x, m)
-        momentum_form.append(x)
-        mean = mean_gradient(past[-1], cohort)
-        past.append(
-            combine(lambda x, old, g: x - RATE * g + 0.9 * (x - old), past[-1], past[-2], mean)
-        )
-    actual = models(play("ghbm", steps=1, tau=1, beta=0.9, **U))
-    assert_same(actual, momentum_form)
-    assert_same(actual, past[2:])
-
-
-def test_h7_over_two_rounds_the_first_rounds_have_no_momentum():
-    """It is eq. 5 without the term in rounds 1 and 2; eq. 4 from m = 0 has a term in round 2."""
-    past, m, momentum_form = [START], [dict.fromkeys(START, 0.0)] * 2, [START]
-    for t, cohort in enumerate(SETS):
-        x = momentum_form[-1]
-        m.append(combine(lambda g, a, b: g + 0.9 / 2 * (a + b), mean_gradient(x, cohort), *m[-2:]))
-        momentum_form.append(combine(lambda x, m: x - RATE * m, x, m[-1]))
-        x, old = past[-1], past[-3] if t >= 2 else past[-1]
-        term = combine(lambda x, old: 0.9 / 2 * (x - old), x, old)
-        past.append(combine(lambda x, g, d: x - RATE * g + d, x, mean_gradient(x, cohort), term))
-    actual = models(play("ghbm", steps=1, tau=2, **U))
-    assert_same(actual, past[1:])
-    gap = combine(lambda a, b: abs(a - b).max(), actual[1], momentum_form[2])
-    assert max(gap.values()) > 1e-3
-
-
-def mean_gradient(x, cohort):
-    gradients = [gradient(x, client) for client in cohort]
-    return combine(lambda *g: sum(g) / len(g), *gradients)
 
 
 def test_h8_sum_of_the_corrections_of_a_round():

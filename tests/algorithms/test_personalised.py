@@ -1,31 +1,30 @@
-"""Personalised algorithms against NumPy loops that were written from the papers alone."""
+"""Personalised algorithms, and FedMAX, against NumPy loops written from the papers alone."""
 
-import chex
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import small_network, with_statistics, with_unused
+from helpers import dispatches_of, small_network, with_statistics, with_unused
 from histories import (
     COUNTS,
     RATE,
     SETS,
     START,
-    Compiled,
-    assert_differ,
     assert_same,
     combine,
-    follow,
     gradient,
     local_models,
     models,
-    play,
     regression,
 )
+from naive_rounds import Naive, follow, play
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.algorithms.personalised.fedrep import in_turns
+from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import split_params
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -33,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 STEPS = (4, 2, 7, 3, 1, 5)
 U, E = {"weighting": "uniform"}, {"weighting": "examples"}
 ETA = {"server_learning_rate": 0.7}
+later = functools.partial(pytest.param, marks=pytest.mark.all)
 
 
 def test_head_and_body_have_an_optimiser_each():
@@ -69,20 +69,6 @@ def near(strength, x):
     return lambda g, y: combine(lambda g, y, x: g + strength * (y - x), g, y, x)
 
 
-def own_models(name, snapshots, **settings):
-    """The clients' own models after each round; None for a client without a row yet."""
-    algorithm = algorithms[name](regression().problem, fa.Local(3, RATE, steps=1), **settings)
-    seen, history = set(), []
-    for snapshot, cohort in zip(snapshots, SETS, strict=True):
-        seen |= set(cohort)
-        rows = [jax.tree.map(lambda leaf, c=c: leaf[c], snapshot.clients) for c in range(6)]
-        own = [algorithm.personal(snapshot.server, row).params for row in rows]
-        history.append(
-            [jax.tree.map(np.asarray, m) if c in seen else None for c, m in enumerate(own)]
-        )
-    return history
-
-
 def rounds(client, own, weighting="uniform", eta=1.0, personal=lambda x, own: own):
     """The global model and the clients' own ones after each round.
 
@@ -98,26 +84,33 @@ def rounds(client, own, weighting="uniform", eta=1.0, personal=lambda x, own: ow
         yield x, [personal(x, kept) for kept in own]
 
 
-def assert_transcribed(name, rounds, **settings):
-    snapshots = play(name, steps=STEPS, **settings)
-    expected = list(rounds)
-    assert_same(models(snapshots), [x for x, _ in expected], 1e-12)
-    for own, (_, of_oracle) in zip(own_models(name, snapshots, **settings), expected, strict=True):
-        for client, model in enumerate(own):
-            if model is not None:
-                assert_same([model], [of_oracle[client]], 1e-12)
+def assert_transcribed(name, rounds, atol=1e-12, **settings):
+    """The global models, and the clients' own ones if an algorithm has them."""
+    algorithm = algorithms[name](regression().problem, fa.Local(3, RATE, steps=1), **settings)
+    for snapshot, (x, owned) in zip(play(name, steps=STEPS, **settings), rounds, strict=True):
+        assert_same([snapshot.server.params], [x], atol)
+        for client, expected in enumerate(owned) if algorithm.personal else ():
+            row = jax.tree.map(lambda leaf, i=client: leaf[i], snapshot.clients)
+            own = algorithm.personal(snapshot.server, row).params
+            assert_same([jax.tree.map(np.asarray, own)], [expected], atol)
 
 
-def test_ditto():
+@pytest.mark.parametrize("strength", [0.4, later(0.0)])
+def test_ditto(strength):
+    """P7: without lambda a client's own model is trained alone."""
+
     def client(i, x, v):
-        own = local_models(v, i, STEPS[i], correct=near(0.4, x))[-1]
+        own = local_models(v, i, STEPS[i], correct=near(strength, x))[-1]
         return local_models(x, i, STEPS[i])[-1], own
 
-    assert_transcribed("ditto", rounds(client, START, "examples", 0.7), strength=0.4, **E, **ETA)
+    transcribed = rounds(client, START, "examples", 0.7)
+    assert_transcribed("ditto", transcribed, strength=strength, **E, **ETA)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_apfl(adaptive):
+@pytest.mark.parametrize(("first", "adaptive"), [(0.9, False), (0.9, True), later(0.0, False)])
+def test_apfl(first, adaptive):
+    """P8: without a share every client has the global model."""
+
     def client(i, w, own):
         v, alpha = own
         for _ in range(STEPS[i]):
@@ -128,8 +121,8 @@ def test_apfl(adaptive):
             alpha = min(max(alpha - RATE * gap, 0.0), 1.0) if adaptive else alpha
         return w, (v, alpha)
 
-    mixed = rounds(client, (START, 0.9), personal=lambda x, own: mix(own[1], own[0], x))
-    assert_transcribed("apfl", mixed, alpha=0.9, adaptive=adaptive)
+    mixed = rounds(client, (START, first), personal=lambda x, own: mix(own[1], own[0], x))
+    assert_transcribed("apfl", mixed, alpha=first, adaptive=adaptive)
 
 
 def test_pfedme():
@@ -173,22 +166,21 @@ def test_fedbn_keeps_its_params():
 
 
 def test_fedrep_decays_only_the_part_that_is_trained():
-    """Weight decay moves the head in its steps, and the body in its own."""
-    ends = play("fedrep", SETS[:1], steps=2, compiled=(("decay", 0.5),), head="offset")
+    """Weight decay moves the head, which a function names, in its steps, the body in its own."""
+    options = {"compiled": (("decay", 0.5),), "head": lambda path: path == "offset"}
+    ends = play("fedrep", SETS[:1], steps=2, **options)
     for i in SETS[0]:
         g = gradient(START, i)["offset"] + 0.5 * START["offset"]
         np.testing.assert_allclose(ends[0].clients[0][i], START["offset"] - RATE * g, atol=1e-13)
 
 
-@pytest.mark.all
 def test_fedbn_keeps_its_statistics():
     """A client's statistics are the running mean of its own examples alone."""
     toy = small_network()
     local = fa.Local(1, RATE, steps=2, batches="full")  # pieces of one example
     algorithm = algorithms["fedbn"](with_statistics(toy.problem), local)
-    engine = fa.make_engine(algorithm, "sequential")
-    state, _ = fa.simulate(engine, toy.data, cohort_size=4, rounds=3, eval_every=3)
-    rows = fa.client_states(engine, state).rows
+    dispatches = dispatches_of(toy.data, local, [(0, 1, 2, 3)] * 3)
+    rows = Naive(algorithm).rounds(toy.data, dispatches, fa.Population(4, 4, 17))[-1].clients
     for client, examples in enumerate(toy.clients):
         mean = np.zeros(3)
         for _ in range(3 * 2):
@@ -211,9 +203,28 @@ def test_perfedavg(form):
     def client(i, x, _):
         return local_models(x, i, STEPS[i], correct=lambda g, w: corrected(g, w, i))[-1], ()
 
-    snapshots = play("perfedavg", steps=STEPS, alpha=0.3, form=form)
-    tolerance = 1e-12 if form == "first_order" else 1e-9
-    assert_same(models(snapshots), [x for x, _ in rounds(client, ())], tolerance)
+    atol = 1e-12 if form == "first_order" else 1e-9
+    assert_transcribed("perfedavg", rounds(client, ()), atol, alpha=0.3, form=form)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_fedmax(chosen):
+    """With the defaults, and with all options; the features are the examples times the slope."""
+    beta = 3.0 if chosen else 1.0
+
+    def client(i, x, _):
+        examples = regression().clients[i]["x"]
+
+        def penalised(g, y):
+            softmax = np.exp(examples * y["slope"])
+            softmax = softmax / softmax.sum(1, keepdims=True)
+            return g | {"slope": g["slope"] + beta * ((softmax - 1 / 2) * examples).mean(0)}
+
+        return local_models(x, i, STEPS[i], correct=penalised)[-1], ()
+
+    options = {"features": lambda outputs: outputs[1], "beta": 3.0, **E, **ETA} if chosen else {}
+    transcribed = rounds(client, (), *("examples", 0.7) if chosen else ())
+    assert_transcribed("fedmax", transcribed, **options)
 
 
 def clustered():
@@ -232,19 +243,14 @@ def loss(params, client):
     return 0.5 * np.mean((x @ params["slope"] + params["offset"] - y) ** 2)
 
 
-@pytest.mark.all
 def test_ifca():
     problem = clustered()
     local = fa.Local(3, RATE, steps=1, batches="full")
     algorithm = algorithms["ifca"](problem, local, clusters=3, **E, **ETA)
-    compiled = Compiled.of(algorithm)
-    start = compiled.init(0, fa.Population(6, 3, 23)).server
-    theta = [jax.tree.map(lambda leaf, j=j: np.array(leaf[j]), start.models) for j in range(3)]
-    for number in (1, 2):
-        drawn = problem.init(jax.random.key(number)).params
-        assert_same([theta[number]], [jax.tree.map(np.asarray, drawn)])
+    keys = [model_key(0), jax.random.key(1), jax.random.key(2)]
+    theta = [jax.tree.map(np.asarray, problem.init(key).params) for key in keys]
     used = set()
-    for snapshot, cohort in zip(follow(compiled, steps=STEPS), SETS, strict=True):
+    for snapshot, cohort in zip(follow(Naive(algorithm), steps=STEPS), SETS, strict=True):
         chosen = {i: int(np.argmin([loss(t, i) for t in theta])) for i in cohort}
         used |= set(chosen.values())
         for j in range(3):
@@ -263,6 +269,7 @@ def test_ifca():
     assert len(used) > 1
 
 
+@pytest.mark.all
 def test_p3_p4_a_part_that_nothing_reads():
     """FedRep with all steps for the body, and FedBN, are FedAvg of the other params."""
     problem, local = with_unused(regression().problem), fa.Local(3, RATE, steps=1, batches="full")
@@ -271,33 +278,9 @@ def test_p3_p4_a_part_that_nothing_reads():
         ("fedrep", {"head": "out", "body_share": 0.99}),
         ("fedbn", {"norm": "hidden/*"}),
     ):
-        compiled = Compiled.of(algorithms[name](problem, local, **options))
-        found = models(follow(compiled, steps=STEPS))
+        naive = Naive(algorithms[name](problem, local, **options))
+        found = models(follow(naive, steps=STEPS))
         assert_same([{key: model[key] for key in START} for model in found], expected)
-
-
-def test_p7_ditto_without_lambda_is_local_training_alone():
-    """The model of a client after all its dispatches is that of so many steps from theta_0."""
-    snapshots = play("ditto", steps=STEPS, strength=0.0)
-    dispatches = np.bincount(np.ravel(SETS), minlength=6)
-    (*_, last) = own_models("ditto", snapshots, strength=0.0)
-    for client, model in enumerate(last):
-        steps = int(dispatches[client]) * STEPS[client]
-        assert_same([model], [local_models(START, client, steps)[-1]])
-
-
-def test_p8_apfl_without_a_share_gives_every_client_the_global_model():
-    snapshots = play("apfl", steps=STEPS, alpha=0.0, adaptive=False)
-    (*_, last) = own_models("apfl", snapshots, alpha=0.0, adaptive=False)
-    assert_same(last, [models(snapshots)[-1]] * 6)
-
-
-def test_p9_pfedme_with_one_inner_step_is_fedavg_at_another_rate():
-    """w moves by eta lambda times the personal rate times the gradient at w."""
-    settings = {"strength": 2.0, "personal_learning_rate": 0.05, "inner_steps": 1}
-    expected = play("fedavg", steps=STEPS, rate=RATE * 2.0 * 0.05, **U)
-    assert_same(play("pfedme", steps=STEPS, **settings), expected)
-    assert_differ(play("pfedme", steps=STEPS, **settings | {"inner_steps": 3}), expected)
 
 
 def labels_of_steps(form, rounds, **local):
@@ -310,9 +293,10 @@ def labels_of_steps(form, rounds, **local):
         return (outputs.logits - batch["y"]) ** 2
 
     problem = toy.problem._replace(loss=loss)
-    algorithm = algorithms["perfedavg"](problem, fa.Local(1, RATE, **local), form=form)
-    engine = fa.make_engine(algorithm, "sequential")
-    fa.simulate(engine, toy.data, cohort_size=4, rounds=rounds)
+    local = fa.Local(1, RATE, **local)
+    dispatches = dispatches_of(toy.data, local, [(2,)] * rounds)
+    naive = Naive(algorithms["perfedavg"](problem, local, form=form))
+    naive.rounds(toy.data, dispatches, fa.Population(4, 1, 17))
     jax.effects_barrier()
     return {y: seen.count(y) for y in toy.clients[2]["y"]}  # eight examples
 
@@ -320,8 +304,9 @@ def labels_of_steps(form, rounds, **local):
 @pytest.mark.parametrize(
     ("form", "rounds", "local", "expected"),
     [
-        ("hessian_free", 1, {"steps": 2}, [0, 0, 1, 1, 1, 1, 2, 2]),  # six batches: D, D' and D''
-        ("first_order", 3, {"steps": 1, "batches": "persistent"}, [0, 0, 1, 1, 1, 1, 1, 1]),
+        # six batches: D, D' and D''
+        later("hessian_free", 1, {"steps": 2}, [0, 0, 1, 1, 1, 1, 2, 2]),
+        later("first_order", 3, {"steps": 1, "batches": "persistent"}, [0, 0, 1, 1, 1, 1, 1, 1]),
         ("hessian_free", 2, {"steps": 1, "batches": "persistent"}, [0, 0, 1, 1, 1, 1, 2, 2]),
     ],
 )
@@ -350,11 +335,3 @@ def test_a_pattern_of_no_param_or_of_all_is_refused(name, options, message):
     if options == {"norm": "zzz"}:  # also where there are statistics
         with pytest.raises(ValueError, match="norm='zzz' matches none of the params hidden/b, hid"):
             algorithms[name](with_statistics(small_network().problem), local, **options)
-
-
-def test_a_head_may_be_a_function():
-    chosen = algorithms["fedrep"](
-        regression().problem, fa.Local(1, RATE, steps=1), head=lambda path: path == "offset"
-    )
-    row = chosen.client_init({"offset": jnp.ones(()), "slope": jnp.zeros(2)}, jax.random.key(0))
-    chex.assert_trees_all_equal(row, (jnp.ones(()),))

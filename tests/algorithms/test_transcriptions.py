@@ -1,182 +1,290 @@
-"""Every algorithm against NumPy code, in settings that no golden value covers."""
+"""Every algorithm against golden values, and against NumPy code in settings beyond them."""
 
-from typing import NamedTuple
+import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import Case, Toy, positions, quadratics, run, stored
+from helpers import Toy, dispatches_of, quadratics, stored
+from naive_rounds import Naive
 from transcriptions import RULES, transcription
 
 import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.algorithms.averaging.fedlga import approximate
+from fedjax_algos.core import Stack
 from fedjax_algos.core.randomness import client_key
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 SETS = [(0, 1), (1, 2), (0, 2), (0, 1), (1, 2)]
+# Three clients with gradients a (x - b), three local steps of rate .1 from .5; weights are uniform.
+# A method's spec, the local steps of the three clients if they are not all 3, and below the model
+# after each round
+GOLDENS = """
+fedavg:weighting=uniform
+0.2017500000 0.1080732031 0.4351598138 0.1615166645 0.0805259412
+fedprox:mu=0.5,weighting=uniform
+0.2174375000 0.1244236875 0.4318649859 0.1738225741 0.0938496244
+fedavgm:beta=0.9,server_learning_rate=0.5,weighting=uniform
+0.3508750000 0.1463136133 0.1217973732 0.0223717055 -0.0856696846
+fedavgm:beta=0.9,dampened=true,weighting=uniform
+0.4701750000 0.4255010445 0.4114383411 0.3723178230 0.3223634604
+fedrmsprop:beta=0.9,server_learning_rate=0.1,initial_v=1.0,tau=0.001,weighting=uniform
+0.4687486905 0.4491424331 0.4788184192 0.4436546265 0.4220007067
+fedadam:b1=0.9,b2=0.99,server_learning_rate=0.1,initial_v=1.0,tau=0.001,weighting=uniform
+0.4970068274 0.4924163631 0.4907741555 0.4862893102 0.4803576009
+fedgbo:optimizer=sgdm,beta=0.9
+0.4633192500 0.4066195945 0.3841368231 0.3326508770 0.2676094534
+mimelite:optimizer=sgdm,beta=0.9
+0.4633192500 0.4058914338 0.3817055316 0.3286322177 0.2613872123
+mfl:optimizer=sgdm,beta=0.9
+0.4311892500 0.3094524069 0.2616561323 0.2043915615 0.1152991828
+fedgbo:optimizer=rmsprop,beta=0.9
+0.2019770881 0.1082469709 0.4498112630 0.1637805611 0.0809680256
+mimelite:optimizer=rmsprop,beta=0.9
+0.2019770881 0.1094223205 0.4396493895 0.1660255104 0.0844076229
+mfl:optimizer=rmsprop,beta=0.9
+0.3068944218 0.2357279759 0.4531078004 0.2844948103 0.2170005862
+fedgbo:optimizer=adam,beta=0.9
+0.4633550822 0.4068455117 0.3843871549 0.3329354492 0.2679608846
+mimelite:optimizer=adam,beta=0.9
+0.4633550822 0.4061393446 0.3819998737 0.3289947280 0.2618789682
+mfl:optimizer=adam,beta=0.9
+0.4376444974 0.3276126346 0.2823066706 0.2300805018 0.1492874903
+scaffold
+0.2017500000 0.2303656337 0.2328141910 0.2006408062 0.1814475991
+feddyn:alpha=0.1
+0.0082291667 -0.2275886363 0.2012254180 -0.0457054849 -0.1289232141
+adabest:mu=0.02,beta=0.8,weighting=uniform
+-0.0368500000 -0.2577128779 0.3009620048 0.0293823883 -0.0811556414
+fednova:weighting=uniform 1,3,5
+0.3060000000 0.1248883284 0.4512765992 0.2700746125 0.1039014700
+qfedavg:q=2
+0.3733198990 0.3284940043 0.4712066889 0.3470827016 0.3104436279
+fedcm:alpha=0.1,weighting=uniform
+0.4633192500 0.4066195945 0.3841368231 0.3326508770 0.2676094534
+ghbm:tau=2,beta=0.9,weighting=uniform
+0.2017500000 0.1080732031 0.2716528532 0.0870605725 0.0212060847
+ghbm:tau=1,beta=0.9,weighting=uniform
+0.2017500000 -0.1287000156 -0.0283649754 -0.0485916487 -0.0793900447
+fedadc:beta=0.9,weighting=uniform
+0.2017500000 -0.1004874297 0.0363047150 0.0041252218 -0.0497405285
+localghbm:beta=0.9,weighting=uniform
+0.2017500000 0.0353002031 0.2040237304 0.0643755908 -0.0117657294
+fedhbm:beta=1.0,weighting=uniform
+0.2017500000 0.1805242868 0.2324774639 0.1890430462 0.1435955385
+fedhbm:beta=1.0,first=shared,weighting=uniform
+0.1244660494 0.0721419691 0.1593988187 0.1498369112 0.1155861212
+mime
+0.1781250000 0.0530483398 0.3896390377 0.1103909594 0.0077194499
+mimemom:beta=0.9
+0.1781250000 -0.2446547852 -0.2458784061 -0.2806774643 -0.2861766220
+mimelitemom:beta=0.9
+0.2017500000 -0.1896299219 -0.2082799548 -0.2544807939 -0.2644625818
+fedlga:strength=1.0 3,3,1
+0.2017500000 -0.7324703991 0.0881960770 -0.0537743342 -0.9245649354
+fedlga:strength=1.0,clip=true 3,3,1
+0.2017500000 -0.0914770000 0.2882789085 0.0703770627 -0.1907949406
+fedlga:strength=0.0 3,3,1
+0.2017500000 -0.0215207500 0.1924333304 0.0109048815 -0.1610285316
+"""
+LINES = GOLDENS.strip().splitlines()
+PRINTED = dict(zip(LINES[::2], LINES[1::2], strict=True))
 STEPS, FULL, BATCH, SEED, DECAY = (2, 5, 3), 5, 2, 3, 0.3
-U, E = {"weighting": "uniform"}, {"weighting": "examples"}
-HALF = {"server_learning_rate": 0.5}
+MORE = """
+fedyogi:initial_v=1.0,weighting=uniform
+fedadam
+fedadagrad
+fedgbo:optimizer=sgdm,upload=both
+fedlga:mode=diag,fallback=max
+fedlga:mode=update,strength=-20
+fedlga:clip=true,fallback=max,strength=3
+fedlga:mode=update,clip=true,strength=400
+fednova:mu=0.6,weighting=uniform
+fednova:momentum=0.5,mu=0.6
+qfedavg:q=0.5
+ghbm:tau=4
+ghbm:tau=2,beta=0.8,nesterov=true,server_learning_rate=0.5
+localghbm:scale=gap,weighting=uniform
+fedhbm:first=pretrained
+"""  # with the gradient of all examples in every step
+RICH = """
+fedavg
+fedprox:mu=0.5
+fedavgm:beta=0.8,server_learning_rate=0.5
+fedgbo:optimizer=adam,upload=gradient,weighting=examples,server_learning_rate=0.5
+mfl:optimizer=adam,beta=0.8,weighting=examples,server_learning_rate=0.5
+mimelite:optimizer=adam,beta=0.8,weighting=examples,server_learning_rate=0.5
+mimexlite:optimizer=adam,beta=0.8,weighting=examples,server_learning_rate=0.5
+mimelitemom:beta=0.8,weighting=examples,server_learning_rate=0.5
+mime:weighting=examples,server_learning_rate=0.5
+mimemom:beta=0.8,weighting=examples,server_learning_rate=0.5
+fedlga:strength=-0.7,server_learning_rate=0.5
+fednova:momentum=0.5,server_learning_rate=0.5
+qfedavg:q=2.5
+scaffold:weighting=examples,server_learning_rate=0.5
+feddyn:alpha=0.3
+adabest:mu=0.4,beta=0.7
+fedcm:alpha=0.3,server_learning_rate=0.5
+ghbm:tau=2,beta=0.8,server_learning_rate=0.5
+fedadc:beta=0.8,server_learning_rate=0.5
+localghbm:beta=0.8,server_learning_rate=0.5
+fedhbm:beta=0.8,server_learning_rate=0.5
+"""
+
+
+# quick: what `RICH` has not, and whose clients' programs are shared or few
+FIRST = ("fedavgm:beta=0.9,d", "fedad", "fedr", "fedy", "fedgbo", "mfl:optimizer=rmsprop")
+FIRST += ("fedlga:strength=1.0 ", "fedlga:mode=diag", "fedlga:clip", "fednova:mu")
+FIRST += ("localghbm:scale", "fedhbm:beta=1.0,first")
+
+
+def later(spec):
+    return () if spec.startswith(FIRST) else pytest.mark.all
+
+
+def steps_of(counts):
+    return [int(number) for number in (counts or "3,3,3").split(",")]
+
+
+def digits_of(line):
+    return [float(number) for number in PRINTED[line].split()]
 
 
 def rate(round_number):
     return 0.1 * 0.9**round_number
 
 
-MINIBATCHES = [
-    Case("fedavg", {}),
-    Case("fedprox", {"mu": 0.5}),
-    Case("fedavgm", {"beta": 0.8, **HALF}),
-    Case("fedgbo", {"optimizer": "adam", "upload": "gradient", **E, **HALF}),
-    Case("mfl", {"optimizer": "adam", "beta": 0.8, **E, **HALF}),
-    Case("mimelite", {"optimizer": "adam", "beta": 0.8, **E, **HALF}),
-    Case("mimexlite", {"optimizer": "adam", "beta": 0.8, **E, **HALF}),
-    Case("mimelitemom", {"beta": 0.8, **E, **HALF}),
-    Case("mime", {**E, **HALF}),
-    Case("mimemom", {"beta": 0.8, **E, **HALF}),
-    Case("fedlga", {"mode": "outer", "strength": -0.7, **HALF}),
-    Case("fednova", {"momentum": 0.5, **HALF}),
-    Case("qfedavg", {"q": 2.5}),
-    Case("scaffold", {**E, **HALF}),
-    Case("feddyn", {"alpha": 0.3}),
-    Case("adabest", {"mu": 0.4, "beta": 0.7}),
-    Case("fedcm", {"alpha": 0.3, **HALF}),
-    Case("ghbm", {"tau": 2, "beta": 0.8, **HALF}),
-    Case("localghbm", {"beta": 0.8, **HALF}),
-    Case("fedhbm", {"beta": 0.8, **HALF}),
-]
-FULL_BATCHES = [  # the gradient of all examples in every step; other settings are in test_goldens
-    Case("fedadam", {}),
-    Case("fedyogi", {"initial_v": 1.0, **U}),
-    Case("fedadagrad", {}),
-    Case("fedrmsprop", {}),
-    Case("fedgbo", {"optimizer": "rmsprop"}),
-    Case("fedgbo", {"optimizer": "sgdm", "upload": "both"}),
-    Case("fedlga", {"mode": "diag", "fallback": "max"}),
-    Case("fedlga", {"mode": "update", "strength": -20.0}),
-    Case("fedlga", {"mode": "outer", "clip": True, "fallback": "max", "strength": 3.0}),
-    Case("fedlga", {"mode": "update", "clip": True, "strength": 400.0}),
-    Case("fednova", {"mu": 0.6, **U}),
-    Case("fednova", {"momentum": 0.5, "mu": 0.6}),
-    Case("qfedavg", {"q": 0.5}),
-    Case("ghbm", {"tau": 4}),
-    Case("ghbm", {"tau": 2, "beta": 0.8, "nesterov": True, **HALF}),
-    Case("fedadc", {"beta": 0.8, **HALF}),
-    Case("localghbm", {"scale": "gap", **U}),
-    Case("fedhbm", {"first": "shared", **U}),
-    Case("fedhbm", {"first": "pretrained"}),
-]
+def alike():
+    """The examples of the golden values, some of them twice or three times: means are the same."""
+    return quadratics([[1.0], [2.0] * 3, [0.5] * 2], [[1.0], [-1.0] * 3, [3.0] * 2])
 
 
-def assert_transcribed(case, batches, toy=None, params=None, **known):
-    a, b = [[1.0], [2.0, 0.7, 1.4], [0.5, 0.9]], [[1.0], [-1.0, 0.3, 2.0], [3.0, -0.4]]
-    toy = toy or quadratics(a, b)
-    decay = optax.add_decayed_weights(DECAY)
-    local = fa.Local(BATCH, rate, steps=FULL, transform=decay, batches=batches)
-    algorithm = case.build(toy.problem, local)
-    options = {"layout": 2, "seed": SEED, "num_steps": STEPS, "params": params}
-    history = run(algorithm, toy.data, SETS, **options)
-    setting = case.name, {**case.hyperparameters, **known}, toy.clients, SETS, STEPS
-    options = {"batch_size": None if batches == "full" else BATCH, "rate": rate, "decay": DECAY}
-    expected = transcription(*setting, seed=SEED, full_steps=FULL, **options)
+def unlike():
+    return quadratics([[1.0], [2.0, 0.7, 1.4], [0.5, 0.9]], [[1.0], [-1.0, 0.3, 2.0], [3.0, -0.4]])
+
+
+@functools.cache
+def naive_of(spec, problem=None):
+    """An algorithm with the gradient of all examples in every step."""
+    local = fa.Local(BATCH, 0.1, steps=1, batches="full")
+    return Naive(algorithms.make(spec, problem or unlike().problem, local))
+
+
+def run(naive, toy, steps, *, work=None, params=None, sets=SETS):
+    """The params after each round."""
+    dispatches = dispatches_of(toy.data, work or fa.Local(1, rate, steps=FULL), sets, steps)
+    population = fa.Population(len(toy.clients), 2, int(toy.data.counts().sum()))
+    rounds = naive.rounds(toy.data, dispatches, population, seed=SEED, params=params)
+    return [after.server.params for after in rounds]
+
+
+def assert_transcribed(spec, naive, params=None, batch_size=None, decay=0.0, **known):
+    """In unequal work at decreasing rates, of clients with unequal examples."""
+    toy, (name, settings) = unlike(), algorithms.parse(spec)
+    setting = name, settings | known, toy.clients, SETS, STEPS
+    options = {"seed": SEED, "batch_size": batch_size, "decay": decay}
+    expected = transcription(*setting, rate=rate, full_steps=FULL, **options)
+    history = run(naive, toy, STEPS, params=params)
     np.testing.assert_allclose([float(p["x"]) for p in history], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", MINIBATCHES, ids=str)
-def test_minibatches(case):
-    assert_transcribed(case, "short")
+@pytest.mark.parametrize("line", PRINTED)
+def test_golden_transcription(line):
+    spec, _, counts = line.partition(" ")
+    setting = *algorithms.parse(spec), alike().clients, SETS, steps_of(counts)
+    found = transcription(*setting, batch_size=None, rate=lambda t: 0.1, full_steps=3)
+    np.testing.assert_allclose(found, digits_of(line), rtol=0, atol=5e-11)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", FULL_BATCHES, ids=str)
-def test_full_batches(case):
-    assert_transcribed(case, "full")
+@pytest.mark.parametrize("line", [pytest.param(line, marks=later(line)) for line in PRINTED])
+def test_golden(line):
+    """To ten digits, and as in the transcription in unequal work."""
+    spec, _, counts = line.partition(" ")
+    history = run(naive_of(spec), alike(), steps_of(counts), work=fa.Local(1, 0.1, steps=3))
+    np.testing.assert_allclose([p["x"] for p in history], digits_of(line), rtol=0, atol=5e-11)
+    assert_transcribed(spec, naive_of(spec))
+
+
+@pytest.mark.parametrize("spec", [pytest.param(spec, marks=later(spec)) for spec in MORE.split()])
+def test_all_examples_in_every_step(spec):
+    assert_transcribed(spec, naive_of(spec))
+
+
+def in_tiers():
+    """With batches of two examples where an algorithm does more with them than its local steps."""
+    for spec in RICH.split():
+        small = spec == "fedavg" or spec.startswith(("mimexlite", "mime:"))
+        yield pytest.param(spec, BATCH, marks=() if small else pytest.mark.all)
+        if not small:
+            yield spec, None
+
+
+@pytest.mark.parametrize(("spec", "batch_size"), [*in_tiers()])
+def test_weight_decay_and_other_options(spec, batch_size):
+    options = {"transform": optax.add_decayed_weights(DECAY)}
+    options["batches"] = "short" if batch_size else "full"
+    naive = Naive(algorithms.make(spec, unlike().problem, fa.Local(BATCH, 0.1, steps=1, **options)))
+    assert_transcribed(spec, naive, batch_size=batch_size, decay=DECAY)
 
 
 def test_every_transcription_is_compared():
-    assert {case.name for case in MINIBATCHES + FULL_BATCHES} == set(RULES)
+    specs = [*PRINTED, *MORE.split(), *RICH.split()]
+    assert {spec.partition(":")[0].split()[0] for spec in specs} == set(RULES)
 
 
 def test_fedhbm_from_random_models():
     """The anchor at a first dispatch is the problem's initialisation with the client's key."""
-    toy = quadratics([[1.0], [2.0, 0.7], [0.5]], [[1.0], [-1.0, 0.3], [3.0]])
-    problem = toy.problem._replace(
+    problem = unlike().problem._replace(
         init=lambda key: fa.Model({"x": jax.random.normal(key, dtype=float)})
     )
     anchors = [float(problem.init(client_key(SEED, i)).params["x"]) for i in range(3)]
     assert len(set(anchors)) == 3
-    case = Case("fedhbm", {"first": "random"})
-    start = {"x": jnp.asarray(0.5, float)}
-    assert_transcribed(case, "full", toy._replace(problem=problem), start, anchors=anchors)
+    naive, start = naive_of("fedhbm:first=random", problem), {"x": jnp.asarray(0.5, float)}
+    assert_transcribed("fedhbm:first=random", naive, params=start, anchors=anchors)
 
 
-class Hidden(NamedTuple):
-    prediction: jax.Array
-    features: jax.Array
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"mode": "outer"}, (-0.15, 0.3)),
+        # g = (-.5, 1) and v = (.2, .6): g <g, v> = (-.25, .5) is subtracted from Delta
+        ({"mode": "outer", "strength": -1.0}, (0.35, -0.7)),
+        ({"mode": "diag"}, (0.15, 0.4)),
+        ({"mode": "diag", "strength": -1.0}, (0.05, -0.8)),
+        # 1 + <(.1, -.2), (.2, .6)> = .9
+        ({"mode": "update"}, (0.09, -0.18)),
+        ({"mode": "outer", "clip": True}, (0.0, 0.0)),
+    ],
+    ids=str,
+)
+def test_fedlga_in_two_dimensions(settings, expected):
+    """Of Delta = (.1, -.2) in two of four steps, and (.3, .4) in all four."""
+    data = quadratics([[1.0]] * 2, [[1.0]] * 2).data
+    dispatches = dispatches_of(data, fa.Local(1, 0.1, steps=4), [(0, 1)], (2, 4))
+    of_round = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), dispatches)
+    changes = {"w": jnp.array([[0.1, -0.2], [0.3, 0.4]])}
+    found = approximate(Stack(changes, of_round, jnp.ones(2, bool)), **settings)["w"]
+    np.testing.assert_allclose(found, [expected, (0.3, 0.4)], rtol=0, atol=1e-14)
 
 
-def hidden_network():
-    """A network whose hidden layer is its features, and its initial params in NumPy."""
-    rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in (1, 3, 2)]
-    start = {"w": rng.normal(size=(3, 4)), "b": rng.normal(size=4), "out": rng.normal(size=4)}
-
-    def apply(model, batch, key, training):
-        del key, training
-        hidden = jnp.tanh(batch["x"] @ model.params["w"] + model.params["b"][None])
-        return Hidden(hidden @ model.params["out"], hidden), ()
-
+@pytest.mark.parametrize(("q", "expected"), [(1.0, (0.983333333, 0.8)), (0.0, (0.95, 0.85))])
+def test_qfedavg_in_two_dimensions(q, expected):
+    """F = (1, 4) and y = (.9, 1), (1, .7), so h = (11, 49) for q = 1; by the authors' formulas."""
     problem = fa.Problem(
-        init=lambda key: fa.Model(jax.tree.map(jnp.asarray, start)),
-        apply=apply,
-        loss=lambda outputs, batch: (outputs.prediction - batch["y"]) ** 2,
+        init=lambda key: fa.Model({"w": jnp.ones(2)}),
+        apply=lambda model, batch, key, training: (model.params["w"], ()),
+        loss=lambda w, batch: batch["f"] + batch["g"] @ (w - 1),
     )
-    return Toy(problem, stored(clients), clients), start
-
-
-def fedmax_gradient(params, x, y, beta):
-    """The gradient of the mean of (h . out - y)^2 + beta KL(U || softmax(h)), by the chain rule."""
-    hidden = np.tanh(x @ params["w"] + params["b"])
-    error = 2 * (hidden @ params["out"] - y)[:, None] / len(x)
-    softmax = np.exp(hidden) / np.exp(hidden).sum(1, keepdims=True)
-    to_hidden = error * params["out"] + beta * (softmax - 1 / hidden.shape[1]) / len(x)
-    inner = to_hidden * (1 - hidden**2)
-    return {"w": x.T @ inner, "b": inner.sum(0), "out": hidden.T @ error[:, 0]}
-
-
-def fedmax_in_numpy(start, clients, *, beta, eta, uniform):
-    x, dispatches, history = start, [0] * len(clients), []
-    for t, cohort in enumerate(SETS):
-        total, weights = jax.tree.map(np.zeros_like, x), 0.0
-        for i in cohort:
-            y, examples = x, clients[i]
-            n = len(examples["y"])
-            for k in range(STEPS[i]):
-                rows = positions(SEED, i, dispatches[i], n, k, BATCH)
-                g = fedmax_gradient(y, examples["x"][rows], examples["y"][rows], beta)
-                y = {name: y[name] - rate(t) * (g[name] + DECAY * y[name]) for name in y}
-            weight = 1.0 if uniform else n
-            total = {name: total[name] + weight * (x[name] - y[name]) for name in x}
-            weights, dispatches[i] = weights + weight, dispatches[i] + 1
-        x = {name: x[name] - eta / weights * total[name] for name in x}
-        history.append(x)
-    return history
-
-
-@pytest.mark.parametrize("features", ["default", "chosen"])
-def test_fedmax(features):
-    """With the defaults, and with all options; the mean of the divergence is over real examples."""
-    toy, start = hidden_network()
-    chosen = features == "chosen"
-    settings = {"features": lambda outputs: outputs[1], "beta": 3.0, **E, **HALF} if chosen else {}
-    decay = optax.add_decayed_weights(DECAY)
-    local = fa.Local(BATCH, rate, steps=FULL, transform=decay)
-    algorithm = Case("fedmax", settings).build(toy.problem, local)
-    history = run(algorithm, toy.data, SETS, layout=2, seed=SEED, num_steps=STEPS)
-    given = {"beta": 3.0, "eta": 0.5} if chosen else {"beta": 1.0, "eta": 1.0}
-    expected = fedmax_in_numpy(start, toy.clients, uniform=not chosen, **given)
-    chex.assert_trees_all_close(history, expected, rtol=0, atol=1e-12)
+    g, f = np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([1.0, 4.0])
+    clients = [{"g": g[i : i + 1], "f": f[i : i + 1]} for i in range(2)]
+    work = fa.Local(1, 0.1, steps=1)
+    toy, naive = (
+        Toy(problem, stored(clients), clients),
+        Naive(algorithms["qfedavg"](problem, work, q=q)),
+    )
+    (first,) = run(naive, toy, (1, 1), work=work, sets=[(0, 1)])
+    np.testing.assert_allclose(first["w"], expected, rtol=0, atol=2e-9)

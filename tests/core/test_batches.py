@@ -2,18 +2,15 @@
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import fixed, one_round, run, small_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData, batches_per_epoch
 from fedjax_algos.core.randomness import next_words, permutation_words, permute
 from fedjax_algos.participation import Cohorts
@@ -64,38 +61,20 @@ def cut(order, batch_size):
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def joined(epochs):
-    """The first steps of epochs that are lists of batches."""
-    return [batch for epoch in epochs for batch in epoch][:STEPS]
-
-
-@settings(deadline=None, max_examples=30)
+@pytest.mark.parametrize("batches", ["short", "dropped", "wrapped"])
+@settings(deadline=None, max_examples=20)
 @given(COUNTS, SEEDS)
-def test_short_batches_are_an_order_cut_in_pieces(count, seed):
-    expected = joined(cut(order, 4) for order in orders(count, seed))
-    assert stream("short", count, seed=seed) == expected
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(4, MOST), SEEDS)
-def test_dropped_batches_are_whole_ones_of_distinct_examples(count, seed):
-    actual = stream("dropped", count, seed=seed)
-    assert actual == joined(cut(order[: count // 4 * 4], 4) for order in orders(count, seed))
-    per_epoch = count // 4
-    starts = range(0, STEPS - per_epoch + 1, per_epoch)
-    epochs = [np.concatenate(actual[start : start + per_epoch]).tolist() for start in starts]
-    for seen in epochs:
-        assert len(set(seen)) == len(seen) == 4 * per_epoch
-    if count % 4:  # who is left out changes
-        assert len({frozenset(seen) for seen in epochs}) > 1
-
-
-@settings(deadline=None, max_examples=30)
-@given(COUNTS, SEEDS)
-def test_wrapped_batches_are_filled_from_the_start_of_the_same_order(count, seed):
-    length = -(-count // 4) * 4
-    expected = joined(cut((order * 4)[:length], 4) for order in orders(count, seed))
-    assert stream("wrapped", count, seed=seed) == expected
+def test_batches_are_an_order_cut_in_pieces(batches, count, seed):
+    """Dropped ones are whole, and wrapped ones are filled from the start of the same order."""
+    if batches == "dropped":
+        count = max(count, 4)
+    lengths = {"short": count, "dropped": count // 4 * 4, "wrapped": -(-count // 4) * 4}
+    epochs = [(order * 4)[: lengths[batches]] for order in orders(count, seed)]
+    actual = stream(batches, count, seed=seed)
+    assert actual == [batch for epoch in epochs for batch in cut(epoch, 4)][:STEPS]
+    if batches == "dropped":
+        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+        assert count % 4 == 0 or len(set(map(frozenset, epochs))) > 1  # who is left out changes
 
 
 def persistent_stream(order_of, count, batch_size, steps):
@@ -124,48 +103,6 @@ def test_the_persistent_stream_is_the_papers(batch_size, count, seed, first_step
 @pytest.mark.parametrize("batches", ["short", "dropped", "wrapped", "replacement"])
 def test_other_batches_start_afresh_in_every_turn(batches):
     assert stream(batches, 7, first_step=3) == stream(batches, 7)
-
-
-def test_turns_of_one_client_are_one_stream():
-    """Through cohorts and engine: unequal turns, with rounds of another client in between."""
-    numbers = {"number": np.arange(12)}
-    data = fa.federate(numbers, fa.Partition.of([np.arange(5), np.arange(5, 12)]))
-    local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="persistent")
-    # entry j of the model grows by rate times the share of example j in a batch
-    problem = fa.Problem(
-        init=lambda key: fa.Model({"seen": jnp.zeros(12)}),
-        apply=lambda model, batch, key, training: (model.params["seen"], ()),
-        loss=lambda seen, batch: -seen[batch["number"]],
-    )
-    engine = fa.make_engine(algorithms["fedavg"](problem, local))
-
-    def seen(clients, num_steps):
-        """How often each example was used in each round, float[rounds, 12]."""
-
-        def work(seed, rounds, clients, full_steps, local):
-            return np.array(num_steps)[rounds, None]
-
-        options = {"cohort_size": 1, "seed": 0, "sampler": fixed([[each] for each in clients])}
-        cohorts = Cohorts(data.counts(), local, work=work, **options)
-        dispatches = cohorts.dispatches(len(clients))
-        state = engine.init(0, fa.Population(2, 1, 12))
-        totals = [np.zeros(12)]
-        for index in range(len(clients)):
-            state, _ = engine.round(state, data, one_round(dispatches, index))
-            totals.append(np.asarray(state.server.params["seen"]))
-        return np.diff(totals, axis=0)
-
-    turns = seen([0, 1, 0, 0, 1, 0], [3, 1, 1, 5, 4, 2])
-    assert turns.sum(axis=1).tolist() == [12, 4, 4, 20, 16, 8]
-    for client, rounds in ((0, [0, 2, 3, 5]), (1, [1, 4])):
-        together = turns[rounds]
-        steps = (together.sum(axis=1) / 4).astype(int)
-        alone = seen([client] * sum(steps), [1] * sum(steps))
-        ends = np.cumsum(steps)
-        expected = [alone[end - n : end].sum(axis=0) for n, end in zip(steps, ends, strict=True)]
-        np.testing.assert_array_equal(together, expected)
-    # two batches are an epoch of seven examples, and one of them again
-    np.testing.assert_array_equal(np.sort(alone[:2].sum(axis=0)[5:]), [1] * 6 + [2])
 
 
 def test_replacement_draws_every_row_anew():
@@ -214,17 +151,3 @@ def test_fractions_of_epochs(epochs, batches, steps):
     """Rounded up to whole steps; .28 * 25 is 7.000000000000001, which is 7."""
     cohorts = Cohorts(np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0)
     assert cohorts.dispatches(1).full_steps.tolist() == [[steps]]
-
-
-def test_full_batches_are_batches_of_everything():
-    """Rounds of unequal work on clients with 5, 1, 8 and 3 examples."""
-    toy, sets, num_steps = small_network(), [(0, 1, 2), (3, 2, 1), (2, 3, 0)], (3, 1, 4, 2)
-
-    def trained(layout, **kind):
-        algorithm = algorithms["fedavg"](toy.problem, fa.Local(learning_rate=0.1, steps=4, **kind))
-        return run(algorithm, toy.data, sets, layout=layout, num_steps=num_steps)
-
-    expected = trained("vmapped", batch_size=8)
-    for layout in ("vmapped", "sequential"):
-        found = trained(layout, batch_size=3, batches="full")
-        chex.assert_trees_all_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -39,51 +39,47 @@ def stone():
     return "stone"
 
 
-def test_the_factories_of_a_registry_are_those_of_its_folder():
-    assert fa.models.models["mlp"] is fa.models.mlp
-    assert fa.algorithms.algorithms["fedavg"] is fa.algorithms.fedavg
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
         ({"brightness": 1.0}, "lamp: brightness=1.0 is out of range; give a number of at"),
-        ({"brightness": math.nan}, "lamp: brightness=nan is no number"),
-        ({"brightness": math.inf}, "lamp: brightness=inf is not finite"),
+        ({"brightness": math.nan}, "brightness=nan is no number"),
+        ({"brightness": math.inf}, "brightness=inf is not finite"),
         ({"brightness": np.float32(-1)}, "out of range; give a number of at least 0 and below 1"),
         ({"brightness": jnp.asarray(2.0)}, "is out of range"),
-        ({"brightness": "much"}, "lamp: brightness='much' is no number"),
-        ({"bulbs": 0}, "lamp: bulbs=0 is out of range; give a whole number of at least 1"),
-        ({"bulbs": 1.5}, "lamp: bulbs=1.5 is no whole number; give a whole number"),
-        ({"bulbs": True}, "lamp: bulbs=True is no whole number"),
-        ({"colour": "rod"}, "lamp: colour='rod' is unknown; choose red or blue"),
-        ({"shade": 1}, "lamp: shade=1 is unknown; choose True or False"),
-        ({"bright": 1}, "lamp: unknown option 'bright'; did you mean brightness?"),
+        ({"brightness": "much"}, "brightness='much' is no number"),
+        ({"bulbs": 0}, "bulbs=0 is out of range; give a whole number of at least 1"),
+        ({"bulbs": 1.5}, "bulbs=1.5 is no whole number"),
+        ({"bulbs": True}, "bulbs=True is no whole number"),
+        ({"colour": "rod"}, "colour='rod' is unknown; choose red or blue"),
+        ({"shade": 1}, "shade=1 is unknown; choose True or False"),
+        ({"bright": 1}, "unknown option 'bright'; did you mean brightness?"),
+        ("lump", "unknown thing 'lump'; did you mean lamp?"),
+        ("xyz", "unknown thing 'xyz'; choose lamp or stone"),
+        ("lamp:bulbs=many", "lamp: bulbs='many' is no whole number"),
+        ("stone:3", "stone takes no options; leave"),
+        ("no_such.module:f", "'no_such.module:f' cannot be imported"),
     ],
 )
-def test_wrong_values_are_told_with_the_fix(keywords, message):
+def test_wrong_values_and_specs_are_told_with_the_fix(keywords, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        things["lamp"](**keywords)
+        things.parse(keywords) if isinstance(keywords, str) else things["lamp"](**keywords)
 
 
-def test_right_values_pass():
+def test_right_values_and_specs_pass():
     assert texts["plain"](word="a") == texts["plain"]("a") == "a"
     values = {"brightness": 0, "bulbs": np.int32(3), "colour": ("own",)}
     assert things["lamp"](**values) == (0, 3, ("own",), False)
     assert things.make("stone") == "stone"
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("lamp", {}),
-        ("lamp:0.25", {"brightness": 0.25}),
-        ("lamp:bulbs=3,shade=true", {"bulbs": 3, "shade": True}),
-        ("lamp:bulbs=3.0,colour=blue", {"bulbs": 3, "colour": "blue"}),
-    ],
-)
-def test_specs(spec, expected):
-    assert things.parse(spec) == ("lamp", expected)
+    specs = {
+        "lamp": {},
+        "lamp:0.25": {"brightness": 0.25},
+        "lamp:bulbs=3,shade=true": {"bulbs": 3, "shade": True},
+        "lamp:bulbs=3.0,colour=blue": {"bulbs": 3, "colour": "blue"},
+    }
+    for spec, expected in specs.items():
+        assert things.parse(spec) == ("lamp", expected)
+    assert fa.models.models["mlp"] is fa.models.mlp  # a registry has the factories of its folder
 
 
 def test_of_many_names_the_nearest_are_shown():
@@ -93,21 +89,6 @@ def test_of_many_names_the_nearest_are_shown():
     assert message.endswith(" or one of 12 others")
     assert message.count("--") == 1 + 5
     assert unknown("option", "x", names[:15]).count("--") == 15
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("lump", "unknown thing 'lump'; did you mean lamp?"),
-        ("xyz", "unknown thing 'xyz'; choose lamp or stone"),
-        ("lamp:bulbs=many", "lamp: bulbs='many' is no whole number"),
-        ("stone:3", "stone takes no options; leave"),
-        ("no_such.module:f", "'no_such.module:f' cannot be imported"),
-    ],
-)
-def test_wrong_specs(spec, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        things.parse(spec)
 
 
 def test_every_number_of_an_algorithm_declares_its_range():
@@ -161,10 +142,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "my_file.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    names = set(algorithms)
-    yield "fedspeed"
-    for name in set(algorithms) - names:
-        algorithms.pop(name)
+    yield
     sys.modules.pop("my_file", None)
 
 
@@ -190,20 +168,20 @@ def test_a_factory_of_a_module(own, tmp_path):
 
 
 WRONG = {
-    "def no_arguments(): pass": r"is no text \(too many positional arguments\)",
-    "def three(first, second, third): pass": r"no text \(missing a required argument: 'second'\)",
+    "def no_arguments(): pass": r"too many positional arguments",
+    "def three(first, second, third): pass": r"missing a required argument: 'second'",
     "def positional(first, size=1): return first, size": "returns a tuple",
-    "def no_type(first, *, n: 'Missing' = 1): pass": r"no text \(name 'Missing' is not defined\)",
-    "import functools; partial = functools.partial(print)": r"no text \(it is an object of type",
-    "class Kind: pass": r"is no text \(it is a class, whose objects are no str\)",
+    "def no_type(first, *, n: 'Missing' = 1): pass": r"name 'Missing' is not defined",
+    "import functools; partial = functools.partial(print)": r"it is an object of type",
+    "class Kind: pass": r"it is a class, whose objects are no str",
 }
 
 
 @pytest.mark.parametrize("source", WRONG)
 def test_a_factory_with_a_wrong_signature_or_result(here, source):
-    name, reason = re.search(r"(?:def|class|;) (\w+)", source)[1], WRONG[source]
+    name = re.search(r"(?:def|class|;) (\w+)", source)[1]
     (here / "wrong.py").write_text(source)
-    message = rf"{reason}.*; give a function \(word, \*, \.\.\.\) -> str"
+    message = rf"{WRONG[source]}.*; give a function \(word, \*, \.\.\.\) -> str"
     with pytest.raises(ValueError, match=message):
         texts.make(f"wrong.py:{name}", "abc")
 
@@ -211,11 +189,11 @@ def test_a_factory_with_a_wrong_signature_or_result(here, source):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("no_file.py:f", r"'no_file.py:f' cannot be imported \(FileNotFoundError"),
-        ("my_file.py:fedspede", r"my_file.py: unknown function 'fedspede'; did you mean fedspeed"),
-        ("my_file.py:not_a_function", r"my_file.py: unknown function 'not_a_function'"),
-        ("my_file.py", r"my_file.py: no function is named; give my_file.py:NAME"),
-        ("broken.py:f", r"'broken.py:f' cannot be imported \(SyntaxError"),
+        ("no_file.py:f", r"'no_file.py:f' .* \(FileNotFoundError"),
+        ("my_file.py:fedspede", r"'fedspede'; did you mean fedspeed"),
+        ("my_file.py:not_a_function", r"'not_a_function'"),
+        ("my_file.py", r"give my_file.py:NAME"),
+        ("broken.py:f", r"'broken.py:f' .* \(SyntaxError"),
     ],
 )
 def test_a_wrong_reference(own, tmp_path, spec, message):

@@ -21,11 +21,7 @@ LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        (
-            {"x": np.zeros((3, 4), np.float32), "y": np.zeros(3, np.int32)},
-            "x float32[3, 4], y int32[3]",
-        ),
-        (np.zeros(3), "float64[3]"),
+        ({"x": np.zeros((3, 4)), "y": np.zeros(3, np.int32)}, "x float64[3, 4], y int32[3]"),
         ({"a": {"b": jnp.zeros((), jnp.int32)}}, "a.b int32[]"),
         ([jax.ShapeDtypeStruct((2,), jnp.float32)], "0 float32[2]"),
         ({"rate": 0.5}, "rate 0.5"),
@@ -37,7 +33,7 @@ def test_trees(tree, expected):
     assert describe_tree(tree) == expected
 
 
-def test_problems_models_and_local_training():
+def test_one_line_for_each_object():
     problem = fa.models.linear((64,), 10)
     params = "Dense_0.bias float32[10], Dense_0.kernel float32[64, 10]"
     assert repr(problem) == f"Problem(params={params})"
@@ -45,13 +41,8 @@ def test_problems_models_and_local_training():
     assert repr(problem._replace(init=None)) == "Problem(params=unknown)"
     assert repr(LOCAL) == "Local(batch_size=3, learning_rate=0.05, steps=4)"
     own = LOCAL._replace(learning_rate=lambda t: 0.1, transform=optax.clip(1.0), batches="full")
-    assert repr(own) == (
-        "Local(batch_size=3, learning_rate=a function, steps=4, "
-        "transform=an optax transformation, batches=full)"
-    )
-
-
-def test_an_algorithm_and_a_registry():
+    told = "learning_rate=a function, steps=4, transform=an optax transformation, batches=full"
+    assert repr(own) == f"Local(batch_size=3, {told})"
     told = repr(algorithms["fedavg"](small_network().problem, LOCAL))
     assert told.startswith("Algorithm(client_update=fedavg, server_update=fedavg, problem=Problem(")
     assert repr(fa.algorithms.algorithms).startswith(f"{len(algorithms)} algorithms: adabest, ")

@@ -68,12 +68,9 @@ def test_cohorts_are_uniform_without_replacement():
     # each client is in 40% of 6,000 cohorts; the deviation is sqrt(6000 * .4 * .6) = 38
     assert np.abs(counts - 2400).max() < 4 * 38
     assert (uniform(2, np.arange(6), 10, 4) != cohorts[:6]).any()
-
-
-def test_cohorts_of_a_million_clients():
-    cohort = uniform(0, np.arange(2), 1_000_000, 100)
-    assert len(np.unique(cohort)) > 190
-    assert cohort.max() > 900_000
+    of_many = uniform(0, np.arange(2), 1_000_000, 100)
+    assert len(np.unique(of_many)) > 190
+    assert of_many.max() > 900_000
 
 
 def test_it_is_shown_in_one_line():
@@ -83,7 +80,7 @@ def test_it_is_shown_in_one_line():
     assert repr(planned) == f"Cohorts({expected})"
 
 
-@settings(max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=4),
     st.integers(1, 2**31 - 1),
@@ -109,7 +106,7 @@ def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
     """A client with 2**30 - 1 steps in a round has room for two rounds, and not for a third."""
     planned = Cohorts(COUNTS[:1], LOCAL._replace(steps=2**30 - 1), cohort_size=1, seed=0)
     assert planned.dispatches(2).first_step.tolist() == [[0], [2**30 - 1]]
-    with pytest.raises(ValueError, match=r"of client 0 .* would be 3221225469, .* fewer rounds"):
+    with pytest.raises(ValueError, match=r"of client 0 .* would be 3221225469"):
         planned.dispatches(1)
     assert planned.next_round == 2
 
@@ -119,6 +116,7 @@ def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
     [
         (samplers, "cyclic", "cyclic needs num_groups"),
         (samplers, "cyclic:2.5", "num_groups=2.5 is no whole number"),
+        (samplers, "on_off:leave=0.9,join=0.6", r"leave \+ join = 1.5 is above 1"),
         (samplers, "dirichlet:0", "gamma=0 is out of range"),
         (failures, "independent:1", "probability=1 is out of range"),
         (local_works, "partial:1.5", "share=1.5 is out of range"),

@@ -3,18 +3,26 @@
 experiments/sampler_laws.py has what only many cohorts show.
 """
 
+import functools
 import math
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.core.randomness import ONCE, cohort_key
 from fedjax_algos.core.types import with_arrays
-from fedjax_algos.participation import Cohorts, failures, samplers, traced_samplers
+from fedjax_algos.participation import (
+    Cohorts,
+    exponential,
+    failures,
+    samplers,
+    traced_samplers,
+)
 from fedjax_algos.participation.sampling_designs import overflow_probability
 
 COUNTS = np.array([5, 2, 8, 3, 9, 1, 4, 40], np.int32)
@@ -41,10 +49,10 @@ def test_every_sampler_is_tested():
         assert old | names == {name for name in registry if ":" not in name}
 
 
-def cohorts_of(spec, rounds, cohort_size=4, seed=1, counts=COUNTS, **more):
+def cohorts_of(spec, rounds, cohort_size=4, seed=1, counts=COUNTS, local=LOCAL, **more):
     sampler, labels = samplers.make(spec), lambda: HELD
     keywords = {"cohort_size": cohort_size, "seed": seed, "labels": labels, **more}
-    return Cohorts(counts, LOCAL, sampler=sampler, **keywords).dispatches(rounds)
+    return Cohorts(counts, local, sampler=sampler, **keywords).dispatches(rounds)
 
 
 @pytest.mark.parametrize("spec", GOLDEN)
@@ -52,19 +60,32 @@ def test_golden_cohorts(spec):
     assert cohorts_of(spec, 3).client.tolist() == GOLDEN[spec]
 
 
-@pytest.mark.parametrize("spec", GOLDEN)
-def test_traced_cohorts_are_those_on_the_host(spec):
-    """All fields, with failures, for a traced and mapped seed."""
+later = functools.partial(pytest.param, marks=pytest.mark.all)
+EXPONENTIAL = exponential(0.1, decay=0.9)
+COSINE = optax.cosine_decay_schedule(0.1, 40)
+
+
+@pytest.mark.parametrize(
+    ("spec", "local"),
+    [
+        later("uniform", LOCAL._replace(epochs=2)),
+        later("poisson:mean=2", fa.Local(4, EXPONENTIAL, steps=3)),
+        ("on_off:leave=0.2,join=0.1", fa.Local(4, COSINE, steps=3, rate_by="dispatch")),
+        *(later(spec, LOCAL) for spec in GOLDEN),
+    ],
+)
+def test_traced_cohorts_are_those_on_the_host(spec, local):
+    """All fields and dtypes, with failures, for a traced and mapped seed."""
     options = {"cohort_size": 4, "failures": failures.make("by_client:median=0.4")}
     sampler, labels = traced_samplers.make(spec), lambda: HELD
 
     def draw(seed):
         more = {"rounds": 20, "sampler": sampler, "labels": labels}
-        return fa.traced_dispatches(seed, COUNTS, LOCAL, **options, **more)
+        return fa.traced_dispatches(seed, COUNTS, local, **options, **more)
 
     drawn = with_arrays(jax.jit(jax.vmap(draw))(jnp.arange(2)))
     for seed in range(2):
-        expected = cohorts_of(spec, 20, seed=seed, **options)
+        expected = cohorts_of(spec, 20, seed=seed, local=local, **options)
         for name in expected._fields:
             ours, theirs = getattr(drawn, name), getattr(expected, name)
             assert ours.dtype == theirs.dtype, name
@@ -94,7 +115,7 @@ def test_sizes_of_poisson_cohorts_are_the_quantiles_of_the_binomial_law():
         total += math.comb(num_clients, j) * q**j * (1 - q) ** (num_clients - j)
         below.append(total)
     counts = np.ones(num_clients, int)
-    drawn = cohorts_of(f"poisson:mean={mean}", 200, slots, counts=counts).client
+    drawn = cohorts_of(f"poisson:mean={mean}", 100, slots, counts=counts).client
     sizes = (drawn < num_clients).sum(1).tolist()
     for number, size in enumerate(sizes):
         word = jax.random.bits(jax.random.split(cohort_key(1, number))[0], (), jnp.uint32)
@@ -107,9 +128,7 @@ def test_poisson_slots():
     assert samplers.make("poisson:mean=50").slots == math.ceil(50 + 4.5 * 50**0.5) == 82
     everyone = cohorts_of("poisson:mean=8", 5, 8).client
     np.testing.assert_array_equal(np.sort(everyone), [range(8)] * 5)
-    with pytest.raises(
-        ValueError, match="mean=5 is more than the 4 slots of a cohort; give more s"
-    ):
+    with pytest.raises(ValueError, match="mean=5 is more than the 4 slots of a cohort"):
         cohorts_of("poisson:mean=5", 1)
 
 
@@ -140,7 +159,7 @@ def distributions_of_flgo(counts, cohort_size):
     return weights
 
 
-@pytest.mark.parametrize("cohort_size", [1, 3, 4, 7])
+@pytest.mark.parametrize("cohort_size", [later(3), 7])
 def test_clusters_are_those_of_flgo(monkeypatch, cohort_size):
     """All u of all slots: the distributions exactly, which add up to M n_i / n."""
     sampler = traced_samplers["clustered_by_size"]().of_clients(COUNTS, None)
@@ -198,9 +217,8 @@ def test_probabilities_that_change_in_a_day():
 
 def test_own_factors_of_clients():
     """Log-normal, divided by the largest, which is always available."""
-    own = np.exp(
-        math.log(2) * np.asarray(jax.random.normal(cohort_key(1, ONCE), (8,), jnp.float32))
-    )
+    normal = np.asarray(jax.random.normal(cohort_key(1, ONCE), (8,), jnp.float32))
+    own = np.exp(math.log(2) * normal)
     drawn = cohorts_of("available:mode=lognormal,beta=0.5", 400, 8).client
     seen = np.bincount(drawn.ravel(), minlength=9)[:8] / 400
     assert seen[own.argmax()] == 1
@@ -210,9 +228,8 @@ def test_own_factors_of_clients():
 def test_states_are_those_of_the_chain():
     """Forwards from round -300, from the same draws: a client is set on or off, or stays."""
     leave, join, num_clients = 0.05, 0.15, 6
-    drawn = cohorts_of(
-        f"on_off:leave={leave},join={join}", 60, num_clients, counts=COUNTS[:num_clients]
-    ).client
+    spec = f"on_off:leave={leave},join={join}"
+    drawn = cohorts_of(spec, 60, num_clients, counts=COUNTS[:num_clients]).client
     is_on = np.zeros(num_clients, bool)
     for number in range(-300, 60):
         key = jax.random.split(cohort_key(1, np.uint32(number % 2**32)))[0]
@@ -226,14 +243,8 @@ def test_states_are_those_of_the_chain():
         assert (drawn[number] == num_clients).sum() == num_clients - len(expected)
 
 
-def test_rates_of_chains_that_alternate_are_refused():
-    with pytest.raises(ValueError, match=r"leave \+ join = 1.5 is above 1; give smaller rates"):
-        samplers.make("on_off:leave=0.9,join=0.6")
-
-
 def test_what_samplers_know_has_to_be_given():
-    fix = r"give it to Cohorts, or call by_size\(...\).of_clients\(counts, labels\)"
-    with pytest.raises(ValueError, match=fix):
+    with pytest.raises(ValueError, match=r"call by_size\(...\).of_clients\(counts, labels\)"):
         samplers.make("by_size")(0, np.arange(2), 8, 4)
     with pytest.raises(ValueError, match="needs the labels that each client holds; give labels="):
         cohorts_of("available:mode=label_few,beta=0.5", 1, labels=None)
