@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import programs
+from page_helpers import executed
 from safetensors.numpy import save_file
 from scipy.special import erf
 
@@ -13,39 +13,32 @@ import fedjax_algos as fa
 from fedjax_algos.core.randomness import model_key
 
 PAGE = "docs/recipes.md"
-(MULTI_LABEL, REGRESSION, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)
+MULTI_LABEL, REGRESSION, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE = range(6)
 
-pytestmark = [pytest.mark.all, pytest.mark.usefixtures("here")]
-
-
-def result(program):
-    names = {}
-    exec(program, names)
-    return names
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("here")]
 
 
 def test_several_labels():
-    names = result(MULTI_LABEL)
+    names = executed(PAGE, MULTI_LABEL)
     last, model, test = names["history"][-1], names["state"].model, names["test"]
     outputs, _ = names["problem"].apply(model, test, jax.random.key(0), False)
     logits, y = np.asarray(outputs.logits, float), test["y"]
     found = logits > 0
     f1 = 2 * (found & (y > 0)).sum() / (found.sum() + y.sum())
-    np.testing.assert_allclose(last["test_f1"], f1, rtol=1e-5)
-    np.testing.assert_allclose(last["test_accuracy"], (found == (y > 0)).mean(), rtol=1e-5)
-    cross_entropy = np.logaddexp(0, logits) - y * logits
-    np.testing.assert_allclose(last["test_loss"], cross_entropy.mean(), rtol=1e-5)
+    expected = f1, (found == (y > 0)).mean(), (np.logaddexp(0, logits) - y * logits).mean()
+    measured = [last[f"test_{name}"] for name in ("f1", "accuracy", "loss")]
+    np.testing.assert_allclose(measured, expected, rtol=1e-5)
     assert f1 > 0.85
 
 
 def test_a_regression():
-    history = result(REGRESSION)["history"]
+    history = executed(PAGE, REGRESSION)["history"]
     assert history[-1]["test_absolute_error"] < 0.2 < history[0]["test_absolute_error"]
     assert history[-1]["test_loss"] >= history[-1]["test_absolute_error"] ** 2  # Jensen
 
 
 def test_clients_with_the_highest_loss():
-    names = result(POWER_OF_CHOICE)
+    names = executed(PAGE, POWER_OF_CHOICE)
     counts, losses = names["counts"], names["losses"]
     (cohort,) = names["highest_losses"](0, np.array([29]), 40, 4)
     rng = np.random.default_rng([0, 29])
@@ -61,31 +54,26 @@ VOCABULARY, LENGTH, WIDTH, LAYERS = 200, 16, 32, 2
 
 def bert():
     """Tensors with the names and shapes of a small BERT; [out, in], as PyTorch has them."""
-    rng = np.random.default_rng(1)
-
-    def draw(*shape):
-        return (0.3 * rng.normal(size=shape)).astype(np.float32)
-
-    tensors = {}
-
-    def linear(name, inputs, outputs):
-        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = draw(outputs, inputs), draw(outputs)
-
-    def norm(name):
-        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = 1 + draw(WIDTH), draw(WIDTH)
-
+    rng, shapes = np.random.default_rng(1), {}
     for name, size in (("word", VOCABULARY), ("position", LENGTH), ("token_type", 2)):
-        tensors[f"bert.embeddings.{name}_embeddings.weight"] = draw(size, WIDTH)
-    norm("bert.embeddings.LayerNorm")
+        shapes[f"bert.embeddings.{name}_embeddings"] = size, WIDTH
     for number in range(LAYERS):
         layer = f"bert.encoder.layer.{number}"
         for name in ("self.query", "self.key", "self.value", "output.dense"):
-            linear(f"{layer}.attention.{name}", WIDTH, WIDTH)
-        linear(f"{layer}.intermediate.dense", WIDTH, 4 * WIDTH)
-        linear(f"{layer}.output.dense", 4 * WIDTH, WIDTH)
-        norm(f"{layer}.attention.output.LayerNorm")
-        norm(f"{layer}.output.LayerNorm")
-    linear("bert.pooler.dense", WIDTH, WIDTH)
+            shapes[f"{layer}.attention.{name}"] = WIDTH, WIDTH
+        shapes[f"{layer}.intermediate.dense"] = 4 * WIDTH, WIDTH
+        shapes[f"{layer}.output.dense"] = WIDTH, 4 * WIDTH
+        shapes |= {
+            f"{layer}.{name}LayerNorm": (WIDTH,) for name in ("attention.output.", "output.")
+        }
+    shapes |= {"bert.embeddings.LayerNorm": (WIDTH,), "bert.pooler.dense": (WIDTH, WIDTH)}
+    tensors = {}
+    for name, shape in shapes.items():
+        drawn = {"weight": len(shape) == 1, "bias": 0}  # around which they are drawn
+        for kind in drawn if "_embeddings" not in name else ["weight"]:
+            own = shape if kind == "weight" else shape[:1]
+            draw = drawn[kind] + 0.3 * rng.normal(size=own)
+            tensors[f"{name}.{kind}"] = draw.astype(np.float32)
     return tensors
 
 
@@ -126,7 +114,7 @@ def bert_features(tensors, tokens):
 def test_a_pretrained_transformer_with_lora():
     tensors = bert()
     save_file(tensors, "model.safetensors")
-    names = result(LORA)
+    names = executed(PAGE, LORA)
     tokens = names["test"]["x"][:5]
     assert (tokens == 0).any()
     assert (tokens != 0).all(axis=1).sum() < 5
@@ -147,14 +135,14 @@ def test_a_pretrained_transformer_with_lora():
 
 
 def test_a_script_with_cells():
-    names = result(SCRIPT)
+    names = executed(PAGE, SCRIPT)
     assert len(names["rows"]) == 2 * 3 * 5
     assert Path("accuracy.png").stat().st_size > 10_000
 
 
 def test_examples_in_a_database():
     """The run equals that of the same examples in memory."""
-    names = result(DATABASE)
+    names = executed(PAGE, DATABASE)
     read, source = names["read"], names["source"]
     parts = [read(client) for client in range(200)]
     assert [len(part["y"]) for part in parts] == list(source.counts)

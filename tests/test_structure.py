@@ -17,15 +17,12 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.cli.registries import REGISTRIES
 
-ROOT = Path(fa.__file__).parent
+ROOT, TESTS = Path(fa.__file__).parent, Path(__file__).parent
 # a folder imports only from those before it, and from itself
 FOLDERS = "core data models participation asynchrony algorithms wrappers engine analysis runs cli"
 FOLDERS = FOLDERS.split()
-MODULES = sorted(
-    module.name
-    for module in pkgutil.walk_packages(fa.__path__, "fedjax_algos.")
-    if module.name != "fedjax_algos.__main__"
-)
+MODULES = [module.name for module in pkgutil.walk_packages(fa.__path__, "fedjax_algos.")]
+MODULES = sorted({*MODULES} - {"fedjax_algos.__main__"})
 
 
 @functools.cache
@@ -46,49 +43,45 @@ def test_the_root_holds_folders():
     assert entries == {*FOLDERS, *files}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_point_downwards(folder):
-    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "_version", "importing"}
-    for path in (ROOT / folder).rglob("*.py"):
-        for module, name in imports_of(path):
-            imported = module.split(".")[1] if "." in module else name
-            assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
+def test_imports_point_downwards():
+    allowed = {"_version", "importing"}
+    for folder in FOLDERS:
+        allowed.add(folder)
+        for path in (ROOT / folder).rglob("*.py"):
+            for module, name in imports_of(path):
+                imported = module.split(".")[1] if "." in module else name
+                assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
 
 
 def test_no_circle_of_imports():
     """Of files; what a folder exports is not followed."""
     files = {name: Path(importlib.util.find_spec(name).origin) for name in MODULES}
     files = {name: path for name, path in files.items() if path.name != "__init__.py"}
+    named = {n: [(m, f"{m}.{i}") for m, i in imports_of(path)] for n, path in files.items()}
     graph = {
-        name: {f"{module}.{imported}" for module, imported in imports_of(path)} & files.keys()
-        | {module for module, _ in imports_of(path)} & files.keys()
-        for name, path in files.items()
+        name: {each for pair in own for each in pair} & files.keys() for name, own in named.items()
     }
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 def test_programs_import_what_exists():
     """Of studies and benchmarks, which no other test runs."""
-    root = Path(__file__).parent.parent
-    for path in [*root.glob("experiments/**/*.py"), *root.glob("benchmarks/**/*.py")]:
+    folders = (TESTS.parent / name for name in ("experiments", "benchmarks"))
+    for path in [path for folder in folders for path in folder.rglob("*.py")]:
         for module, name in imports_of(path):
             found = importlib.import_module(module)
             known = not name or hasattr(found, name) or f"{module}.{name}" in MODULES
             assert known, f"{path} imports {module}.{name}"
 
 
-@pytest.mark.all
 def test_no_private_name_is_imported():
-    tests = Path(__file__).parent
-    for path in [*ROOT.rglob("*.py"), *tests.rglob("*.py")]:
-        for module, name in imports_of(path):
-            private = name.startswith("_") and name not in ("__version__", "_version")
-            assert not private, f"{path} imports {module}.{name}"
+    for path in [*ROOT.rglob("*.py"), *TESTS.rglob("*.py")]:
+        private = [name for _, name in imports_of(path) if name.startswith("_")]
+        assert set(private) <= {"__version__", "_version"}, path
 
 
 def test_tests_mirror_the_folders():
-    tests = Path(__file__).parent
-    files = (path.relative_to(tests) for path in tests.rglob("test_*.py"))
+    files = (path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
     folders = {path.parent.as_posix() for path in files} - {".", "typing", "papers"}
     assert folders <= {path.parent.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
     assert {folder.split("/")[0] for folder in folders} == set(FOLDERS)
@@ -98,23 +91,14 @@ def test_an_exchange_and_a_server_step_are_written_once():
     """In the engine, two files alone call the functions of an algorithm that train and sum."""
     called = re.compile(r"\.(client_update|contribute|decode|server_update)\b")
     paths = (ROOT / "engine").rglob("*.py")
-    files = {path.name for path in paths if called.search(path.read_text())}
-    assert files == {"exchange.py", "server_step.py"}
+    names = {path.name for path in paths if called.search(path.read_text())}
+    assert names == {"exchange.py", "server_step.py"}
 
 
 def test_every_file_of_an_algorithm_is_exported():
     for path in (ROOT / "algorithms").glob("*/*.py"):
-        text = path.read_text()
-        for name in re.findall(r"@algorithms\.register\ndef (\w+)", text):
+        for name in re.findall(r"@algorithms\.register\ndef (\w+)", path.read_text()):
             assert getattr(fa.algorithms, name) is algorithms[name]
-
-
-def defined_in(module_name):
-    """The functions and classes that a module defines under public names."""
-    for name, value in vars(importlib.import_module(module_name)).items():
-        own = not name.startswith("_") and getattr(value, "__module__", None) == module_name
-        if own and (inspect.isfunction(inspect.unwrap(value)) or inspect.isclass(value)):
-            yield name, value
 
 
 def exported():
@@ -151,71 +135,57 @@ def described(docstring):
     return {name.strip("* ") for entry in entries for name in entry.split(",")}
 
 
-@pytest.mark.parametrize("name", EXPORTED)
-def test_docstrings_name_every_parameter(name):
-    value = EXPORTED[name]
-    assert value.__doc__, "has no docstring of its own"
-    if not inspect.isclass(value):
-        parameters = set(inspect.signature(inspect.unwrap(value)).parameters) - {"self", "cls"}
-        lacking = parameters - described(inspect.getdoc(value))
-        assert not lacking
+def test_docstrings_name_every_parameter_and_field():
+    """`help` does not show comments. The fields of Flax's modules are Flax's own."""
+    for name, value in EXPORTED.items():
+        assert value.__doc__, f"{name} has no docstring of its own"
+        if not inspect.isclass(value):
+            parameters = set(inspect.signature(inspect.unwrap(value)).parameters) - {"self", "cls"}
+            assert parameters - described(inspect.getdoc(value)) == set(), name
+        elif not issubclass(value, nn.Module):
+            fields = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", ())
+            assert set(fields) <= set(re.findall(r"\w+", value.__doc__)), name
 
 
-def fields_of(value):
-    """The fields of a class that has some, but for Flax's modules, whose fields are Flax's own."""
-    if not inspect.isclass(value) or issubclass(value, nn.Module):
-        return ()
-    return getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", ())
-
-
-@pytest.mark.parametrize("name", [name for name in EXPORTED if fields_of(EXPORTED[name])])
-def test_docstrings_name_every_field(name):
-    """`help` does not show comments."""
-    words = set(re.findall(r"\w+", EXPORTED[name].__doc__))
-    assert [field for field in fields_of(EXPORTED[name]) if field not in words] == []
-
-
-SHAPED = (fa.Dispatch, fa.ClientData, fa.FederatedData, fa.Stack, fa.Mean, fa.FederatedState)
-
-
-@pytest.mark.parametrize("kind", SHAPED)
-def test_docstrings_give_shapes(kind):
+def test_docstrings_give_shapes():
     """Of the types that a user's functions receive."""
-    section = inspect.cleandoc(kind.__doc__).partition("Attributes:\n")[2]
-    entries = re.findall(r"^ {2}(\w+): (.*(?:\n {4}.*)*)", section, re.MULTILINE)
-    assert [name for name, _ in entries] == list(kind._fields)
-    unknown = {"server", "statistics", "origin", "excluded", "weight", "frozen"}  # any tree
-    lacking = [name for name, text in entries if "[" not in text and name not in unknown]
-    assert lacking == []
+    any_tree = {"server", "statistics", "origin", "excluded", "weight", "frozen"}
+    kinds = fa.Dispatch, fa.ClientData, fa.FederatedData, fa.Stack, fa.Mean, fa.FederatedState
+    for kind in kinds:
+        section = inspect.cleandoc(kind.__doc__).partition("Attributes:\n")[2]
+        entries = dict(re.findall(r"^ {2}(\w+): (.*(?:\n {4}.*)*)", section, re.MULTILINE))
+        assert tuple(entries) == kind._fields
+        assert {name for name, text in entries.items() if "[" not in text} <= any_tree
 
 
-@pytest.mark.parametrize("module_name", MODULES)
-def test_docstrings_of_modules_and_of_what_they_define(module_name):
-    assert importlib.import_module(module_name).__doc__
-    lacking = [name for name, value in defined_in(module_name) if not value.__doc__]
-    assert not lacking
+def test_docstrings_of_modules_and_of_what_they_define():
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        assert module.__doc__, module_name
+        for name, value in vars(module).items():
+            own = not name.startswith("_") and getattr(value, "__module__", None) == module_name
+            if own and (inspect.isfunction(inspect.unwrap(value)) or inspect.isclass(value)):
+                assert value.__doc__, f"{module_name}.{name}"
 
 
 def test_no_text_in_a_docstring_is_a_letter_alone():
     """It says too little, and Sphinx reads `N.` as the number of a list."""
     letter = re.compile(r"""(: |"{3})[A-Za-z]\.("{3})?$""", re.MULTILINE)
-    found = {str(path) for path in ROOT.rglob("*.py") if letter.search(path.read_text())}
-    assert found == set()
+    assert [path for path in ROOT.rglob("*.py") if letter.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("kind", REGISTRIES)
-def test_docstrings_of_factories(kind):
+def test_docstrings_of_factories():
     """The first line stands in lists on the command line."""
-    for name, factory in REGISTRIES[kind].items():
-        assert ":" in name or 20 < len((factory.__doc__ or "").split("\n")[0]) <= 100, name
+    for registry in REGISTRIES.values():
+        for name, factory in registry.items():
+            assert ":" in name or 20 < len((factory.__doc__ or "").split("\n")[0]) <= 100, name
 
 
-GLOSSARY = Path(__file__).parents[1] / "docs" / "glossary.md"
-
-
-@pytest.mark.skipif(not GLOSSARY.exists(), reason="the documentation is not part of this copy")
 def test_the_glossary_has_every_public_class_and_every_folder():
-    named = set(re.findall(r"`([^`\n]+)`", GLOSSARY.read_text()))
+    glossary = TESTS.parent / "docs" / "glossary.md"
+    if not glossary.exists():
+        pytest.skip("the documentation is not part of this copy")
+    named = set(re.findall(r"`([^`\n]+)`", glossary.read_text()))
     folders = {path.parent.relative_to(ROOT) for path in ROOT.rglob("__init__.py")}
     wanted = {f"{folder.as_posix()}/" for folder in folders if folder.parts}
     classes = {name for name, value in EXPORTED.items() if inspect.isclass(value)}

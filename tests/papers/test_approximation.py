@@ -1,6 +1,7 @@
 """FedLGA's factors and approximations, by hand and by its matrices."""
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,36 +16,27 @@ from paper_measures.approximation import (
 
 import fedjax_algos as fa
 
-pytestmark = pytest.mark.usefixtures("x64")
-
-
-def stack_of(changes, num_steps):
-    count = len(num_steps)
-    blank, full = np.zeros(count, np.int32), np.full(count, 5, np.int32)
-    steps = np.asarray(num_steps, np.int32)
-    shares, rates = np.full(count, 1 / count), np.full(count, RATE)
-    ids = np.arange(count, dtype=np.int32)
-    dispatches = fa.Dispatch(ids, blank, blank, steps, full, blank + 1, shares, rates, blank)
-    return fa.Stack({"w": jnp.asarray(changes, float)}, dispatches, jnp.ones(count, bool))
+pytestmark = [pytest.mark.all, pytest.mark.usefixtures("x64")]
 
 
 STEPS, CLIENTS = (2, 6, 1, 6), (3, 0, 1, 2)
 
 
+def built(name):
+    return regression(), Case(name, {}).build(regression().problem, fa.Local(3, RATE, steps=6))
+
+
 @pytest.fixture(scope="module")
 def updates():
     """Four clients, two of them partial, from FedAvg's engine."""
-    toy, local = regression(), fa.Local(3, RATE, steps=6)
-    algorithm = Case("fedavg", {}).build(toy.problem, local)
+    toy, algorithm = built("fedavg")
     engine, state, dispatches = started(toy, algorithm, CLIENTS, STEPS)
     return partial_updates(engine, state, toy.data, dispatches)
 
 
-@pytest.mark.all
 def test_updates_are_those_of_a_run(updates):
     """FedLGA's engine gives the same ones; complete work is done on the same batches."""
-    toy, local = regression(), fa.Local(3, RATE, steps=6)
-    algorithm = Case("fedlga", {}).build(toy.problem, local)
+    toy, algorithm = built("fedlga")
     engine, state, dispatches = started(toy, algorithm, CLIENTS, STEPS, "sequential")
     again = partial_updates(engine, state, toy.data, dispatches)
     changes = (again.stack.updates, again.full), (updates.stack.updates, updates.full)
@@ -52,7 +44,7 @@ def test_updates_are_those_of_a_run(updates):
     assert np.all(np.asarray(dispatches.num_steps) == STEPS)
     partial, full = flat(updates.stack.updates), flat(updates.full)
     np.testing.assert_allclose(partial[[1, 3]], full[[1, 3]], atol=1e-15)
-    whole = engine.updates(state, toy.data, cohort(toy, local, CLIENTS)).updates.change
+    whole = engine.updates(state, toy.data, cohort(toy, algorithm.local, CLIENTS)).updates.change
     np.testing.assert_allclose(full, flat(whole), atol=1e-14)
     engine.round(state, toy.data, dispatches)  # the state was not consumed
 
@@ -87,9 +79,12 @@ def test_every_approximation_by_its_matrix(updates, mode, clip, strength):
     np.testing.assert_allclose(actual.relative, relative, rtol=1e-10, atol=1e-15)
 
 
-def test_rounds_without_a_complete_client():
-    changes, full = [[0.1, -0.2], [0.3, 0.4]], {"w": jnp.asarray([[0.2, -0.5], [0.4, 0.4]])}
-    updates = PartialUpdates(stack_of(changes, [2, 3]), full)
+def test_rounds_without_a_complete_client(updates):
+    changes, full = jnp.array([[[0.1, -0.2], [0.3, 0.4]], [[0.2, -0.5], [0.4, 0.4]]])
+    stack = jax.tree.map(lambda leaf: leaf[:2], updates.stack)
+    dispatches = stack.dispatches._replace(num_steps=np.array([2, 3]), full_steps=np.array([5, 5]))
+    stack = stack._replace(updates={"w": changes}, dispatches=dispatches)
+    updates = PartialUpdates(stack, {"w": full})
     np.testing.assert_array_equal(fedlga_factors(updates.stack), 1)
     nothing = approximation_error(updates)
     np.testing.assert_allclose(nothing.error, nothing.uncorrected)

@@ -1,65 +1,47 @@
-"""The claims of the papers in `experiments/papers`, and how they are run."""
+"""The claims in `experiments/papers`, how they are run, and their command and pages."""
 
 import csv
+import functools
 import math
 import subprocess
 import sys
 import tomllib
 
-import numpy as np
+import claims
 import pytest
-from claim_files import running
+from claim_files import repeating, running, verdicts
+from claim_files.pages import overview_page, paper_page
 from claim_files.reading import PAPERS, read_claim
 from claim_files.verdicts import read_claims
+from claim_helpers import HALF, write_claim, write_paper
+from click.testing import CliRunner
 
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.method import parse_spec
 from fedjax_algos.runs.settings import Settings
 
-DIGITS = """\
-item = "Table I"
-claim = "A tenth of the rate needs more rounds."
-printed = "none"
-stand_ins = ["digits for images"]
-minutes = 0.5
-seen = "FedAvg is faster at the larger rate."
-
-[[orders]]
-measure = "best accuracy (%)"
-higher = "fedavg"
-than = ["slow"]
-
-[settings]
-rounds = 12
-eval_every = 4
-seeds = 3
-clients = 10
-cohort = 5
-partition = "iid"
-model = "linear"
-batch_size = 5
-methods = ["fedavg:client_learning_rate=0.1", "fedavg:client_learning_rate=0.001"]
-
-[[cases]]
-name = "K = 5"
-settings = {local_steps = 5}
-
-[[cases]]
-name = "K = 2"
-settings = {local_steps = 2}
-
-[[cases]]
-name = "K = 5, again"
-settings = {local_steps = 5}
-
-[measures]
-"best accuracy (%)" = {best = true}
-"MB to 50%" = {first = "bytes", target = 0.5, scale = 1e6}
-
-[labels]
-"fedavg client_learning_rate=0.1" = "fedavg"
-"fedavg client_learning_rate=0.001" = "slow"
-"""
+DIGITS = {  # a claim that needs no files; equal cases share their runs
+    "stand_ins": ["digits for images"],
+    "program": None,
+    "seeds": None,
+    "paper": None,
+    "orders": [{"measure": "best accuracy (%)", "higher": "fedavg", "than": ["slow"]}],
+    "cases": [
+        {"name": name, "settings": {"local_steps": steps}}
+        for name, steps in (("K = 5", 5), ("K = 2", 2), ("K = 5, again", 5))
+    ],
+    "settings": {"rounds": 12, "eval_every": 4, "seeds": 3, "clients": 10, "cohort": 5}
+    | {"partition": "iid", "model": "linear", "batch_size": 5}
+    | {"methods": ["fedavg:client_learning_rate=0.1", "fedavg:client_learning_rate=0.001"]},
+    "measures": {
+        "best accuracy (%)": {"best": True},
+        "MB to 50%": {"first": "bytes", "target": 0.5, "scale": 1e6},
+    },
+    "labels": {
+        "fedavg client_learning_rate=0.1": "fedavg",
+        "fedavg client_learning_rate=0.001": "slow",
+    },
+}
 
 
 def rows(accuracies, method="fedavg", seed=0, **columns):
@@ -71,85 +53,71 @@ def rows(accuracies, method="fedavg", seed=0, **columns):
     ]
 
 
-def value_of(curve, **measure):
-    (value,) = running.measured(curve, **measure).values()
-    return value
-
-
-CURVE = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
+QUALITIES = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
+CURVES = {
+    "plain": rows(QUALITIES, train_loss=[2.3, 1.0, 0.5, 0.6, 0.3, 0.4]),
+    "dice": rows(QUALITIES, test_dice_score=[0.2, 0.3, 0.1, 0.9, 0.4, 0.6]),
+    "on the clock": rows(QUALITIES, simulated_seconds=[0, 2, 4, 6, 8, 100]),
+    "diverged": rows([*QUALITIES, 0.1]),
+}
+CURVES["dice"][3]["test_loss"] = math.inf  # not finite, so neither the best nor at the target
+CURVES["diverged"][-1]["test_loss"] = math.nan
+DICE = {"metric": "test_dice_score"}
 
 
 @pytest.mark.parametrize(
-    ("measure", "expected"),
+    ("curve", "measure", "expected"),
     [
-        ({"first": "round", "target": 0.65}, "20"),
-        ({"first": "upload_bytes", "target": 0.65, "scale": 1e6}, "10"),
-        ({"first": "round", "target": 0.9}, ">50"),
-        ({"best": True}, "80"),
-        ({"last": 0.2}, "75"),
-        ({"last": 0.4}, "77.5"),
-        ({"at": 20}, "70"),
-        ({"at": 29}, "70"),
-        ({"at": 20, "column": "train_loss"}, "0.5"),
-        ({"last": 0.4, "column": "train_loss"}, "0.35"),
+        ("plain", {"first": "round", "target": 0.65}, "20"),
+        ("plain", {"first": "upload_bytes", "target": 0.65, "scale": 1e6}, "10"),
+        ("plain", {"first": "round", "target": 0.9}, ">50"),
+        ("plain", {"best": True}, "80"),
+        ("plain", {"last": 0.2}, "75"),
+        ("plain", {"last": 0.4}, "77.5"),
+        ("plain", {"at": 20}, "70"),
+        ("plain", {"at": 29}, "70"),
+        ("plain", {"at": 20, "column": "train_loss"}, "0.5"),
+        ("plain", {"last": 0.4, "column": "train_loss"}, "0.35"),
+        ("dice", DICE | {"first": "round", "target": 0.5}, "50"),
+        ("dice", DICE | {"best": True}, "60"),
+        ("dice", DICE | {"last": 0.4}, "50"),
+        ("dice", DICE | {"at": 20, "column": "test_accuracy", "scale": 0.01}, "70"),
+        ("on the clock", {"last": 0.5}, "75"),  # of the seconds
+        ("on the clock", {"at": 7}, "65"),
+        ("diverged", {"last": 0.2}, ""),
+        ("diverged", {"best": True}, "80"),
+        ("diverged", {"first": "round", "target": 0.9}, ""),
+        ("diverged", {"first": "round", "target": 0.7}, "20"),
     ],
 )
-def test_measures_of_a_run(measure, expected):
-    curve = rows(CURVE, train_loss=[2.3, 1.0, 0.5, 0.6, 0.3, 0.4])
-    assert value_of(curve, **measure) == expected
-
-
-def test_measures_of_another_metric():
-    dice = {"metric": "test_dice_score"}
-    curve = rows(CURVE, test_dice_score=[0.2, 0.3, 0.1, 0.9, 0.4, 0.6])
-    curve[3]["test_loss"] = math.inf  # not finite, and so neither the best nor at the target
-    assert value_of(curve, **dice, first="round", target=0.5) == "50"
-    assert value_of(curve, **dice, best=True) == "60"
-    assert value_of(curve, **dice, last=0.4) == "50"
-    assert value_of(curve, **dice, at=20, column="test_accuracy", scale=0.01) == "70"
-    other = rows(CURVE, "other", test_dice_score=[0.0, 0.6] + [0] * 4)
-    found = running.measured(curve + other, reference="fedavg", first="round", **dice)
-    assert found == {("fedavg", 0): "50", ("other", 0): "10"}
-
-
-def test_the_end_of_a_run_on_the_virtual_clock_is_in_seconds():
-    curve = rows(CURVE, simulated_seconds=[0, 2, 4, 6, 8, 100])
-    assert value_of(curve, last=0.5) == "75"
-    assert value_of(curve, at=7) == "65"
-
-
-def test_a_run_that_has_diverged_has_no_quality_at_its_end():
-    curve = rows([*CURVE, 0.1])
-    curve[-1]["test_loss"] = math.nan
-    assert value_of(curve, last=0.2) == ""
-    assert value_of(curve, best=True) == "80"
-    assert value_of(curve, first="round", target=0.9) == ""
-    assert value_of(curve, first="round", target=0.7) == "20"
+def test_measures_of_a_run(curve, measure, expected):
+    assert running.measured(CURVES[curve], **measure) == {("fedavg", 0): expected}
 
 
 def test_a_reference_sets_the_target_on_each_seed():
-    runs = [
-        *rows(CURVE),
-        *rows([0.1, 0.2, 0.3], seed=1),
-        *rows([0.1, 0.9], "other"),
-        *rows([0.1, 0.2, 0.29], "other", 1),
-    ]
+    runs = rows(QUALITIES) + rows([0.1, 0.2, 0.3], seed=1)
+    runs += rows([0.1, 0.9], "other") + rows([0.1, 0.2, 0.29], "other", 1)
     found = running.measured(runs, reference="fedavg", first="round")
     expected = {("fedavg", 0): "40", ("fedavg", 1): "20", ("other", 0): "10", ("other", 1): ">20"}
     assert found == expected
+    other = rows(QUALITIES, "other", test_dice_score=[0.0, 0.6] + [0] * 4)
+    found = running.measured(CURVES["dice"] + other, reference="fedavg", first="round", **DICE)
+    assert found == {("fedavg", 0): "50", ("other", 0): "10"}
 
 
-@pytest.fixture(scope="module")
-def papers():
-    return read_claims(PAPERS)
+@functools.cache
+def of_papers():
+    """Every claim with its verdict."""
+    return [judged for each in read_claims(PAPERS) for judged in each.claims]
 
 
-def test_every_program_makes_rows(papers):
-    judged = [j for each in papers for j in each.claims if j.claim.program]
-    judged += [experiment for j in judged for experiment in j.shown_by if experiment.claim.program]
-    assert judged
-    for claim in (each.claim for each in judged):
-        assert callable(running.module_of(claim.path.with_name(claim.program)).rows), claim.path
+@pytest.mark.all
+def test_every_program_makes_rows():
+    judged = [each for own in of_papers() for each in (own, *own.shown_by)]
+    programs = [j.claim.path.with_name(j.claim.program) for j in judged if j.claim.program]
+    assert programs
+    for path in programs:
+        assert callable(running.module_of(path).rows), path
 
 
 FEDGBO = "table_7", "table_8", "table_4_totals", "table_4_totals_sent140", "why_table_7_sent140"
@@ -167,64 +135,32 @@ def test_programs_that_train_nothing_make_the_same_values_again(name):
         assert [*csv.reader(file)][1:] == found
 
 
-def test_errors_of_codecs_are_those_of_their_formulas():
-    """One draw: the relative error of an entry's rounding varies by a few percent."""
-    folder = PAPERS / "compression"
-    errors = running.module_of(folder / "mean_errors.py")
-    errors.DRAWS = 1
-    expected = {"DRIVE": 0.5708, "rotated k-level": 13.46}
-    for name, codec in errors.ONE_BIT.items():
-        of_one, of_mean = errors.errors(codec, seed=7)
-        assert of_one == pytest.approx(expected[name], rel=0.1)
-        assert of_mean == pytest.approx(expected[name] / errors.CLIENTS, rel=0.1)
-
-
-def test_the_rate_of_least_squares_is_tuned_on_other_problems():
-    """And its minimum is where the mean gradient of all clients is 0."""
-    least = running.module_of(PAPERS / "compression" / "least_squares.py")
-    assert min(least.TUNING_SEEDS) >= 1000
-    a, b, best = least.problem_of(3)
-    gradients = np.einsum("cij,ci->cj", a, np.einsum("cij,j->ci", a, best) - b)
-    np.testing.assert_allclose(gradients.sum(0), 0, atol=1e-9)
-    assert np.abs(gradients).max() > 1  # clients differ
-    hessians = np.einsum("cij,cik->cjk", a, a) / least.ENTRIES
-    np.testing.assert_allclose(np.linalg.eigvalsh(hessians)[:, [0, -1]], [[1, 10]] * 10)
-    apart = {name: least.distances(f, (3,), [0.05], 40)[0, 0] for name, f in least.FEEDBACK.items()}
-    assert apart["top-1, EF21"][-1] < 1e-3 * apart["top-1"][-1]
-
-
 OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")
 
 
-def test_a_claim_on_other_data_or_another_network_names_what_stands_in(papers):
+@pytest.mark.all
+def test_claims_name_what_stands_in_and_have_the_seeds_of_the_readme():
+    """No claim has the seeds that were added until its order was clear: 24 to 160."""
     found = 0
-    for claim in (j.claim for each in papers for j in each.claims):
+    for claim in (judged.claim for judged in of_papers()):
         said = f"{claim.claim} {claim.printed}"
         small = claim.settings.get("model", "").startswith("mlp") and "CNN" in said
         if claim.settings and (small or any(name in said for name in OTHER_DATA)):
             assert claim.stand_ins, claim.path
             found += 1
     assert found > 60
-
-
-def test_numbers_of_seeds_are_those_of_the_readme(papers):
-    """No claim has the seeds that were added until its order was clear: 24 to 160."""
-    claims = [j.claim for each in papers for j in each.claims if j.measured]
-    assert {claim.num_seeds for claim in claims if claim.trains} == {3, 5, 10, 12}
+    seeds = {j.claim.num_seeds for j in of_papers() if j.measured and j.claim.trains}
+    assert seeds == {3, 5, 10, 12}
+    assert all(path.stat().st_size < 2**20 for path in PAPERS.rglob("*.csv"))
 
 
 def test_every_setting_is_one_of_compare():
     """Also those of the papers, which are not run here."""
-    known = {*options(Settings), "methods"}
-    found = 0
+    known, found = {*options(Settings), "methods"}, 0
     for path in PAPERS.glob("*/*.toml"):
         content = tomllib.loads(path.read_text())
-        if path.name == "paper.toml" or (
-            "settings" not in content and not path.name.startswith(("full_", "small_"))
-        ):
-            continue
-        settings = content.get("settings", content)
-        for case in content.get("cases", [{}]):
+        settings = content if path.name.startswith(("full_", "small_")) else content.get("settings")
+        for case in content.get("cases", [{}]) if settings else ():
             given = settings | case.get("settings", {})
             assert set(given) <= known, path
             for method in given["methods"]:
@@ -233,38 +169,115 @@ def test_every_setting_is_one_of_compare():
     assert found > 50
 
 
-def test_results_are_small():
-    sizes = {path: path.stat().st_size for path in PAPERS.rglob("*.csv")}
-    assert all(size < 2**20 for size in sizes.values())
+SWAPPED = {"a": HALF["b"], "b": HALF["a"]}
+PROGRAM = """
+def rows(run):
+    for seed in run.seeds:
+        for number, method in enumerate("ab"):
+            cost = 50 + seed + 5 * seed * (1 - number) * (seed > 9) + 60 * number
+            yield "", method, "rounds to 65%", seed, cost
+"""
+
+
+def command(*arguments):
+    """What a command of the claims prints."""
+    result = CliRunner().invoke(claims.cli, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
+    """And count apart what trains nothing."""
+    one = write_paper(tmp_path, without_claim={"Theorem 1": "a bound without numbers"})
+    claim = write_claim(one, values=HALF, stand_ins=["digits for MNIST"])
+    shown = command("show", claim)
+    assert shown.startswith("table_1 (Table I): in order, on a stand-in\nA needs half of B's")
+    assert "method   rounds to 65%\na         55 ± 12 | 60\nb       115 ± 12 | 116\n" in shown
+    assert "(55 ± 12 and 115 ± 12, ratio 2.1 from 1.73 to 2.54; the paper's 1.93)\n" in shown
+    result = CliRunner().invoke(claims.cli, ["show", "fedlga/nothing"])
+    assert result.exit_code == 2
+    assert "nothing.toml does not exist; " in result.output
+    count = {"item": "Figure 2", "stand_ins": None, "trains": False}
+    write_claim(one, "figure_2_count", values=HALF, **count)
+    many = {"case": HALF} | {f"case {i}": SWAPPED for i in range(7)}
+    write_claim(one, "table_1_cases", values=many, paper=None, reason="One.", shown_by=["why"])
+    write_claim(one, "why", values=HALF, of="table_1_cases", claim="At rate 1 A is first.")
+    papers = read_claims(tmp_path)
+    trained, nothing = overview_page(papers).split("Claims that train nothing:")
+    assert "| in order, on a stand-in | 1 |\n| not reproduced | 1 |\n" in trained
+    assert "| reproduced | 1 |\n" in nothing
+    assert "| digits for MNIST | [in order, on a stand-in](claims/one.md#table_1) |\n" in nothing
+    page = paper_page(papers[0])
+    assert "**Table I, in order, on a stand-in.** A needs half of B's rounds. ([table_1" in page
+    assert "| a | 55 ± 12 \\| 60 |\n| b | 115 ± 12 \\| 116 |\n" in page
+    assert "## figure_2\n\n**Figure 2, not run.** " in page
+    assert "\n1 of 8 checks hold.\n\n- DOES NOT HOLD: rounds to 65%, case 0: a < b" in page
+    assert "\n\nOne.\n\n### why\n\n**Experiment.** At rate 1 A is first." in page
+
+
+def test_new_seeds_are_run_elsewhere_and_both_verdicts_are_shown(tmp_path):
+    """Of a claim whose order holds on the seeds from 0, and not on those from 10."""
+    path = write_claim(tmp_path, values=None, seeds=3, paper=None)
+    path.with_suffix(".py").write_text(PROGRAM)
+    command("run", path)
+    before, claim, new = path.with_suffix(".csv").read_text(), read_claim(path), tmp_path / "new"
+    arguments = ("new-seeds", path, "--seeds", "20:30", "--out", new)
+    shown = command(*arguments)
+    assert "CHANGED" in shown
+    assert "3 seeds  in order -> open" in shown
+    assert "1 of 1 verdicts changed" in shown
+    lines = (new / tmp_path.name / "table_1.csv").read_text().splitlines()[1:]
+    assert {line.split(",")[3] for line in lines} == {"20", "21", "22"}
+    assert path.with_suffix(".csv").read_text() == before
+    path.with_suffix(".py").write_text("")  # what is there is judged and not run again
+    assert command(*arguments) == shown
+    count = write_claim(tmp_path, "count", values=HALF, stand_ins=None, trains=False)
+    for own, seeds, message in (
+        (claim, (3, 4, 5), r"has seeds \(20, 21, 22\)"),
+        (claim, (7, 8), "has 3 seeds; give as many"),
+        (read_claim(count), (7, 8, 9), "trains nothing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            repeating.repeat(own, seeds, new)
 
 
 @pytest.mark.all
-def test_a_claim_is_run_from_its_file(tmp_path):
-    """On digits, so that it needs no files; equal cases share their runs."""
-    path = tmp_path / "digits.toml"
-    path.write_text(DIGITS)
+def test_the_draw_and_the_list_are_of_all_claims():
+    first, other = ("draw", "--number", "40", "--seed", "1", "--names"), ("--seed", "2")
+    names = command(*first).split()
+    assert [line.split()[-1] for line in command(*first[:-1]).splitlines()[:40]] == names
+    assert len(set(names)) == 40
+    assert command(*first, *other).split() != names
+    known = {judged.claim.name: judged.claim for judged in of_papers()}
+    assert all(known[name].trains and not known[name].needs for name in names)
+    with pytest.raises(ValueError, match="number=400"):
+        repeating.draw(list(known.values()), 400, seed=1)
+    assert command("check") == f"{len(known)} claims are read and judged\n"
+    listed, trained, nothing = command("list").split("\n\n")
+    assert len(listed.split("\n")) == len(known)
+    lines = [*trained.splitlines()[1:], *nothing.splitlines()[1:]]
+    assert len(lines) == 2 * len(verdicts.VERDICTS)
+    assert sum(int(line.split()[0]) for line in lines) == len(known)
 
-    def command(name, *arguments):
-        line = [sys.executable, PAPERS / "claims.py", name, path, *arguments]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, len(list((tmp_path / "results" / "papers").glob("*/")))
 
-    shown, folders = command("run")
-    assert "digits (Table I): in order, on a stand-in" in shown
-    found = list(csv.DictReader((tmp_path / "digits.csv").open()))
+@pytest.mark.nightly
+def test_a_claim_is_run_from_its_file(here):
+    path = write_claim(here, "digits", **DIGITS)
+
+    line = [sys.executable, PAPERS / "claims.py", "run", path]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert "digits (Table I): in order, on a stand-in" in done.stdout
+    assert len(list(here.glob("results/papers/*/"))) == 2
+    found = list(csv.DictReader((here / "digits.csv").read_text().splitlines()))
     assert len(found) == 3 * 2 * 3 * 2  # cases, methods, seeds, measures
     assert {row["method"] for row in found} == {"fedavg", "slow"}
     cost = next(row["value"] for row in found if row["measure"].startswith("MB"))
     rounds = float(cost) * 1e6 / (2 * 5 * 4 * 650)  # up and down, five clients, floats of the model
     assert rounds in (4, 8, 12)
-    assert folders == 2
-    first, again = (
-        [r["value"] for r in found if r["case"] == "K = 5" + e] for e in ("", ", again")
-    )
-    assert first == again
-    shown, folders = command("new-seeds", "--seeds", "7:11", "--out", tmp_path / "new")
+    values = [[r["value"] for r in found if r["case"] == case["name"]] for case in DIGITS["cases"]]
+    assert values[0] == values[2] != values[1]
+    shown = command("new-seeds", path, "--seeds", "7:11", "--out", here / "new")
     assert "3 seeds  in order, on a stand-in -> " in shown
-    with (tmp_path / "new" / tmp_path.name / "digits.csv").open() as file:
-        assert {row["seed"] for row in csv.DictReader(file)} == {"7", "8", "9"}
-    assert folders == 4
+    assert len(list(here.glob("results/papers/*/"))) == 4
+    lines = (here / "new" / here.name / "digits.csv").read_text().splitlines()
+    assert {row["seed"] for row in csv.DictReader(lines)} == {"7", "8", "9"}

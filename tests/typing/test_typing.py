@@ -16,6 +16,9 @@ CHECKERS = {
 }
 
 
+pytestmark = pytest.mark.all
+
+
 @pytest.fixture(scope="module", params=CHECKERS)
 def reported(request):
     """For each file, the lines in which a checker reports an error."""

@@ -99,33 +99,18 @@ def on_the_virtual_clock(problem: fa.Problem, local: fa.Local) -> float:
     return result.rows[-1]["test_loss"]
 
 
-def sweep(problem: fa.Problem, local: fa.Local) -> int:
+def sweep_and_evaluation(problem: fa.Problem, local: fa.Local, state: fa.FederatedState) -> int:
     fa.keep_compiled("cache")
+    data, grid = federated_data(), {"mu": [0.01, 0.1], "client_learning_rate": [0.1, 0.3]}
     with fa.measure_compilation() as compiled:
         result = fa.sweep(
-            "fedprox",
-            problem,
-            local,
-            federated_data(),
-            grid={"mu": [0.01, 0.1], "client_learning_rate": [0.1, 0.3]},
-            seeds=range(3),
-            cohort_size=4,
-            rounds=20,
+            "fedprox", problem, local, data, grid=grid, seeds=range(3), cohort_size=4, rounds=20
         )
     print(compiled.seconds, result.rows[0]["method"], result.notes)
-    return compiled.programs
-
-
-def evaluation(problem: fa.Problem, state: fa.FederatedState) -> None:
     evaluate = fa.make_evaluate(problem)
     model = fa.Model(state.server.params, state.statistics)
     print(evaluate(model, {"x": jnp.ones((2, 8)), "y": jnp.zeros(2)})["loss"].value())
-    algorithm = fa.algorithms.fedavg(problem, fa.Local(5, 0.1, steps=10))
-    flops = fa.count_flops(algorithm, state, federated_data())
-    print(flops.fixed)
-
-
-def names() -> fa.Problem:
+    print(fa.count_flops(fa.algorithms.fedavg(problem, local), state, data).fixed)
     partition = fa.data.partitioning.dirichlet(np.zeros(100, int), 10, 0, alpha=0.3)
-    print(partition.num_clients)
-    return fa.models.mlp((64,), 10, hidden=200)
+    print(partition.num_clients, fa.models.mlp((64,), 10, hidden=200).init)
+    return compiled.programs
