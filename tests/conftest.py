@@ -19,7 +19,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # other versions may not kno
 import jax
 import numpy as np
 import pytest
-from costs import Costs
+from processor_time import Costs
 
 gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles of them
 jax.config.update("jax_numpy_rank_promotion", "raise")

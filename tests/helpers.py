@@ -158,17 +158,19 @@ def _first_cases():
     return {*of_kinds.values()}, {*of_names.values()}
 
 
-def tiers(cases=None, quick=True):
+def by_kind(cases=None, quick=True):
     """Cases as parameters: quick is one of each kind, `all` each algorithm once, nightly the rest.
 
     With `quick=False` none is quick.
     """
     of_kinds, of_names = _first_cases()
+    parameters = []
     for case in CASES if cases is None else cases:
         number = CASES.index(case)
         mark = () if quick and number in of_kinds else pytest.mark.all
         mark = mark if number in of_kinds | of_names else pytest.mark.nightly
-        yield pytest.param(case, marks=mark, id=str(case))
+        parameters.append(pytest.param(case, marks=mark, id=str(case)))
+    return parameters
 
 
 class Toy(NamedTuple):

@@ -53,7 +53,9 @@ UPLOADS = {
 }
 
 
-@pytest.mark.parametrize("name", UPLOADS)
+@pytest.mark.parametrize(
+    "name", ["fedavg", *(pytest.param(n, marks=pytest.mark.all) for n in UPLOADS if n != "fedavg")]
+)
 def test_local_models_from_uploads(name):
     """All take the same SGD steps in the first round, whose mean is the next global model."""
     toy, local = regression(), fa.Local(3, RATE, steps=3)
@@ -124,8 +126,11 @@ FULL = fa.Local(2, RATE, steps=4, batches="full")
 
 @pytest.mark.parametrize(
     ("shadow", "layout"),
-    [("cohort", LAYOUTS[0]), *(("all", layout) for layout in LAYOUTS)],
-    ids=str,
+    [
+        ("all", LAYOUTS[0]),
+        pytest.param("cohort", LAYOUTS[1], marks=pytest.mark.all),
+        pytest.param("all", LAYOUTS[2], marks=pytest.mark.all),
+    ],
 )
 def test_drift_of_full_batches(quadratic, layout, shadow):
     chosen = [3, 0, 2]
@@ -148,6 +153,7 @@ def test_drift_of_short_batches(quadratic):
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
+@pytest.mark.all
 def test_drift_under_a_transform_and_a_correction(quadratic):
     local = FULL._replace(transform=optax.trace(0.9))
     clients = [1, 2]

@@ -120,8 +120,7 @@ def test_wrong_calls():
 # fine-tuned models
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("layout", ["auto", 3, "sequential"])
+@pytest.mark.parametrize("layout", ["auto", pytest.param(3, marks=pytest.mark.all)])
 def test_fine_tuning_equals_a_loop_in_every_layout(layout):
     """Other models, seeds and steps compile nothing."""
     toy = network()
@@ -141,6 +140,7 @@ def test_fine_tuning_equals_a_loop_in_every_layout(layout):
     check_metrics(metrics, tuned, test, 1e-12)
 
 
+@pytest.mark.all
 def test_auto_maps_32_clients_at_once_on_an_accelerator(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     problem = network().problem
@@ -179,6 +179,7 @@ def test_a_client_without_examples():
     assert float(tested.value()[1]) == 0
 
 
+@pytest.mark.all
 def test_the_transform_of_local_is_applied():
     """The first step of Adam moves by the rate: x = .5 becomes .6 and .4 for any gradient."""
     toy = quadratics([[1.0], [1.0]], [[100.0], [-100.0]])

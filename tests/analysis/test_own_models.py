@@ -30,8 +30,7 @@ def ditto():
     return trained(Case("ditto", {}))
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("layout", ["auto", 3])
+@pytest.mark.parametrize("layout", ["auto", pytest.param(3, marks=pytest.mark.all)])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
     algorithm, engine, state = ditto()
@@ -42,6 +41,7 @@ def test_every_client_is_evaluated_with_its_own_model(layout):
     check_metrics(evaluate(state, stored(held_out())), params, held_out(), 1e-12)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("where", ["host", "disk", "two devices"])
 def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
     """In host memory and on disk, in two pieces, and divided over two devices."""
@@ -96,6 +96,7 @@ def test_statistics_are_the_client_s_own_or_those_of_the_run():
         check_metrics(metrics, own_params(algorithm, engine, state, 4), shifted, 1e-12)
 
 
+@pytest.mark.all
 def test_one_compilation_for_all_sizes_of_clients_and_all_states():
     algorithm, engine, state = trained(Case("apfl", {}))
     evaluate, clients = fa.make_evaluate_own(algorithm), held_out([1, 40, 3, 7])

@@ -80,7 +80,7 @@ def check(metrics, params, clients):
     np.testing.assert_allclose(metrics["balanced_accuracy"].weight, classes)
 
 
-@pytest.mark.parametrize("batch_size", [4, 64])
+@pytest.mark.parametrize("batch_size", [4, pytest.param(64, marks=pytest.mark.all)])
 def test_over_all_examples(batch_size):
     """15 examples: batches that are full, short, and larger than all of them."""
     problem, clients = task()
@@ -92,7 +92,7 @@ def test_over_all_examples(batch_size):
     assert isinstance(metrics["balanced_accuracy"], fa.ClassMean)
 
 
-@pytest.mark.parametrize("batch_size", [4, 64])
+@pytest.mark.parametrize("batch_size", [4, pytest.param(64, marks=pytest.mark.all)])
 def test_of_each_client(batch_size):
     problem, clients = task()
     model = problem.init(jax.random.key(1))
@@ -104,6 +104,7 @@ def test_of_each_client(batch_size):
         np.testing.assert_allclose(mean.value(), over_all[name].value(), rtol=1e-12)
 
 
+@pytest.mark.all
 def test_of_clients_that_train_further():
     """With no step it is the common model; the sixth slot of three chunks of two is empty."""
     problem, clients = task()

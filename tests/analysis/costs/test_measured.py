@@ -121,6 +121,7 @@ def test_operations_of_a_step(costs):
     assert extra == pytest.approx((costs.steps - 2) * SIZE, abs=SCALARS)
 
 
+@pytest.mark.all
 def test_the_local_transform_needs_operations_and_memory():
     local = fa.Local(8, 0.1, steps=3, transform=optax.scale_by_adam())
     given = on_perceptron("fedavg", local=local)
@@ -193,8 +194,14 @@ def with_lengths(algorithm, data, num_steps, num_examples):
     return operations(local_update, state, shape(20, dtype=jnp.uint32), jax.random.key(0))
 
 
-@pytest.mark.parametrize("batches", ["short", "persistent", "full"])
-@pytest.mark.parametrize("name", ["fedavg", "mimexlite", "mime"])
+@pytest.mark.parametrize(
+    ("name", "batches"),
+    [
+        ("mime", "persistent"),
+        pytest.param("fedavg", "short", marks=pytest.mark.all),
+        pytest.param("mimexlite", "full", marks=pytest.mark.all),
+    ],
+)
 def test_constant_lengths_give_the_same_count(name, batches):
     toy = small_network()
     algorithm = build(name, toy.problem, fa.Local(2, 0.1, steps=3, batches=batches))
@@ -248,6 +255,7 @@ def test_the_flops_column_of_a_run():
     assert [row["flops"] for row in history] == [expected[0], expected[2], expected[3]]
 
 
+@pytest.mark.all
 def test_a_run_that_cannot_be_counted_warns():
     toy = small_network()
 

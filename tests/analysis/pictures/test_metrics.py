@@ -226,6 +226,7 @@ def test_what_is_not_shown_is_told(tmp_path):
     assert hidden == ["pairs: none of the methods"]
 
 
+@pytest.mark.all
 def test_texts_stay_in_the_figure():
     """Legends with wide letters and many methods, in a narrow figure and in the default size."""
     labels = [f"{'W' * 20} {'long ' * 9}{index}" for index in range(3)]

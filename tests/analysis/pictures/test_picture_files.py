@@ -40,21 +40,28 @@ PICTURES = {  # by name: how each is drawn, and its width in a paper
     "clients": (partial(plot_clients, CLIENTS), 6.75),
     "large partition": (partial(plot_partition, LABELS, partitioned(60)), 3.25),
 }
-EACH = pytest.mark.parametrize(("draw", "width"), PICTURES.values(), ids=PICTURES)
+QUICK = "two metrics", "timeline"
+EACH = pytest.mark.parametrize(
+    ("draw", "width"),
+    [
+        pytest.param(*each, id=name, marks=() if name in QUICK else pytest.mark.all)
+        for name, each in PICTURES.items()
+    ],
+)
 
 
 @EACH
-@pytest.mark.parametrize("style", ["screen", "paper"])
-def test_fonts_and_width(draw, width, style, tmp_path):
-    draw(tmp_path / "a.svg", style=style)
-    text = (tmp_path / "a.svg").read_text()
-    fonts = re.findall(r"font(?:-size)?: ([\d.]+)px;?(?: font-family:)? '([^']+)'", text)
-    assert {name for _, name in fonts} == {"STIXGeneral" if style == "paper" else "DejaVu Sans"}
-    points = [float(size) for size, _ in fonts]
-    assert min(points) > 6
-    assert max(points) == (8 if style == "paper" else 10)
-    (wide,) = re.findall(r'<svg [^>]*width="([\d.]+)pt"', text)
-    assert (float(wide) == pytest.approx(72 * width)) == (style == "paper")
+def test_fonts_and_width(draw, width, tmp_path):
+    for style, font, largest in (("screen", "DejaVu Sans", 10), ("paper", "STIXGeneral", 8)):
+        draw(tmp_path / "a.svg", style=style)
+        text = (tmp_path / "a.svg").read_text()
+        fonts = re.findall(r"font(?:-size)?: ([\d.]+)px;?(?: font-family:)? '([^']+)'", text)
+        assert {name for _, name in fonts} == {font}
+        points = [float(size) for size, _ in fonts]
+        assert min(points) > 6
+        assert max(points) == largest
+        (wide,) = re.findall(r'<svg [^>]*width="([\d.]+)pt"', text)
+        assert (float(wide) == pytest.approx(72 * width)) == (style == "paper")
 
 
 STARTS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from matplotlib.colors import to_rgb
 
 from fedjax_algos.algorithms import algorithms
@@ -79,17 +80,15 @@ def test_methods_of_the_papers_differ_in_colour():
         assert len({style.colour for style in method_styles(labels).values()}) == len(labels), names
 
 
-def test_a_style_follows_from_the_label():
+def test_a_style_follows_from_the_label_whatever_stands_beside_it():
     assert method_styles(["fedavg"]) == {"fedavg": Style("#000000", "o", "-")}
-    alone = method_styles(["mine mu=0.1"])["mine mu=0.1"]
     labels = ["mine mu=0.1", "fedavg", "scaffold"]
-    assert alone.colour not in {method_styles(labels)[name].colour for name in labels[1:]}
     for order in itertools.permutations(labels):
         styles = method_styles(order)
         assert list(styles) == list(order)
-        assert styles["mine mu=0.1"] == method_styles(sorted(labels))["mine mu=0.1"]
-        assert styles["mine mu=0.1"].colour == alone.colour
-        assert styles["fedavg"] == method_styles(["fedavg"])["fedavg"]
+        assert styles == method_styles(sorted(labels))
+        assert styles["mine mu=0.1"].colour == method_styles(labels[:1])[labels[0]].colour
+        assert len({style.colour for style in styles.values()}) == 3
 
 
 def test_an_algorithm_has_its_style_whatever_its_case_and_options():
@@ -100,22 +99,18 @@ def test_an_algorithm_has_its_style_whatever_its_case_and_options():
     assert method_styles(["Fedavgs"])["Fedavgs"] != FIXED_STYLES["fedavg"]
 
 
-def test_variants_share_a_colour_beside_other_algorithms():
+@pytest.mark.parametrize("name", FIXED_STYLES)
+def test_variants_share_a_colour_beside_other_algorithms(name):
     """They differ in marker and line, and from all other styles."""
-    for name in FIXED_STYLES:
-        for number in (2, 3, 4):
-            variants = [name, *(f"{name} mu={value}" for value in range(number - 1))]
-            styles = method_styles([*FIXED_STYLES, *variants])
-            assert len(set(styles.values())) == len(styles)
-            assert {styles[label].colour for label in variants} == {FIXED_STYLES[name].colour}
-            styles = method_styles([*variants[1:], "other"])
-            assert styles[variants[1]] == FIXED_STYLES[name]
-            for part in ("marker", "line"):
-                assert len({getattr(styles[label], part) for label in variants[1:]}) == number - 1
-    for order in itertools.permutations(["fedavg b", "FedAvg", "fedavg a", "scaffold"]):
-        styles = method_styles(order)
-        assert styles["FedAvg"] == FIXED_STYLES["fedavg"]
-        assert styles == method_styles(sorted(order))
+    for number in (2, 3, 4):
+        variants = [name, *(f"{name} mu={value}" for value in range(number - 1))]
+        styles = method_styles([*FIXED_STYLES, *variants])
+        assert len(set(styles.values())) == len(styles)
+        assert {styles[label].colour for label in variants} == {FIXED_STYLES[name].colour}
+        styles = method_styles([*variants[1:], "other"])
+        assert styles[variants[1]] == FIXED_STYLES[name]
+        for part in ("marker", "line"):
+            assert len({getattr(styles[label], part) for label in variants[1:]}) == number - 1
 
 
 def test_many_variants_have_different_colours_and_markers_as_long_as_there_are_some():
@@ -127,15 +122,6 @@ def test_many_variants_have_different_colours_and_markers_as_long_as_there_are_s
     assert len({style.colour for style in method_styles(["fedavg", *labels[:6]]).values()}) == 7
     assert len(set(method_styles(labels).values())) == 64
     assert len(method_styles(map(str, range(100)))) == 100
-    compared = ["fedavg", "fedprox", "fedgbo sgdm", "fedgbo rmsprop", "fedgbo adam"]
-    colours, markers, lines = zip(*method_styles(compared).values(), strict=True)
-    assert (len(set(colours)), len(set(markers[2:])), len(set(lines[2:]))) == (3, 3, 3)
-
-
-def test_another_label_takes_the_colour_that_is_left():
-    names = ["fedavg", "fedprox", "scaffold", "feddyn", "fedgbo", "ghbm", "fedadam"]
-    for text in ("fedcm beta=1", "", "\udce9", "fedavgs 2"):
-        assert method_styles([*names, text])[text].colour == "#ff9a85"
 
 
 def test_a_folder_does_not_change_a_style_unless_the_method_is_there_twice():
@@ -147,6 +133,5 @@ def test_a_folder_does_not_change_a_style_unless_the_method_is_there_twice():
     assert len(set(styles.values())) == 4
     assert {styles[label].colour for label in labels if "fedavg" in label} == {"#000000"}
     assert styles["fedavg"] == alone["fedavg"]
-    assert styles["a: fedprox"] == method_styles(["fedprox"])["fedprox"]
     two = method_styles(["a: fedavg", "b: fedavg"])
     assert len({style.colour for style in two.values()}) == 2
