@@ -1,24 +1,16 @@
-"""All codecs with their bits and classes, and random numbers that are given."""
+"""All codecs by their specs, with their bits, and random numbers that are given."""
 
 import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.wrappers import codecs
 from fedjax_algos.wrappers.compression.bits import low_bits
-from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.quantised import (
-    klevel_codec,
-    natural_codec,
-    qsgd_codec,
-    terngrad_codec,
-)
-from fedjax_algos.wrappers.compression.rotated import eden_codec, in_blocks
-from fedjax_algos.wrappers.compression.signs import scaled_sign_codec, sparse_ternary_codec
-from fedjax_algos.wrappers.compression.sparse import entries_sent
+
+codec = functools.cache(codecs.make)
 
 
 def words(*bits):
@@ -30,13 +22,10 @@ def padded(d):
     return 2 ** math.ceil(math.log2(d))
 
 
-def sparse_bits(fraction):
-    def bits(d):
-        k = entries_sent(fraction, d)
-        low = low_bits(k, d)
-        return 32 + words(k * (1 + low), k + (d - 1) // 2**low)
-
-    return bits
+def ternary_bits(d):
+    k = math.ceil(d / 10)
+    low = low_bits(k, d)
+    return 32 + words(k * (1 + low), k + (d - 1) // 2**low)
 
 
 def block_bits(d):
@@ -45,64 +34,63 @@ def block_bits(d):
     return sum(32 + words(block) for block in blocks) + (32 + 32 if d % 32 else 0)
 
 
-class Case(NamedTuple):
-    codec: Codec
-    bits: object  # of a vector of d entries
+def top_bits(d):
+    k, width = math.ceil(d / 10), max(1, math.ceil(math.log2(d)))
+    return words(32 * k, k * width)
 
 
-CODECS = {
-    "qsgd": Case(qsgd_codec(127), lambda d: 32 + words(8 * d)),
-    "qsgd, one level": Case(qsgd_codec(1), lambda d: 32 + words(2 * d)),
-    "qsgd, 256 levels": Case(qsgd_codec(256), lambda d: 32 + words(10 * d)),
-    "qsgd in buckets": Case(
-        qsgd_codec(3, 16, "max"), lambda d: 32 * math.ceil(d / 16) + words(3 * d)
-    ),
-    "klevel": Case(klevel_codec(16), lambda d: 64 + words(4 * d)),
-    "klevel, two": Case(klevel_codec(2), lambda d: 64 + words(d)),
-    "klevel, rotated": Case(klevel_codec(5, True), lambda d: 64 + words(3 * padded(d))),
-    "terngrad": Case(terngrad_codec(), lambda d: 32 + words(2 * d)),
-    "terngrad, clipped": Case(terngrad_codec(2.5), lambda d: 32 + words(2 * d)),
-    "natural": Case(natural_codec(), lambda d: words(9 * d)),
-    "scaled sign": Case(scaled_sign_codec(), lambda d: 32 + words(d)),
-    "sparse ternary": Case(sparse_ternary_codec(0.1), sparse_bits(0.1)),
-    "drive": Case(eden_codec(), lambda d: 32 + words(padded(d))),
-    "drive in blocks": Case(in_blocks(eden_codec()), block_bits),
-    "drive, least squares": Case(
-        eden_codec(scale="least_squares"), lambda d: 32 + words(padded(d))
-    ),
-    "eden, half a bit": Case(eden_codec(0.5), lambda d: 32 + words(padded(d) / 2)),
-    "eden, two bits": Case(eden_codec(2), lambda d: 32 + words(2 * padded(d))),
-    "eden, 2.5 bits": Case(
-        eden_codec(2.5),
-        lambda d: 32 + words(3 * math.ceil(padded(d) / 2), 2 * (padded(d) // 2)),
-    ),
-    "eden, eight bits": Case(eden_codec(8), lambda d: 32 + words(8 * padded(d))),
+CODECS = {  # the bits of a vector of d entries
+    "qsgd": lambda d: 32 + words(8 * d),
+    "qsgd:levels=1": lambda d: 32 + words(2 * d),
+    "qsgd:levels=256": lambda d: 32 + words(10 * d),
+    "qsgd:levels=3,bucket=16,norm=max": lambda d: 32 * math.ceil(d / 16) + words(3 * d),
+    "klevel": lambda d: 64 + words(4 * d),
+    "klevel:levels=2": lambda d: 64 + words(d),
+    "klevel:levels=5,rotate=true": lambda d: 64 + words(3 * padded(d)),
+    "terngrad:clip=0": lambda d: 32 + words(2 * d),
+    "terngrad": lambda d: 32 + words(2 * d),
+    "natural": lambda d: words(9 * d),
+    "scaled_sign": lambda d: 32 + words(d),
+    "sparse_ternary:fraction=0.1": ternary_bits,
+    "drive": lambda d: 32 + words(padded(d)),
+    "drive:blocks=true": block_bits,
+    "drive:scale=least_squares": lambda d: 32 + words(padded(d)),
+    "eden:bits=0.5": lambda d: 32 + words(padded(d) / 2),
+    "eden:bits=2": lambda d: 32 + words(2 * padded(d)),
+    "eden:bits=2.5": lambda d: 32 + words(3 * math.ceil(padded(d) / 2), 2 * (padded(d) // 2)),
+    "eden:bits=8": lambda d: 32 + words(8 * padded(d)),
+    "topk:fraction=0.1": top_bits,
+    "randk:fraction=0.1": lambda d: 32 * math.ceil(d / 10),
+    "cast:dtype=float16": lambda d: 16 * d,
+    "cast:dtype=float8_e4m3fn,stochastic=true": lambda d: 8 * d,
 }
 
 
 @functools.cache
-def both_ends(codec):
-    """What the server has of a vector: `(key, v) -> v~`, compiled."""
-    return jax.jit(lambda key, v: codec.decode(codec.encode(key, v), v.size))
-
-
-@functools.cache
 def many(codec):
-    """The same of several vectors, each with a key."""
-    return jax.jit(jax.vmap(lambda key, v: codec.decode(codec.encode(key, v), v.size)))
+    """What the server has of several vectors, or leaves, each with a key, compiled."""
+
+    def run(key, v):
+        return codec.decode(codec.encode(key, v), v.shape if codec.of_leaves else v.size)
+
+    return jax.jit(jax.vmap(run))
 
 
-def decoded(codec, v, seed=0):
-    """What the server has of a vector, or of several ones."""
-    v, key = jnp.asarray(v, jnp.float32), jax.random.key(seed)
-    if v.ndim == 1:
-        return np.asarray(both_ends(codec)(key, v))
-    return np.asarray(many(codec)(jax.random.split(key, len(v)), v))
+def decoded(codec, vectors):
+    """What the server has of several vectors."""
+    vectors = jnp.asarray(vectors, jnp.float32)
+    return np.asarray(many(codec)(jax.random.split(jax.random.key(0), len(vectors)), vectors))
 
 
 def draws(codec, v, number):
-    """What the server has of the same vector with different keys, float32[number, d]."""
-    return decoded(codec, np.tile(np.asarray(v, np.float32), (number, 1)))
+    """What the server has of the same vector with different keys, float32[number, ...]."""
+    return decoded(codec, np.stack([v] * number))
+
+
+def error(found, v):
+    """The mean of |v~ - v|^2 over the first axis, relative to |v|^2."""
+    wrong = np.square(np.asarray(found, np.float64) - v).sum() / len(found)
+    return wrong / np.square(v).sum()
 
 
 def over_uniforms(monkeypatch, codec, v, number):

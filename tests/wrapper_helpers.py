@@ -1,13 +1,21 @@
-"""An algorithm whose clients send given vectors, and its rounds."""
+"""An algorithm whose clients send given vectors, its rounds, and what is sent in one of them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import dispatches_of, one_round, stored
+import pytest
+from helpers import dispatches_of, one_round, small_network, stored
 
 import fedjax_algos as fa
+from fedjax_algos.engine.exchange import count_transfer
 
 LOCAL = fa.Local(batch_size=1, learning_rate=1.0, steps=1)
+NETWORK_LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
+
+
+def later(*rows, mark=pytest.mark.all):
+    """Rows of a parametrised test, or single values, in a later tier."""
+    return [pytest.param(*row if type(row) is tuple else (row,), marks=mark) for row in rows]
 
 
 def sends(vectors):
@@ -31,27 +39,52 @@ def sends(vectors):
     return frame._replace(client_update=client_update)
 
 
-def rounds_of(algorithm, sets, num_clients, seed=0, layout="vmapped"):
-    """The `FederatedState` after each round of cohorts `sets`, as NumPy arrays."""
-    data = stored([{"b": np.zeros(1)}] * num_clients)
-    dispatches = dispatches_of(data, algorithm.local, sets, seed=seed)
+def weighted(algorithm, weight):
+    """The algorithm, in which client i has the weight `weight(i)`."""
+
+    def contribute(update, dispatch, staleness):
+        of_client = weight(dispatch.client)
+        return fa.core.WeightedSum(jax.tree.map(lambda leaf: of_client * leaf, update), of_client)
+
+    return algorithm._replace(contribute=contribute)
+
+
+def one_example_each(num_clients):
+    """Their losses are 0, 1, ..."""
+    return stored([{"b": np.full(1, float(client))} for client in range(num_clients)])
+
+
+def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0):
+    """The `FederatedState` after each round of cohorts `sets`, as NumPy arrays, by one program."""
+    data = one_example_each(num_clients)
     round_fn = fa.pure_round(algorithm, layout)
-    state = round_fn.init(seed, fa.Population(num_clients, len(sets[0]), num_clients))
-    step = jax.jit(lambda state, dispatches: round_fn(state, data, dispatches)[0])
-    states = []
-    for index in range(len(sets)):
-        state = step(state, one_round(dispatches, index))
-        states.append(jax.device_get(state))
-    return states
+
+    @jax.jit
+    def scanned(data, dispatches):
+        def step(state, of_round):
+            state, _ = round_fn(state, data, of_round)
+            return state, state
+
+        start = round_fn.init(seed, fa.Population(num_clients, len(sets[0]), num_clients))
+        return jax.lax.scan(step, start, dispatches)[1]
+
+    states = jax.device_get(scanned(data, dispatches_of(data, algorithm.local, sets, seed=seed)))
+    return [one_round(states, index) for index in range(len(sets))]
 
 
-def least_squares():
-    """Four clients with f_i(x) = |x - b_i|^2 / 2 in ten dimensions, whose means differ much."""
-    b = 3 * np.random.default_rng(5).normal(size=(4, 10))
-    problem = fa.Problem(
-        init=lambda key: fa.Model({"x": jnp.zeros(10)}),
-        apply=lambda model, batch, key, training: (model.params["x"], ()),
-        loss=lambda x, batch: 0.5 * ((x[None] - batch["b"]) ** 2).sum(1),
-    )
-    data = stored([{"b": b[i : i + 1]} for i in range(4)])
-    return problem, data, b.mean(0)
+def in_a_round(algorithm, data=None, cohort=(0, 1)):
+    """The shapes of a state, data, by default the small network's, and dispatches of a round."""
+    data = small_network().data if data is None else data
+    population = fa.Population(data.num_clients, len(cohort), int(data.counts().sum()))
+    state = jax.eval_shape(lambda: fa.pure_round(algorithm).init(0, population))
+    return state, data, one_round(dispatches_of(data, algorithm.local, [cohort]), 0)
+
+
+def traced(algorithm):
+    """The shapes of a state after a round on the small network, and those of its metrics."""
+    return jax.eval_shape(fa.pure_round(algorithm), *in_a_round(algorithm))
+
+
+def transfer_of(algorithm, data=None, cohort=(0, 1)):
+    """The bytes of a client in a round."""
+    return count_transfer(algorithm, *in_a_round(algorithm, data, cohort))

@@ -1,16 +1,22 @@
-"""Packed numbers: the words of long binary numbers in plain Python, at every width."""
+"""Packed numbers, positions and rotations: oracles in plain Python and NumPy, and inverses."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.linalg import hadamard as sylvester
 
-from fedjax_algos.wrappers.compression.bits import pack, unpack
-
-
-def there_and_back(values, width):
-    words = pack(jnp.asarray(values), width)
-    return words, unpack(words, len(values), width)
+from fedjax_algos.wrappers.compression.bits import (
+    low_bits,
+    pack,
+    pack_ascending,
+    unpack,
+    unpack_ascending,
+)
+from fedjax_algos.wrappers.compression.rotation import hadamard, padded_size, rotate, rotate_back
+from fedjax_algos.wrappers.compression.sparse import pack_positions, unpack_positions
 
 
 def packed_in_python(values, width):
@@ -29,37 +35,93 @@ def one_long_number(values, width):
     return [number >> (32 * word) & 0xFFFFFFFF for word in range(count)]
 
 
-def numbers(width, n):
-    rng = np.random.default_rng(width)
-    return rng.integers(0, 2**width, n, dtype=np.uint64).astype(np.uint32)
+SIZES = [(33, width) for width in range(1, 33)]
+SIZES += [(n, width) for n in (1, 7, 64, 65) for width in (1, 3, 21)]
 
 
 def test_packed_numbers_are_long_binary_numbers():
-    found = jax.jit(lambda: [there_and_back(numbers(width, 33), width) for width in range(1, 33)])()
-    for width, (words, back) in enumerate(found, 1):
+    """Of every width, and of some numbers of numbers; those of several clients at once."""
+    rng = np.random.default_rng(0)
+    values = [rng.integers(0, 2**w, n, dtype=np.uint64).astype(np.uint32) for n, w in SIZES]
+    rows = rng.integers(0, 32, (3, 40), dtype=np.uint32)
+
+    def there_and_back(values, width):
+        words = pack(jnp.asarray(values), width)
+        return words, unpack(words, len(values), width)
+
+    @jax.jit
+    def all_packed():
+        each = [there_and_back(v, width) for v, (_, width) in zip(values, SIZES, strict=True)]
+        return each, jax.vmap(lambda row: there_and_back(row, 5))(rows)
+
+    found, (words_of_rows, rows_back) = all_packed()
+    for (words, back), v, (n, width) in zip(found, values, SIZES, strict=True):
         assert words.dtype == jnp.uint32
-        assert len(words) == -(-33 * width // 32)
-        assert words.tolist() == packed_in_python(numbers(width, 33).tolist(), width)
-        np.testing.assert_array_equal(back, numbers(width, 33))
-
-
-@pytest.mark.parametrize("width", [1, 3, 8, 21])
-def test_any_number_of_numbers_is_packed(width):
-    sizes = (1, 7, 64, 65)
-    found = jax.jit(lambda: [there_and_back(numbers(width, n), width) for n in sizes])()
-    for n, (words, back) in zip(sizes, found, strict=True):
-        assert words.tolist() == packed_in_python(numbers(width, n).tolist(), width)
-        np.testing.assert_array_equal(back, numbers(width, n))
-
-
-def test_numbers_of_several_clients_are_packed_at_once():
-    values = np.random.default_rng(0).integers(0, 32, (3, 40), dtype=np.uint32)
-    words, back = jax.jit(jax.vmap(lambda row: there_and_back(row, 5)))(values)
-    assert words.tolist() == [packed_in_python(row.tolist(), 5) for row in values]
-    np.testing.assert_array_equal(back, values)
+        assert len(words) == -(-n * width // 32)
+        assert words.tolist() == packed_in_python(v.tolist(), width)
+        np.testing.assert_array_equal(back, v)
+    assert words_of_rows.tolist() == [packed_in_python(row.tolist(), 5) for row in rows]
+    np.testing.assert_array_equal(rows_back, rows)
 
 
 @pytest.mark.parametrize("width", [0, 33])
 def test_other_widths_are_refused(width):
     with pytest.raises(ValueError, match=f"width={width} is out of range"):
         pack(jnp.zeros(3, jnp.uint32), width)
+
+
+def test_positions_in_any_order_are_packed():
+    sizes = (1, 2, 3, 64, 65, 1000)
+    positions = [np.random.default_rng(d).permutation(d) for d in sizes]
+    words = jax.jit(lambda: [pack_positions(jnp.asarray(p), len(p)) for p in positions])()
+    assert [each.size for each in words] == [1, 1, 1, 12, 15, 313]  # of 1, 1, 2, 6, 7, 10 bits
+    found = jax.jit(lambda: [unpack_positions(w, d, d) for w, d in zip(words, sizes, strict=True)])
+    for each, expected in zip(found(), positions, strict=True):
+        np.testing.assert_array_equal(each, expected)
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (1, 1000), (5, 5), (7, 64), (40, 1000), (999, 1000)])
+def test_ascending_positions_take_less_than_two_bits_above_the_entropy(k, d):
+    rng = np.random.default_rng(k)
+    positions = np.sort([rng.choice(d, k, replace=False) for _ in range(3)])
+    positions = np.concatenate([positions, [np.arange(d - k, d)]])
+
+    @jax.jit
+    @jax.vmap
+    def there_and_back(positions):
+        low, words = pack_ascending(positions, d)
+        return words, unpack_ascending(low, words, d)
+
+    words, found = there_and_back(positions)
+    np.testing.assert_array_equal(found, positions)
+    size = k * low_bits(k, d) + k + (d - 1) // 2 ** low_bits(k, d)
+    assert words.shape[1] == math.ceil((size - k * low_bits(k, d)) / 32)
+    assert size <= k * (2 + math.log2(d / k))
+
+
+@pytest.mark.parametrize(("d", "size"), [(1, 1), (3, 4), (64, 64), (2000, 2048)])
+def test_a_rotation_is_a_product_with_sylvesters_matrix_and_has_an_inverse(d, size):
+    v, key = np.random.default_rng(d).normal(size=d).astype(np.float32), jax.random.key(d)
+    assert padded_size(d) == size
+
+    @jax.jit
+    def run(v):
+        y = rotate(key, v)
+        return hadamard(jnp.pad(v, (0, size - d))), y, rotate_back(key, y, d)
+
+    product, y, back = run(v)
+    expected = sylvester(size) @ np.pad(v, (0, size - d))
+    np.testing.assert_allclose(product, expected, atol=1e-5 * d**0.5)
+    assert y.shape == (size,)
+    np.testing.assert_allclose(np.linalg.norm(y), np.linalg.norm(v), rtol=1e-6)
+    np.testing.assert_allclose(back, v, atol=1e-6)
+
+
+def test_signs_are_drawn_for_each_key():
+    one_hot = jnp.zeros(64).at[3].set(8.0)
+    keys = jax.random.split(jax.random.key(0), 200)
+    rows = np.asarray(jax.jit(jax.vmap(rotate, (0, None)))(keys, one_hot))  # +- a row of H
+    signs = rows / sylvester(64)[3]
+    assert np.ptp(signs, axis=1).max() == 0
+    assert 80 < (signs[:, 0] == 1).sum() < 120  # four standard deviations are 28
+    np.testing.assert_allclose(rows[7], jax.jit(rotate)(keys[7], one_hot), atol=1e-5)

@@ -1,22 +1,79 @@
-"""What clients remember of what their codecs have lost: golden values, sums and fixed points."""
+"""What is remembered of what codecs have lost, upwards and downwards, and what downloads cost."""
 
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import run, stored
-from wrapper_helpers import least_squares, rounds_of, sends
+from helpers import fixed, run, small_network, stored, with_statistics
+from wrapper_helpers import (
+    NETWORK_LOCAL,
+    in_a_round,
+    later,
+    one_example_each,
+    rounds_of,
+    sends,
+    transfer_of,
+)
 
 import fedjax_algos as fa
-from fedjax_algos.wrappers import Codec, compress, randk, topk
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.algorithms.global_optimizers.mfl import Upload
+from fedjax_algos.core import WeightedSum
+from fedjax_algos.runs.batched import Run, run_batched
+from fedjax_algos.runs.saving.checkpoints import Checkpoints
+from fedjax_algos.wrappers import Codec, compress, randk, topk, wrap
 
 pytestmark = pytest.mark.usefixtures("x64")
 V = np.array([3.0, -1.0, 0.5, -4.0])
 ALONE = [(0,)] * 4
 
 
-def always(*vectors, dispatches=4):
-    """Each client sends its vector in all dispatches."""
-    return np.stack([np.stack([vector] * dispatches) for vector in vectors])
+TOY = small_network()
+POPULATION = fa.Population(4, 2, 17, seed=np.uint32(5))
+GROUP = jnp.int32(0)
+LOSSY = "topk:fraction=0.3,direction=down"
+DIFFERENCES = f"{LOSSY},feedback=ef21"
+
+
+class Regression:
+    """Three clients with f_i(y) = |a_i y - b_i|^2 / 2 n_i, and two local steps in NumPy."""
+
+    counts, d, rate = (2, 5, 3), 7, 0.1
+    sets = ((0, 1), (2, 1), (0, 2), (1, 0))
+    local = fa.Local(batch_size=8, learning_rate=rate, steps=2, batches="full")
+
+    def __init__(self):
+        rng = np.random.default_rng(6)
+        self.a = [rng.normal(size=(n, self.d)) for n in self.counts]
+        self.b = [rng.normal(size=n) for n in self.counts]
+        self.start = rng.normal(size=self.d)
+        self.data = stored([{"a": self.a[i], "b": self.b[i]} for i in range(3)])
+        first = jnp.asarray(self.start)
+        self.problem = fa.Problem(
+            init=lambda key: fa.Model({"x": first}),
+            apply=lambda model, batch, key, training: (batch["a"] @ model.params["x"], ()),
+            loss=lambda outputs, batch: 0.5 * (outputs - batch["b"]) ** 2,
+        )
+
+    def trained(self, y, i):
+        """The model of client i after its local steps from y."""
+        for _ in range(self.local.steps):
+            y = y - self.rate * self.a[i].T @ (self.a[i] @ y - self.b[i]) / self.counts[i]
+        return y
+
+
+def largest(v, k):
+    """The k entries of largest magnitude, in float32, and else 0."""
+    kept = np.zeros(len(v))
+    places = np.argsort(-np.abs(v), kind="stable")[:k]
+    kept[places] = v[places].astype(np.float32)
+    return kept
+
+
+def always(vector, dispatches=4):
+    """One client sends the vector in all dispatches."""
+    return np.stack([[vector] * dispatches])
 
 
 def memories(states, client=0):
@@ -25,9 +82,7 @@ def memories(states, client=0):
 
 def sent(states):
     """What the server has subtracted in each round."""
-    params = np.array(
-        [np.zeros_like(states[0].server.params["x"])] + [s.server.params["x"] for s in states]
-    )
+    params = np.array([0 * states[0].server.params["x"], *(s.server.params["x"] for s in states)])
     return params[:-1] - params[1:]
 
 
@@ -45,86 +100,73 @@ def test_distances_of_ef21():
     np.testing.assert_array_equal(sent(states), memories(states))  # U is the mean of one
 
 
-def test_nothing_sent_is_lost():
+@pytest.mark.parametrize("codec", [topk, randk])
+def test_nothing_sent_is_lost(codec):
     """What has arrived, and the residuals of all clients, are the sum of what was to be sent."""
-    rng = np.random.default_rng(0)
-    vectors, sets = rng.normal(size=(4, 9, 12)), [(0, 1), (2, 1), (3, 0)] * 3
-    for codec in (topk, randk):
-        states = rounds_of(codec(sends(vectors), fraction=0.3, feedback="ef"), sets, 4)
-        wanted = sum(vectors[i, : sum(i in cohort for cohort in sets)].sum(0) for i in range(4))
-        residuals = states[-1].clients.own[0]["x"].sum(0)
-        np.testing.assert_allclose(2 * sent(states).sum(0) + residuals, wanted, atol=1e-12)
-        assert np.abs(residuals).max() > 0.1
+    vectors = np.random.default_rng(0).normal(size=(4, 9, 12))
+    sets = [(0, 1), (2, 1), (3, 0)] * 3
+    states = rounds_of(codec(sends(vectors), fraction=0.3, feedback="ef"), sets, 4)
+    wanted = sum(vectors[i, : sum(i in cohort for cohort in sets)].sum(0) for i in range(4))
+    residuals = states[-1].clients.own[0]["x"].sum(0)
+    np.testing.assert_allclose(2 * sent(states).sum(0) + residuals, wanted, atol=1e-12)
+    assert np.abs(residuals).max() > 0.1
 
 
 def test_ef21_remembers_the_mean_over_all_clients():
     """Also of those that are not in the cohort, and of those that have not been dispatched."""
-    rng = np.random.default_rng(1)
-    vectors, sets = rng.normal(size=(4, 9, 12)), [(0, 1), (2, 1), (0, 2)] * 2
-    states = rounds_of(topk(sends(vectors), fraction=0.3, feedback="ef21"), sets, 4)
+    vectors = np.random.default_rng(1).normal(size=(4, 9, 12))
+    algorithm = topk(sends(vectors), fraction=0.3, feedback="ef21")
+    states = rounds_of(algorithm, [(0, 1), (2, 1), (0, 2)] * 2, 4, layout="sequential")
     means = [state.clients.own[0]["x"].sum(0) / 4 for state in states]
     np.testing.assert_allclose(sent(states), means, atol=1e-12)
 
 
-def diana_of(vectors, sets, mask, omega):
-    """What the server subtracts, by the rule in NumPy, if the codec keeps the entries of a mask."""
+def diana_of(vectors, sets, mask, factor, alpha):
+    """What the server subtracts, in NumPy, if the codec multiplies the entries of a mask."""
     num_clients, _, d = vectors.shape
     h, mean_h, numbers, history = np.zeros((num_clients, d)), np.zeros(d), [0] * num_clients, []
     for cohort in sets:
         received = []
         for i in cohort:
-            c = mask * (vectors[i, numbers[i]] - h[i]) * (1 + omega)
-            h[i] += c / (1 + omega)
+            c = mask * (vectors[i, numbers[i]] - h[i]) * factor
+            h[i] += alpha * c
             received.append(c)
             numbers[i] += 1
         history.append(mean_h + np.mean(received, 0))
-        mean_h = mean_h + np.sum(received, 0) / num_clients / (1 + omega)
+        mean_h = mean_h + alpha * np.sum(received, 0) / num_clients
     np.testing.assert_allclose(mean_h, h.mean(0), atol=1e-12)
     return history
 
 
-def alternating(omega):
-    """A codec that keeps every second entry, from the first in a fixed way, times 1 + omega."""
-
-    def decode(message, d):
-        return jnp.where(jnp.arange(d) % 2 == 0, message, 0) * (1 + omega)
-
-    return Codec(lambda key, v: v, decode, lambda d: omega)
-
-
-def test_diana():
-    rng = np.random.default_rng(2)
-    vectors = rng.normal(size=(3, 9, 6)).astype(np.float32).astype(float)
-    sets = [(0, 1), (2, 1), (0, 2), (0, 1)]
-    states = rounds_of(compress("a", sends(vectors), alternating(1.0), feedback="diana"), sets, 3)
-    mask = np.arange(6) % 2 == 0
-    expected = diana_of(vectors, sets, mask, 1.0)
-    np.testing.assert_allclose(sent(states), expected, atol=1e-6)
+@pytest.mark.parametrize(("omega", "layout"), [(1.0, 2), (np.inf, "vmapped")])
+def test_diana(omega, layout):
+    """The codec keeps every second entry; if omega is infinite, nothing is remembered."""
+    vectors = np.random.default_rng(2).normal(size=(3, 9, 6)).astype(np.float32).astype(float)
+    sets, mask = [(0, 1), (2, 1), (0, 2), (0, 1)], np.arange(6) % 2 == 0
+    factor = 2 if omega == 1 else 1
+    codec = Codec(lambda key, v: v, lambda c, d: jnp.where(mask, c, 0) * factor, lambda d: omega)
+    algorithm = compress("a", sends(vectors), codec, feedback="diana")
+    found = sent(rounds_of(algorithm, sets, 3, layout=layout))
+    expected = diana_of(vectors, sets, mask, factor, 1 / (1 + omega))
+    np.testing.assert_allclose(found, expected, atol=1e-6 if omega == 1 else 1e-12)
 
 
-def test_diana_without_memory_is_the_codec_alone():
-    """alpha is 1 / (1 + omega), which is 0 here, and h stays 0."""
-    vectors = np.random.default_rng(3).normal(size=(3, 9, 6))
-    plain = alternating(0.0)._replace(variance=lambda d: np.inf)
-    ends = [
-        sent(
-            rounds_of(compress("a", sends(vectors), plain, feedback=feedback), [(0, 1), (2, 1)], 3)
-        )
-        for feedback in ("none", "diana")
-    ]
-    np.testing.assert_allclose(*ends, atol=1e-12)
-
-
-@pytest.mark.parametrize("feedback", ["ef", "ef21", "diana"])
-def test_an_unbiased_codec_that_expands_does_not_diverge(feedback):
+@pytest.mark.parametrize(
+    ("spec", "most"),
+    [
+        ("randk:fraction=0.05,feedback=ef", 200),  # an entry is sent in one of 20 rounds
+        ("randk:fraction=0.05,feedback=diana", 0),
+        *later(("qsgd:levels=7,feedback=ef", 9), ("eden:bits=0.5,feedback=ef", 9)),
+        *later(("randk:fraction=0.05,feedback=ef21", 0)),
+    ],
+)
+def test_an_unbiased_codec_that_expands_does_not_diverge(spec, most):
     """Rand-k multiplies by 20; the memory of one client finds its vector, and e stays bounded."""
     v = np.random.default_rng(4).normal(size=20)
-    states = rounds_of(
-        randk(sends(always(v, dispatches=400)), fraction=0.05, feedback=feedback), [(0,)] * 400, 1
-    )
+    states = rounds_of(wrap(sends(always(v, dispatches=400)), spec), [(0,)] * 400, 1)
     last = memories(states)[-1]
-    if feedback == "ef":  # what is not sent for 20 rounds on average, in which v is added to it
-        assert np.abs(last).max() < 200 * np.abs(v).max()
+    if most:
+        assert np.abs(last).max() < most * np.abs(v).max()
         np.testing.assert_allclose(sent(states).sum(0) + last, 400 * v, rtol=1e-6)
     else:
         np.testing.assert_allclose(last, v, atol=1e-6)
@@ -132,46 +174,220 @@ def test_an_unbiased_codec_that_expands_does_not_diverge(feedback):
 
 def test_fedavg_with_top_k_and_error_feedback_in_numpy():
     """Two of three clients a round, two local steps of full gradients, weights by examples."""
-    rng = np.random.default_rng(6)
-    counts, sets, rate, k, d = (2, 5, 3), [(0, 1), (2, 1), (0, 2), (1, 0)], 0.1, 2, 7
-    a, b = [rng.normal(size=(n, d)) for n in counts], [rng.normal(size=n) for n in counts]
-    problem = fa.Problem(
-        init=lambda key: fa.Model({"x": jnp.zeros(d)}),
-        apply=lambda model, batch, key, training: (batch["a"] @ model.params["x"], ()),
-        loss=lambda outputs, batch: 0.5 * (outputs - batch["b"]) ** 2,
-    )
-    local = fa.Local(batch_size=8, learning_rate=rate, steps=2, batches="full")
-    data = stored([{"a": a[i], "b": b[i]} for i in range(3)])
-    algorithm = topk(fa.algorithms.fedavg(problem, local), fraction=k / d, feedback="ef")
-    history = run(algorithm, data, sets)
-
-    x, e = np.zeros(d), np.zeros((3, d))
-    for cohort, found in zip(sets, history, strict=True):
-        total = np.zeros(d)
+    toy, k = Regression(), 2
+    bare = fa.algorithms.fedavg(toy.problem, toy.local)
+    history = run(topk(bare, fraction=k / toy.d, feedback="ef"), toy.data, toy.sets)
+    x, e = toy.start, np.zeros((3, toy.d))
+    for cohort, found in zip(toy.sets, history, strict=True):
+        total = np.zeros(toy.d)
         for i in cohort:
-            y = x.copy()
-            for _ in range(2):
-                y -= rate * a[i].T @ (a[i] @ y - b[i]) / counts[i]
-            wanted = x - y + e[i]
-            largest = np.argsort(-np.abs(wanted))[:k]
-            message = np.zeros(d)
-            message[largest] = wanted[largest].astype(np.float32)
+            wanted = x - toy.trained(x, i) + e[i]
+            message = largest(wanted, k)
             e[i] = wanted - message
-            total += counts[i] * message
-        x = x - total / sum(counts[i] for i in cohort)
+            total += toy.counts[i] * message
+        x = x - total / sum(toy.counts[i] for i in cohort)
         np.testing.assert_allclose(found["x"], x, atol=1e-7)
-    assert np.abs(e).min(0).max() > 1e-3  # entries that no client has sent
+    assert np.abs(e).min(0).max() > 1e-3  # an entry of which all clients have a residual
 
 
-def test_top_1_alone_stalls_where_its_memories_converge():
-    problem, data, best = least_squares()
-    local = fa.Local(batch_size=1, learning_rate=0.02, steps=1)
-    bare = fa.algorithms.fedavg(problem, local, weighting="uniform")
-    distances = {}
-    for feedback in ("none", "ef", "ef21"):
-        algorithm = topk(bare, fraction=0.1, feedback=feedback)
-        (*_, middle, end) = run(algorithm, data, [(0, 1, 2, 3)] * 3000)[1499::500]
-        distances[feedback] = [np.linalg.norm(state["x"] - best) for state in (middle, end)]
-    assert distances["none"][1] > 0.5
-    assert distances["ef"][1] < 0.3 * distances["none"][1]
-    assert distances["ef21"][1] < 1e-6
+def fedavg(*specs):
+    return wrap(fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL, weighting="uniform"), specs)
+
+
+@pytest.mark.parametrize("feedback", ["none", "ef21"])
+def test_both_rules_in_numpy(feedback):
+    """FedAvg with top-k of the model, or of its change; updates are differences to x^."""
+    toy, k = Regression(), 3
+    algorithm = fa.algorithms.fedavg(toy.problem, toy.local, server_learning_rate=0.7)
+    spec = f"topk:fraction={k / toy.d},direction=down,feedback={feedback}"
+    history = run(wrap(algorithm, spec), toy.data, toy.sets)
+    x = held = toy.start  # the first download is the model itself
+    for cohort, found in zip(toy.sets, history, strict=True):
+        if feedback == "none":
+            held = largest(x, k)
+        total = sum(toy.counts[i] * (held - toy.trained(held, i)) for i in cohort)
+        x = x - 0.7 * total / sum(toy.counts[i] for i in cohort)
+        held = held + largest(x - held, k)
+        np.testing.assert_allclose(found["x"], x, atol=1e-7)
+    assert np.abs(x - held).max() > 1e-3  # not all has been sent
+
+
+def test_an_unbiased_codec_is_divided_by_its_expansion():
+    """It doubles vectors; clients then hold the model, and not one that oscillates around it."""
+    double = Codec(lambda key, v: v, lambda message, d: 2 * message, lambda d: 1.0)
+    bare = sends(np.random.default_rng(0).normal(size=(2, 3, 5)))
+    algorithm = compress("double", bare, double, direction="down", feedback="ef21")
+    for state in rounds_of(algorithm, [(0, 1)] * 3, 2):
+        assert np.abs(state.server.params["x"]).min() > 1e-2
+        held = state.server.own.held[0]["x"]
+        np.testing.assert_allclose(held, state.server.params["x"], atol=1e-6)
+
+
+def test_a_broadcast_has_one_key_for_all_clients_and_another_in_each_step():
+    algorithm = fedavg("randk:fraction=0.5,direction=down")
+    params = jax.tree.map(jnp.ones_like, TOY.problem.init(jax.random.key(0)).params)
+
+    @jax.jit
+    def sent(seed, step):
+        server = algorithm.init(params, POPULATION._replace(seed=seed))
+        return algorithm.broadcast(server._replace(own=server.own._replace(step=step)), GROUP)
+
+    def places(seed, step):
+        leaves = jax.tree.leaves(sent(np.uint32(seed), np.int32(step)))
+        return np.concatenate([np.ravel(leaf) != 0 for leaf in leaves])
+
+    assert places(5, 0).sum() == 10
+    np.testing.assert_array_equal(places(5, 0), places(5, 0))
+    assert (places(5, 0) != places(5, 1)).any()
+    assert (places(5, 0) != places(6, 0)).any()
+    lossy = wrap(sends(np.ones((1, 2, 3))), "randk:fraction=0.5,direction=down")
+    owns = [state.server.own for state in rounds_of(lossy, [(0,)] * 2, 1, seed=7)]
+    assert [(own.seed, own.step) for own in owns] == [(7, 1), (7, 2)]
+
+
+def test_a_broadcast_is_decoded_once_a_round():
+    """And not once for each client of the loop over the cohort."""
+    codec = Codec(lambda key, v: v, lambda message, d: jnp.sinh(message))
+    algorithm = compress("sinh", sends(np.ones((2, 1, 3))), codec, direction="down")
+    arguments = in_a_round(algorithm, one_example_each(2))
+    jaxpr = jax.make_jaxpr(fa.pure_round(algorithm, "sequential"))(*arguments)
+    assert str(jaxpr).count(" sinh ") == 1
+    loops = [each for each in jaxpr.jaxpr.eqns if each.primitive.name == "scan"]
+    assert loops
+    assert not any("sinh" in str(loop) for loop in loops)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("up", "down"),
+    [
+        ("topk:fraction=0.3,feedback=ef", "qsgd:levels=7,direction=down"),
+        ("topk:fraction=0.3,feedback=ef21", DIFFERENCES),
+    ],
+)
+def test_both_ways_in_either_order(up, down):
+    """Both have random numbers and memories of their own, so that the order does not count."""
+    toy = Regression()
+    bare = fa.algorithms.fedavg(toy.problem, toy.local, weighting="uniform")
+    one, other, one_way = (
+        run(wrap(bare, specs), toy.data, toy.sets) for specs in ([up, down], [down, up], [up])
+    )
+    chex.assert_trees_all_close(one, other, rtol=1e-12)
+    assert transfer_of(fedavg(up, down)) == transfer_of(fedavg(down, up))
+    assert np.abs(one_way[-1]["x"] - one[-1]["x"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("feedback", ["none", "ef21"])
+def test_moments_stay_non_negative_and_counts_are_exact(feedback):
+    """What is decoded is 10 too small."""
+    codec = Codec(lambda key, v: v, lambda message, d: message - 10)
+
+    def lowered(bare):
+        return compress("lowered", bare, codec, direction="down", feedback=feedback)
+
+    bare = fa.algorithms.mfl(TOY.problem, NETWORK_LOCAL, optimizer="adam")
+    algorithm, local = lowered(bare), lowered(fa.algorithms.localghbm(TOY.problem, NETWORK_LOCAL))
+
+    @jax.jit
+    def broadcasts():
+        params = TOY.problem.init(jax.random.key(0)).params
+        ones = jax.tree.map(jnp.ones_like, params)
+        sums = WeightedSum(Upload(ones, bare.init(params, POPULATION)[1]), jnp.ones(()))
+        server = algorithm.init(params, POPULATION)
+        server = algorithm.server_update(server, sums, jnp.int32(1), GROUP)
+        exact = local.broadcast(local.init(params, POPULATION), GROUP).participation
+        return algorithm.broadcast(server, GROUP), exact
+
+    (x, s), participation = broadcasts()
+    assert max(leaf.max() for leaf in jax.tree.leaves((x, s.m))) < 0
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(s.v))
+    assert participation == 0.5
+
+
+def test_messages_are_counted_by_hand():
+    """20 float64, of which six float32 are sent with places of five bits."""
+    model, message = 160, 6 * 4 + 4
+
+    def counted(algorithm):
+        return transfer_of(algorithm)[:4]  # `download`, `upload`, `message` and `missed`
+
+    assert counted(fedavg(LOSSY)) == (message, model, message, message)
+    assert counted(fedavg(DIFFERENCES)) == (model, model, message, message)
+    assert counted(fedavg(f"{DIFFERENCES},catch_up=full")) == (model, model, message, model)
+    for name in ("scaffold", "mime"):  # x and c, in mime one after the other
+        twice = wrap(algorithms[name](TOY.problem, NETWORK_LOCAL), LOSSY)
+        assert counted(twice) == (2 * message, 2 * model, 2 * message, 2 * message)
+    # of statistics the last ones alone are needed
+    bare = fa.algorithms.fedavg(with_statistics(TOY.problem), NETWORK_LOCAL)
+    whole, statistics = model + 8 * 3, 8 * 3
+    assert counted(wrap(bare, DIFFERENCES)) == (whole, whole, message + statistics, message)
+    # a client keeps what later messages build upon
+    lossy, differences = (
+        fa.count_memory(algorithm, *in_a_round(algorithm)[:2])
+        for algorithm in (fedavg(LOSSY), fedavg(DIFFERENCES))
+    )
+    assert (lossy.between_rounds, differences.between_rounds) == (0, model)
+    assert lossy.in_round == differences.in_round
+
+
+COHORTS = [(0, 1), (0, 2), (0, 2), (2, 0), (1, 0), (2, 0), (0, 2), (3, 0), (0, 2), (0, 2), (1, 0)]
+ROUNDS = {"cohort_size": 2, "eval_every": 5, "sampler": fixed(COHORTS)}
+# four first dispatches, fourteen without a gap; client 2 misses one round twice, and client 1
+# misses three rounds, and then five, for which the model is smaller than six messages
+GAPS = np.array([4, 14, 2, 0, 1, 0, 1])
+DOWNLOADED = {
+    "sum": [0, 3 * 160 + 6 * 28 + 4 * 28, 1228, 4 * 160 + 14 * 28 + 2 * 56 + 4 * 28 + 160],
+    "full": [0, 4 * 160 + 6 * 28, 1484, 4 * 160 + 14 * 28 + 4 * 160],
+}
+
+
+@pytest.mark.parametrize("catch_up", ["sum", "full"])
+def test_who_missed_rounds_downloads_more(catch_up):
+    transfer = transfer_of(fedavg(f"{DIFFERENCES},catch_up={catch_up}"))
+    assert transfer.downloads(GAPS) == DOWNLOADED[catch_up][-1]
+
+
+@pytest.mark.all
+def test_downloads_of_runs(tmp_path):
+    """One run, batched ones, and one that goes on from a checkpoint, but not of the other kind."""
+    engine, other = (
+        fa.make_engine(fedavg(f"{DIFFERENCES},catch_up={each}")) for each in DOWNLOADED
+    )
+
+    def downloaded(rows):
+        return [row["download_bytes"] for row in rows]
+
+    _, rows = fa.simulate(engine, TOY.data, rounds=11, **ROUNDS)
+    assert downloaded(rows) == DOWNLOADED["sum"]
+    saved = {"checkpoints": Checkpoints(tmp_path, every=0)}
+    for rounds in (5, 10, 11):
+        state, rows = fa.simulate(engine, TOY.data, rounds=rounds, **saved, **ROUNDS)
+    assert downloaded(rows) == DOWNLOADED["sum"]
+    _, rows = fa.simulate(engine, TOY.data, rounds=1, state=state, start_round=10, **ROUNDS)
+    assert downloaded(rows) == DOWNLOADED["sum"][-2:]
+    with pytest.raises(ValueError, match="the algorithm, its options or the model: others"):
+        fa.simulate(other, TOY.data, rounds=11, **saved, **ROUNDS)
+
+    def factory(problem, local):
+        return wrap(fa.algorithms.fedavg(problem, local, weighting="uniform"), DIFFERENCES)
+
+    runs = [Run("fedavg", seed, TOY.data, NETWORK_LOCAL, {}, {}) for seed in (0, 1)]
+    batched = run_batched(factory, TOY.problem, runs, rounds=11, **ROUNDS).rows
+    assert [row["seed"] for row in batched] == [0] * 4 + [1] * 4
+    assert downloaded(batched) == 2 * DOWNLOADED["sum"]
+
+
+def test_a_broadcast_that_is_not_what_is_declared_is_refused():
+    bare = fedavg()
+    for kinds, sent, reason in (
+        ("model", lambda server: server, "a model in the broadcast is .*, unlike the params"),
+        (("model", "vector"), lambda server: (server.params, jnp.int32(1)), "has int32 entries"),
+        (("model", "count"), lambda server: server.params, "the broadcast is PyTreeDef"),
+    ):
+        wrong = bare._replace(broadcast=lambda server, group, sent=sent: sent(server))
+        wrong = wrong._replace(traits=fa.Traits(broadcast=kinds))
+        for spec in (LOSSY, DIFFERENCES):
+            with pytest.raises(ValueError, match=rf"broadcast=.*{reason}.*Traits\(broadcast="):
+                transfer_of(wrap(wrong, spec))
+    with pytest.raises(ValueError, match="broadcast='models'"):
+        fa.make_engine(bare._replace(traits=fa.Traits(broadcast="models")))

@@ -1,4 +1,4 @@
-"""Fair objectives: the factors of the clients, the algorithms that have them, and what they cost.
+"""Weights of clients by their losses (fair objectives), and by their norms (optimal sampling).
 
 What is called the authors' code was run as it is released, on the same numbers.
 """
@@ -8,28 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, LAYOUTS, dispatches_of, one_round, quadratics, run, small_network, stored
-from wrapper_helpers import sends
+from helpers import dispatches_of, fixed, one_round, quadratics, run, small_network, stored
+from scipy import optimize
+from sweep_helpers import assert_same_rows, separately, sweep_toy
+from wrapper_helpers import NETWORK_LOCAL, in_a_round, later, sends, transfer_of
 
 import fedjax_algos as fa
-from fedjax_algos.core import Algorithm
-from fedjax_algos.engine.exchange import count_transfer
+from fedjax_algos.participation import independent
 from fedjax_algos.wrappers import wrap
+from fedjax_algos.wrappers.optimal_client_sampling import inclusion
 from fedjax_algos.wrappers.reweighted import project
 
 pytestmark = pytest.mark.usefixtures("x64")
 TOY = small_network()
-LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
-SETS = [(0, 1, 2), (3, 2, 0)]
-ONE_EACH = list({case.name: case for case in CASES}.values())
-NO_MEAN = "of type .*Sum.*, and no WeightedSum"
-REFUSED = {
-    **dict.fromkeys(("scaffold", "feddyn", "fedgbo", "fedasync", "fedbuff", "fedcompass"), NO_MEAN),
-    **dict.fromkeys(("mime", "mimemom"), "its clients send twice in a round"),
-    **dict.fromkeys(("fedrep", "fedbn"), "do not receive the whole global model"),
-    "fedlga": "its server looks at single updates",
-    "ifca": "its clients choose what they train",
-}
+SAMPLING = "optimal_client_sampling"
 
 
 def weights_of(spec, losses, counts=None, cohort=None, weighting="uniform", **changes):
@@ -41,30 +33,28 @@ def weights_of(spec, losses, counts=None, cohort=None, weighting="uniform", **ch
     data = stored([{"b": np.full(n, loss)} for n, loss in zip(counts, losses, strict=True)])
     bare = sends(np.stack([-np.eye(len(losses))] * 3, 1))
     averaging = fa.algorithms.fedavg(bare.problem, bare.local, weighting=weighting)
-    algorithm = wrap(bare._replace(contribute=averaging.contribute), spec)
+    round_fn = fa.pure_round(wrap(bare._replace(contribute=averaging.contribute), spec))
     sets = [range(len(losses))] if cohort is None else cohort
     dispatches = dispatches_of(data, bare.local, sets)._replace(**changes)
-    round_fn = fa.pure_round(algorithm)
-    state = round_fn.init(0, fa.Population(len(losses), len(sets[0]), sum(counts)))
-    for index in range(len(sets)):
-        before = state.server.params["x"]
-        state, _ = jax.jit(round_fn)(state, data, one_round(dispatches, index))
-    return np.asarray(state.server.params["x"] - before)
+
+    @jax.jit
+    def ended(data, dispatches):
+        state = round_fn.init(0, fa.Population(len(losses), len(sets[0]), sum(counts)))
+        for index in range(len(sets)):
+            before = state.server.params["x"]
+            state, _ = round_fn(state, data, one_round(dispatches, index))
+        return state.server.params["x"] - before
+
+    return np.asarray(ended(data, dispatches))
 
 
 @pytest.mark.parametrize(
-    ("t", "expected"),
-    [
-        (1, (0.047426, 0.952574)),
-        (-1, (0.952574, 0.047426)),
-        (0.1, (0.425557, 0.574443)),
-        (0, (0.5, 0.5)),
-        (1000, (0, 1)),
-        (-1000, (1, 0)),
-    ],
+    ("t", "first"),
+    [(1, 0.047426), (-1, 0.952574), (0.1, 0.425557), (0, 0.5), (1000, 0), (-1000, 1)],
 )
-def test_tilted_weights(t, expected):
-    np.testing.assert_allclose(weights_of(f"term:t={t}", [1.0, 4.0]), expected, atol=5e-7)
+def test_tilted_weights(t, first):
+    found = weights_of(f"term:t={t}", [1.0, 4.0])
+    np.testing.assert_allclose(found, [first, 1 - first], atol=5e-7)
 
 
 def test_tilted_weights_are_relative_to_those_of_the_algorithm():
@@ -95,11 +85,8 @@ def test_superquantiles_by_the_authors_code(losses, counts, theta, chosen):
 )
 def test_updates_that_do_not_arrive_do_not_count(spec, expected):
     """Nor those of empty slots: the client with the highest loss fails, and one is not there."""
-    changes = {
-        "arrives": np.array([[True, True, False, False]]),
-        "client": np.array([[0, 1, 2, 4]]),
-    }
-    found = weights_of(spec, [1.0, 2.0, 9.0, 5.0], **changes)
+    arrives, client = np.array([[True, True, False, False]]), np.array([[0, 1, 2, 4]])
+    found = weights_of(spec, [1.0, 2.0, 9.0, 5.0], arrives=arrives, client=client)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -118,8 +105,8 @@ def test_projections(v, expected):
 
 def test_the_projection_is_the_closest_point():
     rng = np.random.default_rng(0)
-    for v in rng.normal(size=(20, 5)):
-        point = np.asarray(project(jnp.asarray(v)))
+    vectors = rng.normal(size=(20, 5))
+    for v, point in zip(vectors, np.asarray(jax.jit(jax.vmap(project))(vectors)), strict=True):
         np.testing.assert_allclose(point.sum(), 1)
         others = rng.dirichlet(np.ones(5), 200)
         assert ((v - point) ** 2).sum() <= ((v - others) ** 2).sum(1).min()
@@ -151,65 +138,129 @@ def test_afl_by_the_code_of_flgo():
     np.testing.assert_allclose(found, expected, atol=5e-11)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_equal_factors_give_the_bits_of_every_algorithm_or_it_is_refused(case):
-    bare = case.build(TOY.problem, LOCAL)
-    if reason := REFUSED.get(case.name):
-        with pytest.raises(ValueError, match=f"cannot wrap this algorithm: .*{reason}.*leave"):
-            traced(wrap(bare, "superquantile:1"))
-        return
-    spec = ("superquantile:1", "term:t=0")[ONE_EACH.index(case) % 2]
-    assert isinstance(traced(wrap(bare, "afl")), Algorithm)
-    found, expected = (run(each, TOY.data, SETS) for each in (wrap(bare, spec), bare))
-    chex.assert_trees_all_equal(found, expected)
-
-
-def traced(algorithm):
-    """The algorithm, of which a round was traced."""
-    round_fn = fa.pure_round(algorithm)
-    state = jax.eval_shape(lambda: round_fn.init(0, fa.Population(4, 3, 17)))
-    jax.eval_shape(round_fn, state, TOY.data, one_round(dispatches_of(TOY.data, LOCAL, SETS), 0))
-    return algorithm
-
-
-def test_layouts_and_codecs_inside_and_outside_agree():
-    """`cast` sends float64 as it is; the loss is sent beside it."""
-    bare = fa.algorithms.fedcm(TOY.problem, LOCAL)
-    expected = run(wrap(bare, "term:t=2"), TOY.data, SETS)
-    for layout in LAYOUTS[1:]:
-        found = run(wrap(bare, "term:t=2"), TOY.data, SETS, layout=layout)
-        chex.assert_trees_all_close(found, expected, rtol=1e-12)
-    for spec in ("term:t=2+identity", "identity+term:t=2"):
-        chex.assert_trees_all_equal(run(wrap(bare, spec), TOY.data, SETS), expected)
-    with jax.enable_x64(False):
-        ends = [run(wrap(bare, f"{a}+{b}"), TOY.data, SETS) for a, b in (PAIR, PAIR[::-1])]
-    chex.assert_trees_all_equal(*ends)
-
-
-PAIR = ("term:t=2", "topk:fraction=0.3")
-
-
 def test_one_float_more_is_sent_and_one_pass_is_computed():
     with jax.enable_x64(False):
-        bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
-        first = one_round(dispatches_of(TOY.data, LOCAL, SETS), 0)
-        transfers, counts = [], []
-        for algorithm in (bare, wrap(bare, "afl"), wrap(bare, "term")):
-            state = fa.make_engine(algorithm).init(0, fa.Population(4, 3, 17))
-            transfers.append(count_transfer(algorithm, state, TOY.data, first))
-            counts.append(fa.count_flops(algorithm, state, TOY.data))
-    assert {transfer.download for transfer in transfers} == {transfers[0].download}
-    assert [transfer.upload - transfers[0].upload for transfer in transfers] == [0, 4, 4]
-    (step,) = counts[0].loops
-    for count in counts[1:]:
-        loss, own = count.loops
-        assert own.body.fixed == step.body.fixed
-        assert 0 < loss.body.fixed < step.body.fixed / 2  # without the gradient
-        pieces = loss.length(one_round(dispatches_of(TOY.data, LOCAL, [(0, 1, 2, 3)]), 0))
-        assert pieces.tolist() == [2, 1, 2, 1]
+        bare = fa.algorithms.fedavg(small_network().problem, NETWORK_LOCAL)
+        plain, (step,) = transfer_of(bare), fa.count_flops(bare, *in_a_round(bare)[:2]).loops
+        for spec in ("afl", "term"):
+            algorithm = wrap(bare, spec)
+            transfer = transfer_of(algorithm)
+            assert transfer._replace(upload=transfer.upload - 4) == plain
+            state, data, dispatches = in_a_round(algorithm, cohort=(0, 1, 2, 3))
+            loss, own = fa.count_flops(algorithm, state, data).loops
+            assert own.body.fixed == step.body.fixed
+            assert 0 < loss.body.fixed < step.body.fixed / 2  # without the gradient
+            assert loss.length(dispatches).tolist() == [2, 1, 2, 1]  # pieces of 4 examples
 
 
-def test_agnostic_weights_are_refused_on_the_virtual_clock():
-    with pytest.raises(ValueError, match='reduce="stack"'):
-        fa.make_executor(wrap(fa.algorithms.fedavg(TOY.problem, LOCAL), "afl"))
+@pytest.mark.parametrize(
+    ("norms", "uploads", "expected"),
+    [
+        ((1, 2, 3, 10), 2, (1 / 6, 1 / 3, 1 / 2, 1)),
+        ((2, 2, 2, 2, 2), 2, (0.4,) * 5),
+        ((1, 1, 8, 9), 3, (0.5, 0.5, 1, 1)),
+        ((4, 1, 3), 0.5, (0.25, 0.0625, 0.1875)),
+        ((0, 3, 0, 1), 1, (0, 0.75, 0, 0.25)),
+        ((0, 3, 0, 1), 2, (0, 1, 0, 1)),
+        ((0, 0), 1, (0, 0)),
+        ((3, 1, 7), 3, (1, 1, 1)),
+        ((3, 1, 7), 9, (1, 1, 1)),
+    ],
+)
+def test_goldens(norms, uploads, expected):
+    found = jax.jit(inclusion)(jnp.array(norms, float), uploads)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def bisected(importance, uploads):
+    """The same by a search of c, in NumPy."""
+
+    excess = (lambda c: np.minimum(1, c * importance).sum() - uploads), 0, 1e6
+    return np.minimum(1, optimize.brentq(*excess, xtol=1e-14, rtol=1e-14) * importance)
+
+
+def test_a_search_of_the_factor_finds_the_same():
+    rng = np.random.default_rng(0)
+    importance, uploads = np.exp(2 * rng.normal(size=(50, 7))), rng.uniform(0.1, 6.9, 50)
+    found = jax.jit(jax.vmap(inclusion))(importance, uploads)
+    expected = [bisected(*each) for each in zip(importance, uploads, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+NORMS, WEIGHTS = np.array([3.0, 1.0, 0.5, 6.0, 2.0]), np.array([1, 4, 2, 3, 1])
+
+
+def rounds_of_seeds(spec, number, **changes):
+    """The model, and the number of uploads, after one round of many seeds.
+
+    Client i of five sends NORMS[i] times the unit vector i, with the weight WEIGHTS[i].
+    """
+    bare = sends(-np.diag(NORMS)[:, None])
+    weighted = fa.algorithms.fedavg(bare.problem, bare.local).contribute
+    round_fn = fa.pure_round(wrap(bare._replace(contribute=weighted), spec))
+    data = stored([{"b": np.zeros(n)} for n in WEIGHTS])
+    dispatches = one_round(dispatches_of(data, bare.local, [range(5)]), 0)._replace(**changes)
+
+    def of_seed(seed):
+        state = round_fn.init(seed, fa.Population(5, 5, int(WEIGHTS.sum())))
+        state, _ = round_fn(state, data, dispatches)
+        return state.server.params["x"], round_fn.algorithm.uploads(state.server)
+
+    return jax.device_get(jax.jit(jax.vmap(of_seed))(jnp.arange(number, dtype=jnp.uint32)))
+
+
+def test_each_entry_is_0_or_divided_by_its_probability_and_the_mean_is_unbiased():
+    number, p = 20_000, bisected(NORMS * WEIGHTS, 2.5)
+    found, uploads = rounds_of_seeds(f"{SAMPLING}:uploads=2.5", number)
+    whole = WEIGHTS * NORMS / WEIGHTS.sum()
+    sent = found != 0
+    np.testing.assert_allclose(found, np.where(sent, whole / p, 0), rtol=1e-5)
+    np.testing.assert_array_equal(sent.sum(1), uploads)
+    deviation = np.sqrt(p * (1 - p) / number)
+    assert (np.abs(sent.mean(0) - p) <= 4 * deviation).all()
+    pairs = (sent[:, :, None] & sent[:, None]).mean(0)[np.triu_indices(5, 1)]
+    joint = np.outer(p, p)[np.triu_indices(5, 1)]  # independent draws
+    assert (np.abs(pairs - joint) <= 4 * np.sqrt(joint * (1 - joint) / number)).all()
+    assert abs(uploads.mean() - 2.5) <= 4 * np.sqrt((p * (1 - p)).sum() / number)
+
+
+def test_who_does_not_answer_is_not_in_the_mean():
+    """Two of five answer, so all that do send with three uploads, and weights are theirs."""
+    arrives = np.array([True, False, True, False, False])
+    found, uploads = rounds_of_seeds(SAMPLING, 3, arrives=arrives)
+    whole = np.where(arrives, WEIGHTS * NORMS, 0) / WEIGHTS[arrives].sum()
+    np.testing.assert_allclose(found, np.tile(whole, (3, 1)), rtol=1e-12)
+    np.testing.assert_array_equal(uploads, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "each"), [("topk:fraction=0.2+", 4 * (4 + 1)), *later(("", 8 * 20))]
+)
+def test_what_is_sent_is_counted_also_after_a_stop(before, each, tmp_path):
+    """Every client that answers sends its norm, and the chosen ones their message."""
+    bare = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
+    algorithm = wrap(bare, f"{before}{SAMPLING}:uploads=1.5")
+    engine, saved = fa.make_engine(algorithm), fa.Checkpoints(tmp_path, every=0)
+    how = {"failures": independent(probability=0.3), "sampler": fixed([(0, 1, 2, 3)] * 6)}
+    how |= {"cohort_size": 4, "eval_every": 3, "seed": 1, "checkpoints": saved}
+    for rounds in (6,) if before else (3, 6):
+        state, rows = fa.simulate(engine, TOY.data, rounds=rounds, **how)
+    uploads, answered = int(algorithm.uploads(state.server)), 24 - rows[-1]["lost"]
+    assert 0 < uploads < answered < 24
+    assert [row["upload_bytes"] for row in rows[::2]] == [0, 4 * answered + uploads * each]
+    assert rows[-1]["download_bytes"] == 24 * 8 * 20
+    if not before:
+        whole, _ = fa.simulate(engine, TOY.data, rounds=6, **how | {"checkpoints": None})
+        chex.assert_trees_all_equal(state.server, whole.server)
+
+
+@pytest.mark.all
+def test_a_sweep_counts_what_each_run_has_sent():
+    def sampled(problem, local):
+        return wrap(fa.algorithms.fedavg(problem, local), f"{SAMPLING}:uploads=0.8")
+
+    rows, notes = sweep_toy(sampled, {"client_learning_rate": [0.05, 0.1]})
+    assert len(notes) == 1
+    assert_same_rows(rows[:3], separately(sampled, 0, 0.05))
+    assert_same_rows(rows[-3:], separately(sampled, 7, 0.1))
+    assert rows[2]["upload_bytes"] != rows[-1]["upload_bytes"]
