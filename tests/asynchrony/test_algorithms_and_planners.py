@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Case, quadratics, tiers, with_unused
+from helpers import CASES, Case, by_kind, quadratics, with_unused
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import (
@@ -62,7 +62,7 @@ def test_planners_that_an_algorithm_refuses():
                 refuse(algorithm)
 
 
-KINDS = [param.values[0] for param in tiers() if not param.marks]
+KINDS = [param.values[0] for param in by_kind() if not param.marks]
 RUN = [
     pytest.param(case, marks=() if case.name == "fedavg" else pytest.mark.all, id=str(case))
     for case in KINDS
