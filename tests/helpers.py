@@ -342,8 +342,3 @@ def with_unused(problem):
         return fa.Model(problem.init(key).params | unused_params())
 
     return problem._replace(init=init)
-
-
-def random_rows(params, key):
-    """A `client_init` whose rows start from anything but the table's zeros."""
-    return jax.tree.map(lambda p: 0.1 * jax.random.normal(key, p.shape, p.dtype), params)
