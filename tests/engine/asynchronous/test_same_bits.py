@@ -66,7 +66,8 @@ def client_update(x, state, data, dispatch, key):
 
 
 def no_batches(*arguments):
-    raise NotImplementedError
+    """Stands for what `client_update` above must not call."""
+    raise AssertionError("a batch is read")
 
 
 PROBLEM = fa.Problem(lambda key: fa.Model(jax.random.normal(key, (7,))), no_batches, no_batches)
