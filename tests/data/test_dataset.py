@@ -12,12 +12,11 @@ from fedjax_algos.data.dataset import from_arrays
 def test_arrays_are_not_copied():
     data = from_arrays(*ARRAYS.values())
     assert data.train["x"] is ARRAYS["x_train"]
-    x_train, x_test = (ARRAYS[name].astype(np.float32) for name in ("x_train", "x_test"))
-    fortran = np.asfortranarray(x_train).astype(">f4", order="K")
-    data = from_arrays(fortran, ARRAYS["y_train"], x_test, ARRAYS["y_test"])
+    floats = {name: ARRAYS[name].astype(np.float32) for name in ("x_train", "x_test")}
+    fortran = np.asfortranarray(floats["x_train"]).astype(">f4", order="K")
+    data = from_arrays(**(ARRAYS | floats | {"x_train": fortran}))
     assert data.train["x"].flags.c_contiguous
-    assert data.train["x"].dtype == np.float32
-    np.testing.assert_array_equal(data.train["x"], x_train)
+    np.testing.assert_array_equal(data.train["x"], floats["x_train"], strict=True)
 
 
 def test_data_sets_are_shown_in_one_line():
@@ -26,26 +25,22 @@ def test_data_sets_are_shown_in_one_line():
     assert repr(data) == f"Dataset({expected})"
 
 
-X, Y, FLOATS = ARRAYS["x_train"], ARRAYS["y_train"], ARRAYS["x_test"].astype(float)
+X, Y, BAD = ARRAYS["x_train"], ARRAYS["y_train"], (-1, 0.5, np.nan, np.inf, 2**40)
 WRONG = {
     "x_test is empty": {"x_test": X[:0], "y_test": np.empty(0)},
-    "x_train is empty": {"x_train": X[:0], "y_train": np.empty(0)},
-    **{f"label {v} in example 3": {"y_train": np.array([0, 1, 1, v, 0])}
-       for v in (-1, 0.5, np.nan, np.inf, 2**40)},
+    **{f"label {v} in example 3": {"y_train": np.array([0, 1, 1, v, 0])} for v in BAD},
     r"y_train has shape \[4\] for 5": {"y_train": Y[:4]},
     r"y_train has shape \[5, 1\]": {"y_train": Y[:, None]},
     "y_test is of type <U1": {"y_test": np.array(["a", "b"])},
     r"uint8\[4, 3\] in x_train and uint8\[3, 3\]": {"x_test": ARRAYS["x_test"][:, :3]},
-    r"uint8\[4, 3\] in x_train and float32": {"x_test": FLOATS.astype(np.float32)},
+    r"uint8\[4, 3\] in x_train and float32": {"x_test": np.float32(ARRAYS["x_test"])},
     r"x_train has shape \[5\]": {"x_train": np.zeros(5)},
-    "x_train is of type <U1": {"x_train": np.full((5, 2), "a")},
     "x_train is of type bool": {"x_train": X > 9},
-    "x_train is of type complex128": {"x_train": X * 1j},
     "x_train is of type object": {"x_train": np.array([None] * 5)},
     "x_train has NaN or infinity in example 0": {"x_train": np.full(X.shape, -np.inf)},
     r"users are int64\[4\]": {"users": np.arange(4)},
     r"users are float64\[5\]": {"users": np.arange(5.0)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("named", "wrong"), WRONG.items())
@@ -99,26 +94,24 @@ def test_labels_that_are_no_classes():
 
 
 def test_ragged_clients_take_no_more_memory_than_examples_and_indices():
-    """One client of 10,000 and 9,999 of ten: a padded table would hold a thousand times more."""
-    counts = [10_000] + [10] * 9_999
-    total = sum(counts)
+    """A padded table of one client of 10,000 examples and of 99 of ten would hold 92 times more."""
+    total = 10_000 + 99 * 10
     examples = {"x": np.zeros((total, 7), np.uint8), "y": np.zeros(total, np.int32)}
-    rows = np.split(np.arange(total), np.cumsum(counts)[:-1])
+    rows = np.split(np.arange(total), range(10_000, total, 10))
     data = fa.federate(examples, fa.Partition.of(rows))
-    held = sum(leaf.nbytes for leaf in (*data.examples.values(), data.indices, data.offsets))
     assert data.examples["x"].dtype == np.uint8
-    assert held == total * (7 + 4) + 4 * total + 4 * (len(counts) + 1)
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(data)) == total * (7 + 4 + 4) + 4 * (100 + 1)
 
 
 def test_the_store_is_shown_in_one_line():
     """Without reading values unless they are on the host or on each device."""
     examples = {"x": np.zeros((3, 2), np.float32), "y": np.zeros(3, np.int32)}
-    data = fa.federate(examples, fa.Partition.of([np.array([0, 2]), np.array([1])]))
+    data = fa.federate(examples, fa.Partition.of([[0, 2], [1]]))
     shape = "FederatedData(clients=2, examples=3, each=(x float32[2], y int32[]))"
     assert repr(data) == shape.replace("each", "per_client=1..2, each")
     assert repr(jax.eval_shape(lambda: data)) == shape
     traced = []
-    jax.jit(lambda data: traced.append(repr(data)))(data)
+    jax.eval_shape(lambda data: traced.append(repr(data)), data)
     assert traced == [shape]
     mesh = jax.make_mesh((3,), ("rows",), devices=jax.devices()[:3])
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))

@@ -12,8 +12,8 @@ LABELS = np.array([0, 0, 2, 3, 3, 3, 0, 2])
 THREE = fa.Partition.of([np.array([0, 1, 2, 6]), np.array([5]), np.array([3, 4])])
 
 
-def text(description, width=80, **keywords):
-    console = Console(width=width, no_color=True)
+def text(description, **keywords):
+    console = Console(width=80, no_color=True)
     with console.capture() as captured:
         console.print(partition_table(description, **keywords))
     return captured.get()
@@ -43,8 +43,7 @@ def test_the_whole_table():
         "classes per client: 1 to 2, median 1, mean 1.333",
         f"digest {THREE.digest()[:12]}",
     ]
-    for rows in (0, 2):
-        assert len(text(describe_partition(LABELS, THREE), rows=rows).splitlines()) == 6 + rows
+    assert len(text(describe_partition(LABELS, THREE), rows=2).splitlines()) == 6 + 2
 
 
 @pytest.mark.parametrize(("num_classes", "heading"), [(100, "2 a bar"), (1203, "25 a bar")])

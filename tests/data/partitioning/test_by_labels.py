@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_helpers import histogram, make, rows, second_moment
 
-from fedjax_algos.data.partitioning.base import even_sizes
-from fedjax_algos.data.partitioning.by_labels import (
-    draw_balanced_table,
-    draw_class_holders,
-    exchange_duplicates,
-)
+from fedjax_algos.data.partitioning import base, by_labels
 
 
 @pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
@@ -29,13 +24,10 @@ def test_alpha_0_cuts_shards_of_sorted_labels_in_random_order(name):
     assert sorted(shards) == [[0, 0, 0], [1, 1], [1, 2]]
 
 
-# GHBM's two splits
-
-
 def test_balanced_gives_nothing_to_full_clients():
     per_class = np.array([90, 10, 50, 50])
     for seed in range(20):
-        table = draw_balanced_table(per_class, 5, 0.3, np.random.default_rng(seed))
+        table = by_labels.draw_balanced_table(per_class, 5, 0.3, np.random.default_rng(seed))
         np.testing.assert_array_equal(table.sum(axis=0), per_class)
         sizes = np.cumsum(table, axis=1)
         assert not table[:, 1:][sizes[:, :-1] >= 40].any()
@@ -44,7 +36,7 @@ def test_balanced_gives_nothing_to_full_clients():
 def test_balanced_uses_the_most_even_table_and_moves_the_surplus():
     labels = np.repeat(np.arange(6), 100)
     rng = np.random.default_rng(4)
-    tries = [draw_balanced_table(np.full(6, 100), 10, 0.5, rng) for _ in range(30)]
+    tries = [by_labels.draw_balanced_table(np.full(6, 100), 10, 0.5, rng) for _ in range(30)]
     surplus = [np.maximum(table.sum(axis=1) - 60, 0).sum() for table in tries]
     best = int(np.argmin([table.sum(axis=1).std() for table in tries]))
     result = histogram(labels, make("dirichlet_balanced", labels, 10, 4, alpha=0.5, tries=30))
@@ -69,15 +61,13 @@ def test_dirichlet_classes_draws_from_alpha_times_the_prior():
 def test_label_shares_follow_the_formula_of_both_draws():
     """Mean squares of shares agree with the formula and NumPy's Dirichlet, for an unequal prior."""
     labels, m = np.repeat([0, 1], [1000, 3000]), 4
-    tables = [
-        histogram(labels, make("dual_dirichlet", labels, m, s, alpha2=3.0, min_examples=1))
-        for s in range(400)
-    ]
-    actual = ((np.array(tables) / [1000, 3000]) ** 2).mean(axis=(0, 1))
+    options = {"alpha2": 3.0, "min_examples": 1}
+    made = [make("dual_dirichlet", labels, m, seed, **options) for seed in range(400)]
+    tables = np.array([histogram(labels, partition) for partition in made])
+    actual = ((tables / [1000, 3000]) ** 2).mean(axis=(0, 1))
     rng = np.random.default_rng(1)
-    shares = rng.dirichlet(np.ones(m), 40_000)[:, :, None] * rng.dirichlet(
-        [0.75, 2.25], (40_000, m)
-    )
+    sizes, of_labels = rng.dirichlet(np.ones(m), 40_000), rng.dirichlet([0.75, 2.25], (40_000, m))
+    shares = sizes[:, :, None] * of_labels
     expected = ((shares / shares.sum(axis=1, keepdims=True)) ** 2).mean(axis=(0, 1))
     np.testing.assert_allclose(actual, expected, rtol=0.06)
     assert expected[0] > expected[1] + 0.02
@@ -94,18 +84,16 @@ def test_dual_dirichlet_never_divides_0_by_0(alpha2):
 def test_dual_dirichlet_draws_again_before_it_repairs():
     """A draw with enough examples for all clients is used unchanged; others are repaired."""
     labels = np.repeat(np.arange(10), 100)
-    plain = [
-        make("dual_dirichlet", labels, 10, s, min_examples=1).counts().min() for s in range(60)
-    ]
-    seeds = [seed for seed in range(60) if plain[seed] < 15]
+
+    def sizes(seed, fewest):
+        return make("dual_dirichlet", labels, 10, seed, min_examples=fewest).counts()
+
+    seeds = [seed for seed in range(60) if sizes(seed, 1).min() < 15]
     assert len(seeds) > 10
-    redrawn = [make("dual_dirichlet", labels, 10, s, min_examples=15).counts() for s in seeds]
-    assert np.min(redrawn) == 15
-    assert np.mean([np.count_nonzero(counts == 15) for counts in redrawn]) < 1
-    assert set(make("dual_dirichlet", labels, 10, 0, min_examples=100).counts()) == {100}
-
-
-# of some classes
+    redrawn = np.array([sizes(seed, 15) for seed in seeds])
+    assert redrawn.min() == 15
+    assert (redrawn == 15).sum(axis=1).mean() < 1
+    assert set(sizes(0, 100)) == {100}
 
 
 def test_slots_and_parts():
@@ -125,7 +113,7 @@ def test_slots_and_parts():
 def test_duplicates_are_exchanged_even_if_no_single_exchange_suffices():
     """Client 0 has class 1 twice, and client 1 has only class 0, which client 0 also has."""
     slots = np.array([[1, 2, 0], [3, 0, 0], [0, 1, 2], [0, 1, 2]])
-    repaired = exchange_duplicates(slots, np.random.default_rng(0))
+    repaired = by_labels.exchange_duplicates(slots, np.random.default_rng(0))
     np.testing.assert_array_equal(repaired, np.ones((4, 3)))
 
 
@@ -134,11 +122,11 @@ def test_duplicates_are_exchanged_even_if_no_single_exchange_suffices():
 def test_exchanges_always_end(seed, num_clients, num_classes, classes):
     classes = min(classes, num_classes)
     rng = np.random.default_rng(seed)
-    each = even_sizes(num_clients * classes, num_classes)
+    each = base.even_sizes(num_clients * classes, num_classes)
     class_of_slot = rng.permutation(np.repeat(np.arange(num_classes), each))
     slots = np.zeros((num_clients, num_classes), int)
     np.add.at(slots, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
-    repaired = exchange_duplicates(slots, rng)
+    repaired = by_labels.exchange_duplicates(slots, rng)
     assert repaired.max() == 1
     np.testing.assert_array_equal(repaired.sum(axis=0), slots.sum(axis=0))
     np.testing.assert_array_equal(repaired.sum(axis=1), slots.sum(axis=1))
@@ -160,26 +148,19 @@ def test_neither_classes_nor_clients_are_preferred():
     np.testing.assert_allclose(remainders / 300, 0.4, atol=0.14)
 
 
-# class_partition
-
-
-@pytest.mark.parametrize(
-    ("num_clients", "low", "high"),
-    [(1, 10, 10), (2, 7, 8), (3, 6, 8), (4, 5, 7), (5, 5, 6), (6, 4, 6), (7, 4, 5), (8, 3, 5),
-     (10, 3, 5), (20, 3, 5)],
-)  # fmt: skip
-def test_class_partition_has_the_numbers_of_classes_of_the_code(num_clients, low, high):
+def test_class_partition_has_the_numbers_of_classes_of_the_code():
     labels = np.repeat(np.arange(10), 200)
-    seeds = range(8 if num_clients > 3 else 20)
-    made = (make("class_partition", labels, num_clients, seed) for seed in seeds)
-    numbers = [(histogram(labels, partition) > 0).sum(axis=1) for partition in made]
-    assert set(np.concatenate(numbers)) == set(range(low, high + 1))
+    few = {1: (10, 10), 2: (7, 8), 3: (6, 8), 4: (5, 7), 5: (5, 6), 6: (4, 6), 7: (4, 5)}
+    for clients, (low, high) in (few | dict.fromkeys((8, 10, 20), (3, 5))).items():
+        made = (make("class_partition", labels, clients, s) for s in range(4 + 16 // clients))
+        numbers = [(histogram(labels, partition) > 0).sum(axis=1) for partition in made]
+        assert set(np.concatenate(numbers)) == set(range(low, high + 1))
 
 
 def test_holders_are_repaired_when_no_draw_has_all_classes():
     """Five clients with at most two of ten classes: every class must have exactly one holder."""
     for seed, low in itertools.product(range(20), (1, 2)):
-        holds = draw_class_holders(5, 10, low, 2, np.random.default_rng(seed))
+        holds = by_labels.draw_class_holders(5, 10, low, 2, np.random.default_rng(seed))
         assert (holds.sum(axis=0) == 1).all()
         assert (holds.sum(axis=1) == 2).all()
 
@@ -187,15 +168,13 @@ def test_holders_are_repaired_when_no_draw_has_all_classes():
 @pytest.mark.all
 def test_parts_of_a_class_are_absolute_normals():
     labels = np.zeros(10_000, int)
-    options = {"min_classes": 1, "max_classes": 1}
-    parts = [
-        make("class_partition", labels, 2, seed, mean=4.0, deviation=3.0, **options).counts()[0]
-        for seed in range(200)
-    ]
+    options = {"min_classes": 1, "max_classes": 1, "mean": 4.0}
+    made = [make("class_partition", labels, 2, s, deviation=3.0, **options) for s in range(200)]
+    parts = np.array([partition.counts()[0] for partition in made]) / 1e4
     lengths = np.abs(np.random.default_rng(0).normal(4, 3, (200_000, 2)))
     expected = lengths[:, 0] / lengths.sum(axis=1)
-    assert np.mean(parts) / 1e4 == pytest.approx(0.5, abs=0.04)
-    assert np.std(parts) / 1e4 == pytest.approx(expected.std(), rel=0.1)
+    assert parts.mean() == pytest.approx(0.5, abs=0.04)
+    assert parts.std() == pytest.approx(expected.std(), rel=0.1)
     even = make("class_partition", labels, 8, 0, deviation=0.0, **options)
     assert set(even.counts()) == {1250}
     small = {"max_classes": 2, "min_classes": 1, "min_examples": 3}

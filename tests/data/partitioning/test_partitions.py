@@ -10,12 +10,7 @@ from partition_helpers import CASES, histogram, make, rows
 
 import fedjax_algos as fa
 from fedjax_algos.data import partitions
-from fedjax_algos.data.partitioning.base import (
-    divide_by_weights,
-    draw_class_counts,
-    hold_out,
-    raise_to_minimum,
-)
+from fedjax_algos.data.partitioning import base
 from fedjax_algos.data.partitioning.by_labels import draw_balanced_table
 
 EQUAL_SIZES = ["dirichlet_balanced", "dirichlet_classes", "iid", "pachinko"]
@@ -30,7 +25,6 @@ def test_every_example_has_one_client(name, label_seed, num_clients, seed):
     partition = make(name, labels, num_clients, seed)
     assert sorted(partition.indices) == list(range(400))
     assert partition.num_clients == num_clients
-    assert partition.counts().sum() == 400
     assert partition.indices.dtype == partition.offsets.dtype == np.int32
     assert partition.counts().min() >= SMALLEST.get(name, 1)
     if name in EQUAL_SIZES:
@@ -41,13 +35,11 @@ def test_every_example_has_one_client(name, label_seed, num_clients, seed):
 def test_partitions_depend_on_the_seed_alone(name):
     labels = np.random.default_rng(0).integers(0, 7, 400)
     original = labels.copy()
-    state = np.random.get_state()[1].copy()  # noqa: NPY002 (it must not be used)
     first = make(name, labels, 12, 5)
     assert make(name, labels, 12, 5).digest() == first.digest()
     assert make(name, labels.astype(np.uint8), 12, 5).digest() == first.digest()
     assert make(name, labels, 12, 6).digest() != first.digest()
     np.testing.assert_array_equal(labels, original)
-    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,33 +62,33 @@ def test_clients_hold_random_examples_of_their_classes(name):
     assert sorted(one.indices) == list(range(len(labels)))  # a single client holds all
 
 
+def check_dirichlet(shares, concentration):
+    """Shares of N clients have mean 1/N and variance (N - 1) / (N^2 (N c + 1))."""
+    assert shares.mean() == pytest.approx(1 / 5, abs=1e-12)
+    assert shares.var() == pytest.approx(4 / (25 * (5 * concentration + 1)), rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("name", "classes", "concentration", "options"),
     [
         ("dirichlet", 1, 0.5, {"alpha": 0.5}),
         ("quantity", 4, 0.5, {"beta": 0.5}),
-        ("dual_dirichlet", 2, 1.0, {"alpha2": 1e7}),  # w ~ Dir(alpha1 / N), by default of ones
-        pytest.param(
-            "dual_dirichlet", 2, 2.0, {"alpha1": 10.0, "alpha2": 1e7}, marks=pytest.mark.all
-        ),
-        ("dirichlet_balanced", 0, 0.5, {}),
+        ("dual_dirichlet", 2, 2.0, {"alpha1": 10.0, "alpha2": 1e7}),  # w ~ Dir(alpha1 / N)
     ],
 )
 def test_sizes_are_dirichlet(name, classes, concentration, options):
-    """Shares of N clients have mean 1/N and variance (N - 1) / (N^2 (N c + 1))."""
-    if classes:
-        labels = np.arange(1000) % classes
-        made = [make(name, labels, 5, seed, min_examples=1, **options) for seed in range(300)]
-        shares = np.array([partition.counts() for partition in made]) / 1000
-        table = histogram(labels, made[0])
-        expected = table.sum(axis=1, keepdims=True) / classes + np.zeros(classes)
-        np.testing.assert_allclose(table, expected, atol=30)  # all have the same distribution
-    else:  # of the first class, which no client is too full for
-        draw, sizes = draw_balanced_table, np.array([1000, 9000])
-        tables = [draw(sizes, 5, concentration, np.random.default_rng(s)) for s in range(300)]
-        shares = np.array([table[:, 0] for table in tables]) / 1000
-    assert shares.mean() == pytest.approx(1 / 5, abs=1e-12)
-    assert shares.var() == pytest.approx(4 / (25 * (5 * concentration + 1)), rel=0.05)
+    labels = np.arange(1000) % classes
+    made = [make(name, labels, 5, seed, min_examples=1, **options) for seed in range(300)]
+    check_dirichlet(np.array([partition.counts() for partition in made]) / 1000, concentration)
+    table = histogram(labels, made[0])
+    expected = table.sum(axis=1, keepdims=True) / classes + np.zeros(classes)
+    np.testing.assert_allclose(table, expected, atol=30)  # all have the same distribution
+
+
+def test_the_first_class_of_a_balanced_table_is_dirichlet():
+    sizes = np.array([1000, 9000])
+    tables = [draw_balanced_table(sizes, 5, 0.5, np.random.default_rng(s)) for s in range(300)]
+    check_dirichlet(np.array([table[:, 0] for table in tables]) / 1000, 0.5)
 
 
 WRONG = [  # of all partitions
@@ -108,38 +100,28 @@ IMPOSSIBLE = [
     ("classes_per_client:4", np.arange(30) % 3, 5, "classes=4 is more than the 3"),
     ("classes_per_client", np.arange(70) % 7, 3, "use at least 3 classes or 4 clients"),
     ("classes_per_client:1", np.repeat([4, 9], [50, 3]), 8, "9 has 3 examples for"),
-    ("classes_per_client:1.5", np.arange(60), 3, "classes=1.5 is no whole number"),
     ("class_partition:max_classes=2", np.arange(99) % 10, 10, "s=3 is above max_classes=2"),
     ("class_partition:max_classes=5", np.arange(99) % 4, 10, "max_classes=5 is more than"),
     ("class_partition", np.arange(1000) % 100, 10, "cannot hold 100; give max_classes=10"),
-    ("class_partition:mean=0", np.arange(60), 3, "mean=0.* is out of range"),
     ("dirichlet_balanced:-1", np.arange(60), 3, "alpha=-1.* is out of range"),
     ("dirichlet_balanced:tries=0", np.arange(60), 3, "tries=0.* is out of range"),
-    ("dual_dirichlet:alpha2=0", np.arange(60), 3, "alpha2=0.* is out of range"),
     ("natural", np.array(["a", "b"]), 3, "3 clients are more than the 2 .*; use at most 2"),
     ("natural", np.array(["a", "b"]), 0, "num_clients=0 is out of range"),
-    ("natural", np.zeros((2, 3), int), 2, r"shape \(2, 3\)"),
     ("natural:min_examples=0", np.arange(60), 3, "min_examples=0.* is out of range"),
     ("pachinko", np.arange(101), 2, "hierarchy has 100 entries, but labels run from 0 to 100"),
     ("pachinko", np.arange(99), 2, "hierarchy has 100 entries, but labels run from 0 to 98"),
     ("pachinko", np.arange(-1, 99), 2, "labels run from -1 to 98"),
     ("pachinko", np.arange(100.0), 2, "labels run from 0.0 to 99.0"),
-    ("pachinko:root_alpha=0", np.arange(100), 3, "root_alpha=0.* is out of range"),
-    ("pachinko:hierarchy=3", np.arange(100), 3, "hierarchy is an object; give it in Python"),
-    ("quantity:beta=0", np.arange(60), 3, "beta=0.* is out of range"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("spec", "labels", "num_clients", "named"),
-    [*((name, *case) for name in CASES for case in WRONG), *IMPOSSIBLE],
-)
+IMPOSSIBLE += [(name, *case) for name in CASES for case in WRONG]
+
+
+@pytest.mark.parametrize(("spec", "labels", "num_clients", "named"), IMPOSSIBLE)
 def test_impossible_arguments(spec, labels, num_clients, named):
     with pytest.raises(ValueError, match=named):
         partitions.make(spec, labels, num_clients, 0)
-
-
-# the parts
 
 
 def test_digest_and_representation():
@@ -159,14 +141,14 @@ def test_raise_to_minimum_takes_from_the_largest_one_by_one(sizes, minimum):
     while min(expected) < minimum:
         expected[expected.index(max(expected))] -= 1
         expected[expected.index(min(expected))] += 1
-    result = raise_to_minimum(np.array(sizes), minimum)
+    result = base.raise_to_minimum(np.array(sizes), minimum)
     assert sorted(result) == sorted(expected)
     assert all(new <= old for new, old in zip(result, sizes, strict=True) if old >= minimum)
 
 
 def test_divide_by_weights_rounds_the_cumulative_sums():
     weights = np.array([[1, 0.1, 0], [1, 0.2, 5], [1, 0.7, 0]])
-    table = divide_by_weights(weights, np.array([10, 7, 4]))  # cuts 3.3 6.7, 0.7 2.1, 0 4
+    table = base.divide_by_weights(weights, np.array([10, 7, 4]))  # cuts 3.3 6.7, 0.7 2.1, 0 4
     np.testing.assert_array_equal(table, [[3, 1, 0], [4, 1, 4], [3, 5, 0]])
 
 
@@ -184,37 +166,24 @@ def successive_draws(number, q, available):
     return result
 
 
-@pytest.mark.parametrize(
-    ("number", "available"),
-    [
-        (4, (2, 0, 5)),
-        pytest.param(3, (1, 2, 3), marks=pytest.mark.all),
-        pytest.param(6, (1, 2, 3), marks=pytest.mark.all),
-    ],
-)
-def test_draws_at_once_are_distributed_as_successive_draws(number, available):
-    q, times, rng = (0.7, 0.2, 0.1), 10_000, np.random.default_rng(0)
-    drawn = Counter(
-        tuple(int(n) for n in draw_class_counts(rng, number, np.log(q), np.array(available)))
-        for _ in range(times)
-    )
-    expected = successive_draws(number, q, available)
+def test_draws_at_once_are_distributed_as_successive_draws():
+    q, available, rng = (0.7, 0.2, 0.1), np.array([2, 0, 5]), np.random.default_rng(0)
+    draws = (base.draw_class_counts(rng, 4, np.log(q), available) for _ in range(10_000))
+    drawn = Counter(tuple(each.tolist()) for each in draws)
+    expected = successive_draws(4, q, available)
     assert sum(expected.values()) == pytest.approx(1)
     assert set(drawn) <= set(expected)
     for counts, probability in expected.items():
-        assert drawn[counts] / times == pytest.approx(probability, abs=0.015)
+        assert drawn[counts] / 10_000 == pytest.approx(probability, abs=0.015)
 
 
 def test_what_is_held_out():
     """A share of each client and of the total; each example is on one side; the seed draws them."""
     whole = fa.Partition.of([np.arange(10), np.arange(10, 13), [13], np.arange(14, 20)])
-    kept, held = hold_out(whole, 0.35, 0)
-    assert (0.35 * whole.counts()).tolist() == pytest.approx([3.5, 1.05, 0.35, 2.1])
-    assert held.counts().tolist() == [4, 1, 0, 2]  # 7 of 20
+    kept, held = base.hold_out(whole, 0.35, 0)
+    assert held.counts().tolist() == [4, 1, 0, 2]  # of 3.5, 1.05, 0.35 and 2.1: 7 of 20
     assert kept.counts().tolist() == [6, 2, 1, 4]
-    for client in range(4):
-        parts = [np.split(each.indices, each.offsets[1:-1])[client] for each in (kept, held)]
-        own = np.split(whole.indices, whole.offsets[1:-1])[client]
+    for own, *parts in zip(rows(whole), rows(kept), rows(held), strict=True):
         assert sorted(np.concatenate(parts)) == own.tolist()
-    assert hold_out(whole, 0.35, 0)[1].digest() == held.digest()
-    assert hold_out(whole, 0.35, 1)[1].digest() != held.digest()
+    assert base.hold_out(whole, 0.35, 0)[1].digest() == held.digest()
+    assert base.hold_out(whole, 0.35, 1)[1].digest() != held.digest()

@@ -52,9 +52,7 @@ def test_first_clients_only(tmp_path):
 
 
 def test_shakespeare(tmp_path):
-    text = (
-        "The fool doth think he is wise, but the wise man knows himself to be a fool. So said he!"
-    )
+    text = "The fool doth think he is wise, but the wise man knows himself to be a fool. So said he"
     windows = [text[i : i + 80] for i in range(6)]
     train, test = (windows[:4], list(text[80:84])), (windows[4:], list(text[84:86]))
     leaf(tmp_path, {"a.json": {"TOUCHSTONE": train}}, {"a.json": {"TOUCHSTONE": test}})
@@ -81,30 +79,24 @@ def test_sent140(tmp_path):
     test = {"ann": (tweets("day day day bad", "nothing known"), [1, 0]), "bob": (tweets(""), [0])}
     leaf(tmp_path, {"a.json": train}, {"a.json": test})
     data = read(path=tmp_path, task="sent140", words=4)
-    expected = [[2 / 3, 0, 1 / 3, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 1 / 2, 1 / 2, 0]]
-    expected += [[2 / 3, 1 / 3, 0, 0]]
-    np.testing.assert_allclose(data.train["x"], np.array(expected), rtol=1e-6)
-    np.testing.assert_allclose(data.test["x"], [[0, 1 / 4, 3 / 4, 0]])
+    expected = [[8, 0, 4, 0], [0, 12, 0, 0], [0, 0, 0, 12], [0, 6, 6, 0], [8, 4, 0, 0]]
+    np.testing.assert_allclose(12 * data.train["x"], expected, rtol=1e-6)
+    np.testing.assert_allclose(12 * data.test["x"], [[0, 3, 9, 0]])
     assert data.train["x"].dtype == np.float32
     assert (data.train["y"].tolist(), data.test["y"].tolist()) == ([1, 0, 1, 0, 1], [1])
     assert (data.users.tolist(), data.num_classes) == ([0, 0, 0, 1, 1], 2)
-    assert data.notes == (
-        "1 training and 2 test samples contain none of the 4 words and are left out",
-    )
+    left_out = "1 training and 2 test samples contain none of the 4 words and are left out"
+    assert data.notes == (left_out,)
     data = read(path=tmp_path, task="sent140")  # it has fewer words than requested
     assert (data.example_shape, len(data.train["y"])) == ((8,), 6)
     assert "0 training and 2 test samples contain none of the 8 words" in data.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ("task=celeba", "task='celeba' is unknown"),
-        ("task=sent140,invert=true", "invert is for task=femnist, not sent140"),
-        ("task=femnist,words=9", "words is for task=sent140"),
-        ("task=femnist,alphabet=no_newline", "alphabet is for task=shakespeare"),
-    ],
-)
-def test_options_of_other_tasks(tmp_path, options, named):
-    with pytest.raises(ValueError, match=named):
-        datasets.make(f"leaf:{tmp_path},{options}")
+def test_options_of_other_tasks(tmp_path):
+    for task, option, value, owner in (
+        ("sent140", "invert", True, "femnist"),
+        ("femnist", "words", 9, "sent140"),
+        ("femnist", "alphabet", "no_newline", "shakespeare"),
+    ):
+        with pytest.raises(ValueError, match=f"{option} is for task={owner}, not {task}"):
+            read(path=tmp_path, task=task, **{option: value})

@@ -3,8 +3,7 @@
 import json
 
 import numpy as np
-import pytest
-from data_forms import refused
+from data_forms import FORMS, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,11 +15,16 @@ from fedjax_algos.data.readers.client_files.texts import (
     most_frequent_words,
     num_character_sequences,
     read_vocabulary,
-    roles,
 )
 
+FORM = FORMS["roles"]
 ABC = Vocabulary.of([b"A", b"B", b"C"])
 UNKNOWN, BEGIN, END = CHARACTERS.special
+SNIPPETS = [
+    [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
+    [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
+    [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
+]
 
 
 def test_numbers_of_the_special_ids():
@@ -30,39 +34,28 @@ def test_numbers_of_the_special_ids():
     assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "text", "length", "ids"),
-    [  # TFF, baselines/stackoverflow/word_prediction_preprocessing_test.py
+def test_words():
+    """As in TFF, baselines/stackoverflow/word_prediction_preprocessing_test.py."""
+    for vocabulary, text, length, ids in (
         (ABC, b"A B C", 1, [5, 1]),
         (ABC, b"A B C", 5, [5, 1, 2, 3, 6, 0]),
         (Vocabulary.of([b"one", b"must"]), b"one must imagine", 6, [4, 1, 2, 3, 5, 0, 0]),
         (ABC, b"A B C", 3, [5, 1, 2, 3]),  # no room for the end
         (ABC, b"", 2, [5, 4, 6]),  # as TensorFlow splits it
         (ABC, b"A  C", 4, [5, 1, 4, 3, 6]),
-    ],
-)
-def test_words(vocabulary, text, length, ids):
-    assert vocabulary.sequences([text], length).tolist() == [ids]
+    ):
+        assert vocabulary.sequences([text], length).tolist() == [ids]
 
 
-SNIPPETS = [
-    [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
-    [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
-    [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
-]
-
-
-@pytest.mark.parametrize(
-    ("texts", "length", "ids"),
-    [  # TFF, baselines/shakespeare/char_prediction_preprocessing_test.py
+def test_characters():
+    """As in TFF, baselines/shakespeare/char_prediction_preprocessing_test.py."""
+    for texts, length, ids in (
         ([b"abc"], 4, [[BEGIN, 64, 42, 21, END]]),
         ([b"star wars"], 11, [[BEGIN, 25, 5, 64, 46, 14, 26, 64, 46, 25, END, 0]]),
         ([b"a\r~"], 4, [[BEGIN, 64, 86, UNKNOWN, END]]),
         ([b"a snippet", b"different snippet"], 10, SNIPPETS),
-    ],
-)
-def test_characters(texts, length, ids):
-    assert character_sequences(texts, length).tolist() == ids
+    ):
+        assert character_sequences(texts, length).tolist() == ids
 
 
 @settings(deadline=None, max_examples=50)
@@ -71,8 +64,7 @@ def test_characters_against_a_transcription(texts, length):
     """Text by text, padded to a multiple, and cut."""
     expected = []
     for text in texts:
-        known = [CHARACTERS.ids.get(bytes([octet]), UNKNOWN) for octet in text]
-        ids = [BEGIN, *known, END]
+        ids = [BEGIN, *(CHARACTERS.ids.get(bytes([octet]), UNKNOWN) for octet in text), END]
         ids += [0] * (-len(ids) % (length + 1))
         expected += [ids[i : i + length + 1] for i in range(0, len(ids), length + 1)]
     found = character_sequences(texts, length)
@@ -100,23 +92,20 @@ def test_vocabularies(tmp_path):
             read_vocabulary(path, 10)
 
 
-def save(folder, content):
-    path = folder / "roles.json"
-    path.write_text(json.dumps(content))
-    return path
+def read(folder, content, **options):
+    FORM.write(folder, json.dumps(content))
+    return FORM.read(folder, **options)
 
 
 def texts(part, symbols=LEAF_SYMBOLS):
-    return [
-        ("".join(symbols[c] for c in window), symbols[label])
-        for window, label in zip(part["x"], part["y"], strict=True)
-    ]
+    windows = ["".join(symbols[code] for code in window) for window in part["x"]]
+    return [*zip(windows, (symbols[label] for label in part["y"]), strict=True)]
 
 
 def test_windows_by_hand(tmp_path):
     """Windows of 3: "ab cdefghi" has 7; 4 train, and the test starts after 4 - 1 + 3 = 6."""
-    path = save(tmp_path, {"A": "ab\ncd  \n  efghi", "SHORT": "ab\ncdefgh", "B": "x\n\nyzab"})
-    data = roles(path=path, window=3, train_fraction=0.6)
+    content = {"A": "ab\ncd  \n  efghi", "SHORT": "ab\ncdefgh", "B": "x\n\nyzab"}
+    data = read(tmp_path, content, train_fraction=0.6)
     a = [("ab ", "c"), ("b c", "d"), (" cd", " "), ("cd ", "e")]
     b = [("x y", "z")]  # "x yzab" has 3 windows, of which 1 trains: none starts after it
     assert texts(data.train) == [*a, *b]
@@ -130,10 +119,9 @@ def test_windows_by_hand(tmp_path):
 def test_stride_bound_and_split(tmp_path):
     """No character of a test window was in the text of a training window, for any stride."""
     text = "".join(chr(97 + i % 26) + "AEIOU"[i // 26 % 5] for i in range(1000))
-    path = save(tmp_path, {"A": text, "B": text[::-1]})
+    options = {"window": 10, "min_lines": 1, "max_examples_per_role": 300}
     for stride in (1, 2, 3, 7, 50):
-        options = {"window": 10, "stride": stride, "max_examples_per_role": 300}
-        data = roles(path=path, min_lines=1, **options)
+        data = read(tmp_path, {"A": text, "B": text[::-1]}, stride=stride, **options)
         count = min(300, -(-(2000 - 10) // stride))
         train = int(0.8 * count)
         np.testing.assert_array_equal(np.bincount(data.users), [train, train])
@@ -145,12 +133,12 @@ def test_stride_bound_and_split(tmp_path):
 
 
 def test_alphabets(tmp_path):
-    path = save(tmp_path, {"A": "na\u00efve\nna\u00efve\nna\u00efve na\u00efve"})
-    data = roles(path=path, window=2, alphabet="found")
+    content = {"A": "na\u00efve\nna\u00efve\nna\u00efve na\u00efve"}
+    data = read(tmp_path, content, window=2, alphabet="found")
     assert data.num_classes == 6
     assert texts(data.train, " aenvï")[:2] == [("na", "ï"), ("aï", "v")]
-    path = save(tmp_path, {"A": "some\nlines\nof a text"})
-    with_break, without = (roles(path=path, window=2, alphabet=a) for a in ("leaf", "no_newline"))
+    content = {"A": "some\nlines\nof a text"}
+    with_break, without = (read(tmp_path, content, alphabet=a) for a in ("leaf", "no_newline"))
     assert (with_break.num_classes, without.num_classes) == (80, 79)
-    np.testing.assert_array_equal(with_break.train["x"], without.train["x"] + 1)
-    np.testing.assert_array_equal(with_break.train["y"], without.train["y"] + 1)
+    for name, codes in without.train.items():
+        np.testing.assert_array_equal(with_break.train[name], codes + 1)
