@@ -32,10 +32,8 @@ def plan_by_hand(contributions=((0, 0, 0), (1, 1, 1), (3, 0, 1)), times=(4, 8), 
 
 def trace_by_hand():
     """Arrival groups for that plan."""
-    group = np.array([0, 0, 0, 1, 1, 2, 2], np.int32)
-    unknown = np.full(7, np.nan)
-    late = np.arange(7) == 3
-    return CompassTrace(group, unknown, unknown, unknown, late, np.array([0, 1]))
+    group, unknown = np.array([0, 0, 0, 1, 1, 2, 2], np.int32), np.full(7, np.nan)
+    return CompassTrace(group, unknown, unknown, unknown, np.arange(7) == 3, np.array([0, 1]))
 
 
 def plan_without_server_steps():
@@ -45,6 +43,5 @@ def plan_without_server_steps():
 
 def plan_of_figure_1():
     """The five clients of the FedCompass paper's figure 1, 45 minutes."""
-    per_minute = ("10", "5", "4", "2.5", "2")
-    system = FixedSystem([60 / Fraction(number) for number in per_minute])
+    system = FixedSystem([60 / Fraction(rate) for rate in ("10", "5", "4", "2.5", "2")])
     return compass(min_steps=20, max_steps=100)(system, 5, seconds=2700)

@@ -6,13 +6,7 @@ import pytest
 from helpers import CASES, Case, by_kind, quadratics, with_unused
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import (
-    FixedSystem,
-    check_asynchronous,
-    check_planner,
-    plan_dispatches,
-    planners,
-)
+from fedjax_algos.asynchrony import FixedSystem, check_asynchronous, check_planner, planners
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=4)
 TOY = quadratics([[1.0, 2.0], [0.5], [2.0, 1.0, 0.7]], [[1.0, -1.0], [3.0], [0.0, 0.5, -2.0]])
@@ -63,21 +57,19 @@ def test_planners_that_an_algorithm_refuses():
 
 
 KINDS = [param.values[0] for param in by_kind() if not param.marks]
-RUN = [
-    pytest.param(case, marks=() if case.name == "fedavg" else pytest.mark.all, id=str(case))
-    for case in KINDS
-    if allowed(case)
-]
+OTHERS = [case for case in KINDS if allowed(case) and case.name != "fedavg"]
 
 
-@pytest.mark.parametrize("case", RUN)
+@pytest.mark.parametrize(
+    "case", [CASES[0], *(pytest.param(case, marks=pytest.mark.all) for case in OTHERS)], ids=str
+)
 def test_an_algorithm_runs_with_its_planners(case):
     """FedAvg with all; others with the first and the last, because they share a program."""
     executor, names = fa.make_executor(build(case), slots=2), sorted(allowed(case))
     for planner in names if case.name == "fedavg" else {names[0], names[-1]}:
         plan = planners.make(SPECS[planner])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
         state = executor.init(0, fa.Population(3, 3, 6, int(plan.group.max()) + 1))
-        dispatches = plan_dispatches(plan, TOY.data.counts(), LOCAL)
+        dispatches = fa.asynchrony.plan_dispatches(plan, TOY.data.counts(), LOCAL)
         # the same numbers of rows for all planners, which then share the compiled programs
         waves = executor.waves(state, plan)._replace(num_update_rows=8, num_version_rows=7)
         *_, (done, state, *_) = executor.run(state, TOY.data, plan, dispatches, waves=waves)

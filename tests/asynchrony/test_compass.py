@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from fedjax_algos.asynchrony import FixedSystem, compass, simulated
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST
 
-DISPATCHES = ("client", "number", "num_steps", "version")
-
 
 class GivenSystem(FixedSystem):
     """Exact seconds per step, with other ones for some dispatches; only products are rounded."""
@@ -39,6 +37,7 @@ BEGIN = [  # time, client, steps, group, Ta, Tmax
     ("10:00", 5, 24, 2, "22:00", "24:48"),
 ]
 FIRSTS = [(time, FIRST, {client: client - 1}) for time, client, *_ in BEGIN]
+ALL_ON_TIME = {1: 100, 2: 50, 3: 40, 4: 25, 5: 20}  # steps of ten minutes
 
 
 def joint(time, group, expected, latest, steps):
@@ -50,16 +49,15 @@ FIGURE_1 = (
     [
         *BEGIN,
         *joint("12:00", 2, "22:00", "24:48", {1: 100, 2: 50, 3: 40}),
-        *joint("22:00", 3, "32:00", "34:00", {1: 100, 2: 50, 3: 40, 4: 25, 5: 20}),
-        *joint("32:00", 4, "42:00", "44:00", {1: 100, 2: 50, 3: 40, 4: 25, 5: 20}),
-        *joint("42:00", 5, "52:00", "54:00", {1: 100, 2: 50, 3: 40, 4: 25, 5: 20}),
+        *joint("22:00", 3, "32:00", "34:00", ALL_ON_TIME),
+        *joint("32:00", 4, "42:00", "44:00", ALL_ON_TIME),
+        *joint("42:00", 5, "52:00", "54:00", ALL_ON_TIME),
     ],
     [
         *FIRSTS,
         ("12:00", AGGREGATE, {1: 4, 2: 3, 3: 2}),
         ("22:00", AGGREGATE, {1: 0, 2: 0, 3: 0, 4: 2, 5: 1}),
-        ("32:00", AGGREGATE, {1: 0, 2: 0, 3: 0, 4: 0, 5: 0}),
-        ("42:00", AGGREGATE, {1: 0, 2: 0, 3: 0, 4: 0, 5: 0}),
+        *((time, AGGREGATE, dict.fromkeys(ALL_ON_TIME, 0)) for time in ("32:00", "42:00")),
     ],
 )
 FIGURE_22 = (  # 28 steps at 2.5 a minute end at 16:12
@@ -81,9 +79,8 @@ FIGURE_22 = (  # 28 steps at 2.5 a minute end at 16:12
     ],
 )
 
-
 SLOW = {(2, number): "2/5" for number in range(1, 20)}  # client 3 from its second dispatch on
-FIGURES = {"1": (FIGURE_1, {}), "22": (FIGURE_22, {"changes": SLOW})}
+FIGURES = {"1": (*FIGURE_1, {}, []), "22": (*FIGURE_22, SLOW, [(2, 1)])}
 
 
 def clock(minutes):
@@ -94,12 +91,10 @@ def clock(minutes):
 
 def decisions(plan):
     """Assignments and server steps of a plan, in the terms of the tables."""
-    trace = plan.trace
-    columns = plan.started, plan.client, plan.num_steps, *trace[:3]
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    columns = plan.started, plan.client, plan.num_steps, *plan.trace[:3]
     assignments = [
         (clock(start), client + 1, steps, group, clock(expected), clock(latest))
-        for start, client, steps, group, expected, latest in rows
+        for start, client, steps, group, expected, latest in zip(*columns, strict=True)
         if group
     ]
     clients = [{i + 1: late for i, late in stalenesses(plan, k)} for k in range(len(plan.time))]
@@ -118,29 +113,27 @@ def stalenesses(plan, step):
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figures_of_the_paper(figure, number):
     """The claims in `experiments/papers/fedcompass` have figures 20 and 21, and the text's 22."""
-    (assignments, steps), facts = FIGURES[figure]
+    assignments, steps, changes, late = FIGURES[figure]
     minutes, seconds = map(Fraction, steps[-1][0].split(":"))
     end = number(minutes + seconds / 60)
-    plan = compass()(GivenSystem(PER_STEP, number=number, **facts), 5, seconds=end)
+    plan = compass()(GivenSystem(PER_STEP, changes, number=number), 5, seconds=end)
     seen = decisions(plan)
-    assert seen[0] == assignments
-    assert seen[1] == steps
+    assert seen == (assignments, steps)
     # the order of the entries, which the equality of dicts does not compare
     assert [list(of) for *_, of in seen[1]] == [list(of) for *_, of in steps]
-    late = plan.trace.late
-    expected_late = [(2, 1)] if figure == "22" else []
-    assert list(zip(plan.client[late], plan.number[late], strict=True)) == expected_late
+    is_late = plan.trace.late
+    assert list(zip(plan.client[is_late], plan.number[is_late], strict=True)) == late
     assert (plan.time[-1], plan.ended[plan.dispatch[-1]]) == (end, end)
 
 
-@pytest.mark.parametrize(("speed_weight", "record", "steps"), [(None, 0.205, 58), (1, 0.2, 60)])
-def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
-    options = {"speed_weight": speed_weight} if speed_weight else {}
+@pytest.mark.parametrize(
+    ("options", "record", "steps"), [({}, 0.205, 58), ({"speed_weight": 1}, 0.2, 60)]
+)
+def test_speeds_are_averaged_in_code_mode(options, record, steps):
     planner = compass(mode="code", first_steps=20, **options)
     plan = planner(GivenSystem(PER_STEP, dict.fromkeys(SLOW, "1/5")), 5, seconds=12)
     third = np.flatnonzero(plan.client == 2)[-1]
-    assert plan.trace.seconds_per_step[third] == record
-    assert plan.num_steps[third] == steps
+    assert (plan.trace.seconds_per_step[third], plan.num_steps[third]) == (record, steps)
 
 
 @pytest.mark.parametrize("number", [Fraction, float])
@@ -158,10 +151,8 @@ def test_a_client_that_rejoins_at_a_timer_gets_the_new_model():
     unavailable = {(2, 1): (Fraction("0.5"), 70)}
     system = GivenSystem([1] * 3, changes={(1, 1): Fraction(3, 2)}, unavailable=unavailable)
     plan = compass()(system, 3, seconds=140)
-    assert plan.started[-2:].tolist() == [140, 140]
-    assert plan.client[-2:].tolist() == [0, 2]
-    assert plan.version[-2:].tolist() == [4, 4]
-    assert plan.trace.arrival_group[-2:].tolist() == [2, 2]
+    columns = plan.started, plan.client, plan.version, plan.trace.arrival_group
+    assert [column[-2:].tolist() for column in columns] == [[140, 140], [0, 2], [4, 4], [2, 2]]
 
 
 class Literal:
@@ -295,15 +286,12 @@ def test_literal_transcription(seed, speeds, num_clients, steps, slack, mode, le
     planner = compass(min_steps=steps[0], max_steps=steps[1], slack=slack, mode=mode)
     plan = planner(make(seed), num_clients, arrivals=80)
     trace = plan.trace
-    columns = plan.client, plan.num_steps, plan.version, trace.arrival_group
-    dispatches = zip(*(column.tolist() for column in columns), strict=True)
-    assert list(dispatches) == [dispatch[:4] for dispatch in literal.sent]
-    times = [dispatch[4:] for dispatch in literal.sent]
-    np.testing.assert_allclose(np.transpose(trace[1:3]), times, rtol=1e-9)
+    columns = plan.client, plan.num_steps, plan.version, *trace[:3]
+    np.testing.assert_allclose(np.transpose(columns), literal.sent, rtol=1e-9)  # exact integers
     assert np.flatnonzero(trace.late).tolist() == sorted(literal.late)
     assert ((plan.group == FIRST) == (trace.aggregated_group == 0)).all()
-    steps = enumerate(trace.aggregated_group.tolist())
-    seen = [(group, sorted(stalenesses(plan, step))) for step, group in steps]
+    groups = enumerate(trace.aggregated_group)
+    seen = [(group, sorted(stalenesses(plan, step))) for step, group in groups]
     assert seen == literal.server_steps
 
 
@@ -313,5 +301,5 @@ def test_floors_of_floats():
         compass()(GivenSystem(["0.35", "1.1"], number=number), 2, arrivals=12)
         for number in (Fraction, float)
     )
-    for name in (*DISPATCHES, "fate", "dispatch", "staleness", "step"):
+    for name in ("client", "num_steps", "version", "fate", "dispatch", "staleness", "step"):
         np.testing.assert_array_equal(getattr(exact, name), getattr(rounded, name))

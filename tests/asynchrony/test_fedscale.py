@@ -1,5 +1,6 @@
-"""FedScale's devices: times by hand, sessions, and files in FedScale's format."""
+"""FedScale's devices: times by hand, sessions, and its files, which may be pickles."""
 
+import collections
 import json
 import math
 import pickle
@@ -7,12 +8,14 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_models, system_of
+from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_of
 from fedjax_algos.asynchrony.systems.fedscale import Device
+from fedjax_algos.asynchrony.systems.plain_pickle import read_plain_pickle
 from fedjax_algos.asynchrony.systems.system_model import Sessions
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
@@ -58,12 +61,8 @@ def test_durations_are_those_of_fedscale(files):
     """3 B Q c / 1000 + (download + upload) in kbit / b."""
     make = fedscale(devices=files()["devices"], batch_size=4, order="file")
     system = make(0, download_bytes=1024, upload_bytes=3 * 1024)  # 32 kbit
-    assert [system.seconds(i, 5, 10) for i in range(4)] == [
-        3 * 4 * 10 * 0.125 + 32 / 512,
-        3 * 4 * 10 * 0.5 + 32 / 2048,
-        3 * 4 * 10 * 0.25 + 32 / 1024,
-        3 * 4 * 10 * 0.125 + 32 / 512,  # the file begins again
-    ]
+    expected = [120 * c + 32 / b for c, b in ((0.125, 512), (0.5, 2048), (0.25, 1024))]
+    assert [system.seconds(i, 5, 10) for i in range(4)] == expected + expected[:1]  # from the start
     assert [system.expected_seconds_per_step(i) for i in range(3)] == [1.5, 6, 3]
     assert make(0).seconds(1, 0, 1) == 6
     assert system.unavailability_at(0, 3, 1e9) is None
@@ -108,20 +107,8 @@ def test_a_seed_permutes_devices_and_sessions(files):
     for order in orders:
         assert sorted(order[:50]) == list(range(50))  # no device is used twice before all are used
         assert order[50:] == order[:25]
-    ends = [make(0).unavailability_at(i, 20, 100)[0] * 100 for i in range(30)]
-    numbers = [round(10 * end - 10) for end in ends]
-    assert sorted(numbers) == list(range(30)) != numbers != orders[0][:30]
-
-
-def is_active(sessions, time):
-    """FedScale's rule, without its index that is advanced at most once in each question.
-
-    The end of a period is also the moment before the next one.
-    """
-    period = sessions["finish_time"]
-    moments = [time % period, *[period] * (time > 0 and time % period == 0)]
-    pairs = zip(sessions["active"], sessions["inactive"], strict=True)
-    return any(s <= moment <= end for s, end in pairs for moment in moments if s < period)
+    ends = [round(1000 * make(0).unavailability_at(i, 20, 100)[0]) - 10 for i in range(30)]
+    assert sorted(ends) == list(range(30)) != ends != orders[0][:30]
 
 
 @st.composite
@@ -135,24 +122,20 @@ def traces(draw):
 @settings(max_examples=50)
 @given(traces(), st.fractions(0, 200, max_denominator=3), st.fractions(Fraction(1, 9), 100))
 def test_sessions_are_those_of_fedscale(trace, now, seconds):
-    """A client leaves at the end of the session of its start, and is back when the next starts."""
-    sessions = Sessions.of(trace["active"], trace["inactive"], trace["finish_time"])
-    leaves = sessions.unavailability(now, seconds)
-    grid = [now + seconds * Fraction(k, 7) for k in range(8)]
-    if leaves is None:
-        assert all(is_active(trace, time) for time in grid)
-        return
-    share, away = leaves
-    if trace["active"][0] == trace["finish_time"]:
-        assert leaves == (0, math.inf)
-        return
-    end = now + share * seconds
-    assert 0 <= share < 1
-    assert away > 0
-    assert is_active(trace, end) or share == 0
-    assert is_active(trace, end + away)
-    assert not any(is_active(trace, end + away * Fraction(k, 7)) for k in range(1, 7))
-    assert all(is_active(trace, time) for time in grid if time <= end and share > 0)
+    """A client is there in a session, both ends included; sessions that touch are one."""
+    period, sessions = trace["finish_time"], []
+    for first in range(0, 400, period):  # of all periods
+        for start, end in zip(trace["active"], trace["inactive"], strict=True):
+            if sessions and sessions[-1][1] == first + start:
+                sessions[-1][1] = first + end
+            elif start < period:
+                sessions.append([first + start, first + end])
+    back = min((start for start, _ in sessions if start > now), default=math.inf)
+    ends = [end for start, end in sessions if start <= now <= end]
+    end = ends[0] if ends else now
+    stays = ends and now + seconds <= end
+    leaves = Sessions.of(trace["active"], trace["inactive"], period).unavailability(now, seconds)
+    assert leaves == (None if stays else ((end - now) / seconds, back - end))
 
 
 def test_a_client_that_is_back_is_available_in_spite_of_rounding():
@@ -167,27 +150,25 @@ def test_a_client_that_is_back_is_available_in_spite_of_rounding():
 
 SPEEDS = {"computation": 1.0, "communication": 2.0}
 WRONG_DEVICES = [
-    (SPEEDS | {"computation": -1.0}, "device 5 has computation=-1"),
-    (SPEEDS | {"communication": math.inf}, "device 5 has communication=inf"),
-    (SPEEDS | {"communication": 10**400}, "device 5 has communication=10000"),
-    (SPEEDS | {"computation": True}, "device 5 has computation=True"),
-    ({"computation": 1.0}, "device 5 has no communication"),
-    ([1.0, 2.0], "device 5 is [1.0, 2.0], not a dictionary"),
+    (SPEEDS | {"computation": -1.0}, "has computation=-1"),
+    (SPEEDS | {"communication": math.inf}, "has communication=inf"),
+    (SPEEDS | {"communication": 10**400}, "has communication=10000"),
+    (SPEEDS | {"computation": True}, "has computation=True"),
+    ({"computation": 1.0}, "has no communication"),
+    ([1.0, 2.0], "is [1.0, 2.0], not a dictionary"),
 ]
 WRONG_SESSIONS = [
-    ({"finish_time": 0}, "device 7 has finish_time=0"),
-    ({"active": [0, 9], "inactive": [8]}, "device 7 has no lists active and inactive"),
-    ({"active": [], "inactive": []}, "device 7 has no lists active and inactive"),
-    ({"active": 3}, "device 7 has no lists active and inactive"),
-    ({"active": [0, 7]}, "device 7 has the time 7 after 8"),
-    ({"inactive": [8, 41]}, "device 7 has the time 41 after 20"),
-    ({"active": [-1, 20]}, "device 7 has the time -1 after 0"),
-    ({"active": ["now", 20]}, "device 7 has the time now after 0"),
+    ({"finish_time": 0}, "finish_time=0"),
+    ({"active": [0, 9], "inactive": [8]}, "no lists active and inactive"),
+    ({"active": [], "inactive": []}, "no lists active and inactive"),
+    ({"active": 3}, "no lists active and inactive"),
+    ({"active": [0, 7]}, "the time 7 after 8"),
+    ({"inactive": [8, 41]}, "the time 41 after 20"),
+    ({"active": [-1, 20]}, "the time -1 after 0"),
+    ({"active": ["now", 20]}, "the time now after 0"),
 ]
 BROKEN = [
     ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
-    ('{"1": {"computation": 1, "computation": 2}}', "has the key 'computation' twice"),
-    ('{"1": {}, "1": {}}', "it has the key '1' twice"),
     ("", "EOFError"),
     ("cos\nsystem\n(S'true'\ntR.", "names os.system"),
     ("].", "it is no dictionary of devices"),
@@ -202,21 +183,18 @@ def test_wrong_files(files, tmp_path):
 
     for device, message in WRONG_DEVICES:
         protocol = 0 if "10000" in message else None  # a text of JSON has no such number
-        refuse(files({3: SPEEDS, 5: device}, protocol=protocol), "devices", message)
+        refuse(files({3: SPEEDS, 5: device}, protocol=protocol), "devices", f"device 5 {message}")
     for changes, message in WRONG_SESSIONS:
-        refuse(files(behaviour={7: BEHAVIOUR[7] | changes}), "behaviour", message)
+        refuse(files(behaviour={7: BEHAVIOUR[7] | changes}), "behaviour", f"device 7 has {message}")
     paths = files()
     for content, message in BROKEN:
         Path(paths["devices"]).write_text(content)
         refuse(paths, "devices", message)
-    for path, message in (("nothing", "there is no such file"), (".", "Is a directory")):
-        with pytest.raises(ValueError, match=message):
-            fedscale(devices=str(tmp_path / path), batch_size=1)
-    with pytest.raises(ValueError, match="fedscale needs devices"):
-        system_models.make("fedscale")
+    with pytest.raises(ValueError, match="there is no such file"):
+        fedscale(devices=str(tmp_path / "nothing"), batch_size=1)
 
 
-def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
+def test_a_system_has_the_batch_size_of_the_run_unless_it_is_given(files):
     spec = f"fedscale:devices={files()['devices']},order=file"
     assert system_of(spec, 8)(0).expected_seconds_per_step(0) == 3
     assert system_of(f"{spec},batch_size=2", 8)(0).expected_seconds_per_step(0) == 0.75
@@ -225,3 +203,64 @@ def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
         system_of(spec, 8)(-1)
     with pytest.raises(ValueError, match="upload_bytes=-1"):
         system_of(spec, 8)(0, upload_bytes=-1)
+
+
+# Pickles of plain values are read as Python reads them, and nothing else is read or run.
+
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+SHARED = {"computation": 1.5}
+# pickles are written in parts of 1,000 items, and refer to what they have already
+VALUE = {str(i): [SHARED, [i - 700], -(2**200), None, True] for i in range(1500)}
+VALUE |= {"": list(range(-2000, 2000)), "é\n'": "\\\u202e\ud800", "floats": [1e-300, float("inf")]}
+TYPES = ["<f2", "<f4", "<f8", ">f8", "<i8", ">i4", "i2", "u1", "i1", "<u8"]
+SCALARS = [number for kind in TYPES for number in np.array([0, 3, 77], kind)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_plain_values_are_read_as_python_reads_them(protocol):
+    written = VALUE | {7: (1, 2), "numbers": SCALARS}
+    found = json.loads(read_plain_pickle(pickle.dumps(written, protocol)))
+    assert found == VALUE | {"7": [1, 2], "numbers": [0, 3, 77] * len(TYPES)}
+    assert [type(each) for each in found["numbers"]] == [type(each.item()) for each in SCALARS]
+
+
+class Evil:
+    def __reduce__(self):
+        return open, ("made", "w")
+
+
+OTHERS = [{2, 3}, np.ones(2), b"bytes", np.datetime64(3, "s"), collections.OrderedDict(a=1)]
+OTHERS += [{(1, 2): 3}, np.dtype("f8")]
+
+
+def test_other_values_are_refused_and_nothing_is_run(here):
+    written = [pickle.dumps([Evil()], protocol) for protocol in PROTOCOLS]
+    written += [b"}.}", b"}r\xff\xff\xff\xff."]  # more than one value; the last index of a memo
+    for content in written + [pickle.dumps(value) for value in OTHERS]:
+        with pytest.raises(ValueError, match=r"^\w+:") as caught:
+            read_plain_pickle(content)
+        assert str(caught.value).isprintable()
+    assert not [*here.iterdir()]
+
+
+def nested(end):
+    """A pickle with a tuple that holds one tuple twice, and so on: 2^60 in all."""
+    return b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60)) + end
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Psome\n.", "UnpicklingError: refers to what is not"),
+        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.", "UnpicklingError|MemoryError"),  # long bytes
+        (b"]" * 10**6 + b"a" * (10**6 - 1) + b".", "RecursionError"),
+        (nested(b"."), "MemoryError|time or memory"),
+        (b"}" + nested(b"K\x01s."), "time or memory"),
+    ],
+)
+def test_hostile_pickles_end_in_one_line(content, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read_plain_pickle(content)
+    assert str(caught.value).isprintable()

@@ -85,19 +85,6 @@ def test_all_optimisers_of_optax_are_offered_or_refused_with_a_reason():
             client_optimizer(name)
 
 
-@pytest.mark.parametrize(
-    ("nesterov", "expected"), [(False, [1.0, 1.4, -0.24]), (True, [1.9, 1.76, -1.716])]
-)
-def test_momentum_is_that_of_torch(nesterov, expected):
-    """torch.optim.SGD without dampening: `b <- 0.9 b + g`, and `g + 0.9 b` with Nesterov's."""
-    transform = client_optimizer(f"sgd:momentum=0.9,nesterov={nesterov}")
-    state, found = transform.init(jnp.zeros(())), []
-    for gradient in (1.0, 0.5, -1.5):
-        direction, state = transform.update(jnp.asarray(gradient), state)
-        found.append(direction)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 def test_clipping_precedes_decay_and_decay_the_optimiser():
     """torch's SGD(weight_decay, momentum) after clip_grad_norm_, as in the GHBM paper's code."""
     transform = local_transform("sgd:momentum=0.5", 1.0, 0.1)
@@ -116,7 +103,6 @@ def test_clipping_precedes_decay_and_decay_the_optimiser():
     ("spec", "same"),
     [
         ("sgd:0.9,nesterov=TRUE", "sgd:momentum=0.9,nesterov=true"),
-        ("sgd:nesterov=true,momentum=9e-1", "sgd:momentum=0.9,nesterov=true"),
         ("adam:b1=0.9", "adam"),
         ("adam:eps=0.0000001,b1=0", "adam:b1=0.0,eps=1e-07"),
     ],
@@ -132,12 +118,8 @@ def test_every_optimiser_has_one_text_and_is_one_object(spec, same):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("adm", "unknown client optimiser 'adm'; did you mean adam?"),
-        ("adam:eps_rot=0.9", "'eps_rot'; did you mean eps_root?"),
         ("adam:b1=1", "b1=1 is out of range"),
-        ("adam:b1=nan", "b1='nan' is no number"),
         ("adam:nesterov=1", "nesterov='1'"),
-        ("adam:b1=0.9,b1=0.8", "b1 is given twice"),
         ("adam:mu_dtype=float32", "unknown option 'mu_dtype'"),
         ("lars:trust_ratio_mask=true", "unknown option 'trust_ratio_mask'"),
         ("adafactor:weight_decay_rate=0.1", "unknown option 'weight_decay_rate'"),
@@ -157,11 +139,8 @@ def test_wrong_texts_get_the_fix(spec, message):
 OWN = """
 import optax
 
-def clipped_sign(*, size: float = 1.0):
-    return optax.chain(optax.clip(size), optax.scale_by_sign(), optax.scale(size))
-
-def climbing():
-    return optax.adam(0.1)
+def climbing(*, rate: float):
+    return optax.adam(rate)
 
 def no_transformation():
     return 3
@@ -171,64 +150,54 @@ def no_transformation():
 def test_optimisers_of_ones_own(here):
     """A wrong sign cannot pass, neither alone nor behind clipping and decay."""
     (here / "own.py").write_text(OWN)
-    transform = client_optimizer("own.py:clipped_sign:size=0.5")
-    direction, _ = transform.update(jnp.array([3.0, -0.1]), transform.init(jnp.zeros(2)))
-    np.testing.assert_array_equal(direction, [0.5, -0.5])
-    wrong = {"clipped_sign:sise=0.5": "did you mean size", "no_transformation": "returns a int"}
-    for spec, message in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            client_optimizer(f"own.py:{spec}")
-    problem = fa.Problem(lambda key: fa.Model(jnp.zeros(3)), None, None)
+    with pytest.raises(ValueError, match="returns a int"):
+        client_optimizer("own.py:no_transformation")
     for clip_norm, weight_decay in ((0.0, 0.0), (1.0, 0.1)):
-        transform = local_transform("own.py:climbing", clip_norm, weight_decay)
+        transform = local_transform("own.py:climbing:rate=0.1", clip_norm, weight_decay)
         with pytest.raises(ValueError, match="points against the gradient"):
-            check_transform("Local: transform", transform, problem)
+            check_transform("Local: transform", transform, PROBLEM)
 
 
 # The probe that finds transformations with a learning rate and a sign of their own
 
-ROOT_MASK = {"weight": True, "bias": False}  # by the names of the params
-LABELS = {"weight": "one", "bias": "other"}
 WARM_UP = optax.linear_schedule(0.0, 1.0, 3)
 PROBLEM = fa.Problem(
     lambda key: fa.Model({"weight": jnp.zeros((3, 5)), "bias": jnp.zeros(5)}), None, None
 )
 
 
+CLIPPED = optax.chain(optax.clip(1e-3), optax.add_decayed_weights(10.0))
+ADAM, SGD, ZERO, KEY = optax.scale_by_adam(), optax.sgd(0.1), optax.set_to_zero(), jax.random.key(0)
+STATEFUL_SGD = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+NOISE = optax.chain(optax.clip_by_global_norm(1.0), optax.add_noise(25.0, 0.0, KEY))
+
+
 def parted(inner):
-    return optax.partition({"one": optax.scale_by_adam(), "other": inner}, LABELS)
+    labels = {"weight": "one", "bias": "other"}
+    return optax.partition({"one": ADAM, "other": inner}, labels)
+
+
+def masked(inner):
+    return optax.masked(inner, {"weight": True, "bias": False})
 
 
 def every_third(inner):
     return optax.MultiSteps(inner, 3).gradient_transformation()
 
 
-ENDLESS = optax.add_decayed_weights(10.0)
 TRANSFORMS = {  # a right and a wrong one
-    "adam": (optax.scale_by_adam(), optax.adam(0.1)),
-    "clipped": (
-        optax.chain(optax.clip(1e-3), ENDLESS),
-        optax.chain(optax.clip(1e-3), ENDLESS, optax.sgd(0.1)),
-    ),
-    "noise": (
-        optax.chain(optax.clip_by_global_norm(1.0), optax.add_noise(25.0, 0.0, jax.random.key(0))),
-        optax.noisy_sgd(0.1, key=jax.random.key(0)),
-    ),
+    "adam": (ADAM, optax.adam(0.1)),
+    "clipped": (CLIPPED, optax.chain(CLIPPED, SGD)),
+    "noise": (NOISE, optax.noisy_sgd(0.1, key=KEY)),
     "0 at first": (optax.scale_by_schedule(WARM_UP), optax.adam(WARM_UP)),
-    "parted": (parted(optax.set_to_zero()), parted(optax.sgd(0.1))),
+    "parted": (parted(ZERO), parted(SGD)),
 }
 LATER = {
-    "alone": (optax.set_to_zero(), optax.scale(-1e-12)),
-    "masked": (
-        optax.masked(optax.scale_by_adam(), ROOT_MASK),
-        optax.masked(optax.sgd(0.1), ROOT_MASK),
-    ),
-    "every third step": (every_third(optax.scale_by_adam()), every_third(optax.sgd(0.1))),
-    "stateful options": (
-        optax.inject_hyperparams(optax.scale_by_adam)(b1=0.9),
-        optax.inject_hyperparams(optax.sgd)(learning_rate=0.1),
-    ),
-    "centred": (optax.centralize(), optax.chain(optax.centralize(), optax.sgd(0.1))),
+    "alone": (ZERO, optax.scale(-1e-12)),
+    "masked": (masked(ADAM), masked(SGD)),
+    "every third step": (every_third(ADAM), every_third(SGD)),
+    "stateful": (optax.inject_hyperparams(optax.scale_by_adam)(b1=0.9), STATEFUL_SGD),
+    "centred": (optax.centralize(), optax.chain(optax.centralize(), SGD)),
 }
 
 

@@ -16,21 +16,33 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.reprs import describe_tree, printable, si_prefix
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
+UNCHANGED = "plain, naïve, 漢字, \N{GRINNING FACE} and [red]$x$ \\n"
 
 
 @pytest.mark.parametrize(
-    ("tree", "expected"),
+    ("shown", "value", "expected"),
     [
-        ({"x": np.zeros((3, 4)), "y": np.zeros(3, np.int32)}, "x float64[3, 4], y int32[3]"),
-        ({"a": {"b": jnp.zeros((), jnp.int32)}}, "a.b int32[]"),
-        ([jax.ShapeDtypeStruct((2,), jnp.float32)], "0 float32[2]"),
-        ({"rate": 0.5}, "rate 0.5"),
-        ([np.zeros((100, 10))] * 5, "5 arrays of 5,000 entries"),
-        ((), "nothing"),
+        (describe_tree, {"x": np.zeros((3, 4)), "y": np.zeros(3)}, "x float64[3, 4], y float64[3]"),
+        (describe_tree, {"a": {"b": jnp.zeros((), jnp.int32)}}, "a.b int32[]"),
+        (describe_tree, [jax.ShapeDtypeStruct((2,), jnp.float32)], "0 float32[2]"),
+        (describe_tree, {"rate": 0.5}, "rate 0.5"),
+        (describe_tree, [np.zeros((100, 10))] * 5, "5 arrays of 5,000 entries"),
+        (describe_tree, (), "nothing"),
+        (printable, UNCHANGED, UNCHANGED),
+        (printable, "\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        (printable, "a\rb\nc\td\x07\x9b", r"a\rb\nc\td\x07\x9b"),
+        (printable, "txt.\u202eexe\u2066", r"txt.\u202eexe\u2066"),
+        (printable, "caf\udce9", r"caf\udce9"),
+        (printable, 3, "3"),
+        (si_prefix, 0, (1, "")),
+        (si_prefix, 999.9, (1, "")),
+        (si_prefix, 1000, (1e3, "k")),
+        (si_prefix, 1e15, (1e15, "P")),
+        (si_prefix, 1e30, (1e18, "E")),
     ],
 )
-def test_trees(tree, expected):
-    assert describe_tree(tree) == expected
+def test_by_hand(shown, value, expected):
+    assert shown(value) == expected
 
 
 def test_one_line_for_each_object():
@@ -45,26 +57,10 @@ def test_one_line_for_each_object():
     assert repr(own) == f"Local(batch_size=3, {told})"
     told = repr(algorithms["fedavg"](small_network().problem, LOCAL))
     assert told.startswith("Algorithm(client_update=fedavg, server_update=fedavg, problem=Problem(")
-    assert repr(fa.algorithms.algorithms).startswith(f"{len(algorithms)} algorithms: adabest, ")
+    assert repr(algorithms).startswith(f"{len(algorithms)} algorithms: adabest, ")
 
 
 HOSTILE = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\r\n\t\x7f\x9b\u202e\u2066\ud800"))
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain, naïve, 漢字 and \N{GRINNING FACE}", "plain, naïve, 漢字 and \N{GRINNING FACE}"),
-        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
-        ("a\rb\nc\td\x07\x9b", r"a\rb\nc\td\x07\x9b"),
-        ("txt.\u202eexe\u2066", r"txt.\u202eexe\u2066"),
-        ("caf\udce9", r"caf\udce9"),
-        ("[red]$x$ \\n", "[red]$x$ \\n"),
-        (3, "3"),
-    ],
-)
-def test_what_is_not_printable_is_an_escape(text, shown):
-    assert printable(text) == shown
 
 
 @settings(deadline=None)
@@ -80,20 +76,7 @@ def test_a_printable_text_is_plain(text):
 @settings(deadline=None)
 @given(st.text(st.characters(categories=["L", "N"])), st.integers(20, 100))
 def test_a_long_text_keeps_its_beginning_and_its_end(text, longest):
-    shown = printable(text, longest)
-    assert len(shown) <= longest
-    if len(text) <= longest:
-        assert shown == text
-    else:
-        first, last = shown.split(" ... ")
-        assert text.startswith(first)
-        assert text.endswith(last)
-        assert len(first) == len(last) == (longest - 5) // 2
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0, (1, "")), (999.9, (1, "")), (1000, (1e3, "k")), (1e15, (1e15, "P")), (1e30, (1e18, "E"))],
-)
-def test_the_largest_prefix(value, expected):
-    assert si_prefix(value) == expected
+    half = (longest - 5) // 2
+    kept = text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
+    assert printable(text, longest) == kept
+    assert len(kept) <= longest

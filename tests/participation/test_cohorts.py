@@ -1,32 +1,30 @@
-"""The dispatches of rounds, their default sampler, and their checks."""
+"""The dispatches of rounds, their default sampler, their learning rates, and their checks."""
+
+import re
 
 import jax
 import numpy as np
 import pytest
+from helpers import fixed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.participation import (
-    Cohorts,
-    failures,
-    local_works,
-    rate_schedules,
-    samplers,
-    uniform,
-)
+from fedjax_algos.participation import Cohorts, failures, local_works, rate_schedules, samplers
 from fedjax_algos.participation.cohorts import full_steps
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9])
+uniform = samplers["uniform"]()
 LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
 
 
-def rounds_of(local=LOCAL):
-    return Cohorts(COUNTS, local, cohort_size=3, seed=0)
+def rounds_of(sampler=uniform, size=3, **changes):
+    return Cohorts(COUNTS, LOCAL._replace(**changes), cohort_size=size, seed=0, sampler=sampler)
 
 
 def test_fields_of_dispatches():
-    dispatches = rounds_of().dispatches(30)
+    cohorts = rounds_of()
+    dispatches = cohorts.dispatches(30)
     assert all(leaf.shape == (30, 3) for leaf in jax.tree.leaves(dispatches))
     assert dispatches.arrives == ()
     assert (dispatches.server_step == np.arange(30)[:, None]).all()
@@ -36,29 +34,25 @@ def test_fields_of_dispatches():
     assert (dispatches.num_examples == COUNTS[dispatches.client]).all()
     np.testing.assert_allclose(dispatches.share, COUNTS[dispatches.client] / 46, rtol=1e-6)
     assert (dispatches.learning_rate == 0.25).all()
+    assert (dispatches.num_steps == 3).all()
+    assert (dispatches.full_steps == 3).all()
+    known = "clients=6, cohort_size=3, full_steps=3..3, seed=0, next_round=30"
+    assert repr(cohorts) == f"Cohorts({known})"
 
 
 def test_rounds_since_the_previous_dispatch_are_counted():
     """Client 6 is an empty slot; 0 is twice in a cohort; windows and a restart change nothing."""
-    sets = [(0, 1, 6), (6, 6, 6), (1, 2, 0), (0, 0, 5), (6, 6, 6), (2, 0, 6), (5, 1, 2)]
-
-    def sampler(seed, rounds, num_clients, cohort_size):
-        return np.array(sets, np.int32)[rounds]
-
+    sampler = fixed([(0, 1, 6), (6, 6, 6), (1, 2, 0), (0, 0, 5), (6, 6, 6), (2, 0, 6), (5, 1, 2)])
     sampler.may_leave_empty = True
-
-    def cohorts():
-        return Cohorts(COUNTS, LOCAL, cohort_size=3, seed=0, sampler=sampler)
-
     for windows in ([7], [1, 1, 4, 1], [2, 5]):
-        drawn = cohorts()
+        drawn = rounds_of(sampler)
         for window in windows:
             drawn.dispatches(window)
-            position, drawn = drawn.position(), cohorts()
+            position, drawn = drawn.position(), rounds_of(sampler)
             drawn.go_to(position)
         assert position.gaps.tolist() == [4, 3, 3, 2, 1, 0, 0, 0]  # the first ones, then 1 round
         assert position.last_round.tolist() == [5, 6, 6, -1, -1, 6]
-        assert position.gaps.shape == cohorts().position().after(7).gaps.shape
+        assert position.gaps.shape == rounds_of(sampler).position().after(7).gaps.shape
 
 
 def test_cohorts_are_uniform_without_replacement():
@@ -71,13 +65,6 @@ def test_cohorts_are_uniform_without_replacement():
     of_many = uniform(0, np.arange(2), 1_000_000, 100)
     assert len(np.unique(of_many)) > 190
     assert of_many.max() > 900_000
-
-
-def test_it_is_shown_in_one_line():
-    planned = rounds_of(LOCAL._replace(steps=None, epochs=2))
-    planned.dispatches(5)
-    expected = "clients=6, cohort_size=3, full_steps=2..10, seed=0, next_round=5"
-    assert repr(planned) == f"Cohorts({expected})"
 
 
 @settings(deadline=None, max_examples=50)
@@ -111,27 +98,61 @@ def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
     assert planned.next_round == 2
 
 
+RATES = {
+    "constant": [0.8, 0.8, 0.8, 0.8, 0.8],
+    "exponential:decay=0.5": [0.8, 0.4, 0.2, 0.1, 0.05],
+    "step:factor=0.1,every=2": [0.8, 0.8, 0.08, 0.08, 0.008],
+    "step:factor=2,every=3": [0.8, 0.8, 0.8, 1.6, 1.6],
+    "inverse": [0.8, 0.4, 0.8 / 3, 0.2, 0.16],
+    "inverse:decay=0.25": [0.8, 0.64, 0.8 / 1.5, 0.8 / 1.75, 0.4],
+}
+
+
+def test_schedules_by_hand():
+    assert {spec.partition(":")[0] for spec in RATES} == set(rate_schedules)
+    for spec, expected in RATES.items():
+        rate = rate_schedules.make(spec, 0.8)
+        np.testing.assert_allclose(rate(np.arange(5)), expected, rtol=1e-15)
+        assert np.shape(rate(4)) == ()
+        assert rate(np.zeros((2, 3), np.int32)).tolist() == [[0.8] * 3] * 2
+
+
 @pytest.mark.parametrize(
-    ("registry", "spec", "message"),
+    ("rate_by", "expected"),
     [
-        (samplers, "cyclic", "cyclic needs num_groups"),
-        (samplers, "cyclic:2.5", "num_groups=2.5 is no whole number"),
-        (samplers, "on_off:leave=0.9,join=0.6", r"leave \+ join = 1.5 is above 1"),
-        (samplers, "dirichlet:0", "gamma=0 is out of range"),
-        (failures, "independent:1", "probability=1 is out of range"),
-        (local_works, "partial:1.5", "share=1.5 is out of range"),
-        (local_works, "partial:tau_max=0", "tau_max=0 is out of range"),
-        (local_works, "deadline", "deadline needs seconds"),
-        (local_works, "deadline:0", "seconds=0 is out of range"),
-        (local_works, "deadline:1,speeds=fast", "speeds='fast' is unknown"),
-        (local_works, "deadline:1,seconds_per_step=0", "seconds_per_step=0 is out of range"),
-        (rate_schedules, "exponential", "exponential needs decay"),
-        (rate_schedules, "exponential:1.5", "decay=1.5 is out of range"),
-        (rate_schedules, "step:factor=0,every=2", "factor=0 is out of range"),
-        (rate_schedules, "step:factor=0.5,every=0", "every=0 is out of range"),
-        (rate_schedules, "inverse:-1", "decay=-1 is out of range"),
+        ("round", [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]]),
+        ("dispatch", [[0.5, 0.5], [0.25, 0.5], [0.125, 0.25]]),
     ],
 )
-def test_wrong_specs(registry, spec, message):
-    with pytest.raises(ValueError, match=message):
-        registry.make(spec, *[0.1] * (registry is rate_schedules))
+def test_rates_of_the_round_and_of_the_dispatch(rate_by, expected):
+    """They continue over calls."""
+    rate = rate_schedules["exponential"](0.5, decay=0.5)
+    drawn = rounds_of(fixed([[0, 1], [0, 2], [0, 1]]), 2, learning_rate=rate, rate_by=rate_by)
+    values = np.concatenate([drawn.dispatches(n).learning_rate for n in (1, 2)])
+    np.testing.assert_array_equal(values, expected)
+    assert values.dtype == np.float32
+
+
+def test_rates_that_are_not_positive_are_rejected():
+    with pytest.raises(ValueError, match="learning_rate=inf"):
+        rounds_of(learning_rate=np.inf)
+    with pytest.raises(ValueError, match="at count 2"):
+        rounds_of(learning_rate=lambda t: 0.2 - 0.1 * t).dispatches(3)
+
+
+@pytest.mark.parametrize(
+    ("registry", "specs"),  # the last value of each is wrong
+    [
+        (samplers, "cyclic:num_groups=2.5 dirichlet:gamma=0 poisson:mean=0"),
+        (failures, "independent:probability=1 by_client:median=1"),
+        (local_works, "partial:share=1.5 partial:tau_max=0 deadline:seconds=0"),
+        (local_works, "deadline:seconds=1,speeds=x deadline:seconds=1,seconds_per_step=0"),
+        (rate_schedules, "exponential:decay=1.5 step:factor=0.5,every=0 inverse:decay=-1"),
+        (rate_schedules, "step:every=2,factor=0"),
+    ],
+)
+def test_values_out_of_range(registry, specs):
+    for spec in specs.split():
+        name, value = re.split("[:,]", spec)[-1].split("=")
+        with pytest.raises(ValueError, match=f"{name}='?{value}'? is"):
+            registry.make(spec, *[0.1] * (registry is rate_schedules))

@@ -16,19 +16,11 @@ import pytest
 import fedjax_algos as fa
 from fedjax_algos.core.randomness import ONCE, cohort_key
 from fedjax_algos.core.types import with_arrays
-from fedjax_algos.participation import (
-    Cohorts,
-    exponential,
-    failures,
-    samplers,
-    traced_samplers,
-)
+from fedjax_algos.participation import Cohorts, failures, samplers, traced_samplers
 from fedjax_algos.participation.sampling_designs import overflow_probability
 
 COUNTS = np.array([5, 2, 8, 3, 9, 1, 4, 40], np.int32)
-HELD = np.array(
-    [[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]] * 2, bool
-)  # [clients, labels]
+HELD = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]] * 2, bool)  # of clients
 LOCAL = fa.Local(4, 0.1, epochs=1, batches="persistent")
 GOLDEN = {
     "poisson:mean=2": [[0, 3, 8, 8], [8, 8, 8, 8], [5, 6, 8, 8]],
@@ -39,6 +31,15 @@ GOLDEN = {
     "available:mode=lognormal,beta=0.5": [[6, 4, 1, 7], [1, 0, 8, 8], [6, 5, 1, 8]],
     "available:mode=label_cycle,beta=0.9": [[6, 2, 7, 8], [2, 6, 0, 8], [2, 6, 8, 8]],
 }
+EXPONENTIAL = fa.participation.exponential(0.1, decay=0.9)
+COSINE = optax.cosine_decay_schedule(0.1, 40)
+later = functools.partial(pytest.param, marks=pytest.mark.all)
+
+
+def cohorts_of(spec, rounds, cohort_size=4, seed=1, counts=COUNTS, local=LOCAL, **more):
+    sampler, labels = samplers.make(spec), lambda: HELD
+    keywords = {"cohort_size": cohort_size, "seed": seed, "labels": labels, **more}
+    return Cohorts(counts, local, sampler=sampler, **keywords).dispatches(rounds)
 
 
 def test_every_sampler_is_tested():
@@ -49,20 +50,19 @@ def test_every_sampler_is_tested():
         assert old | names == {name for name in registry if ":" not in name}
 
 
-def cohorts_of(spec, rounds, cohort_size=4, seed=1, counts=COUNTS, local=LOCAL, **more):
-    sampler, labels = samplers.make(spec), lambda: HELD
-    keywords = {"cohort_size": cohort_size, "seed": seed, "labels": labels, **more}
-    return Cohorts(counts, local, sampler=sampler, **keywords).dispatches(rounds)
-
-
 @pytest.mark.parametrize("spec", GOLDEN)
-def test_golden_cohorts(spec):
+def test_golden_cohorts_in_one_call_or_several(spec):
     assert cohorts_of(spec, 3).client.tolist() == GOLDEN[spec]
-
-
-later = functools.partial(pytest.param, marks=pytest.mark.all)
-EXPONENTIAL = exponential(0.1, decay=0.9)
-COSINE = optax.cosine_decay_schedule(0.1, 40)
+    sampler = fa.participation.sampling.of_clients(samplers.make(spec), COUNTS, lambda: HELD)
+    together = sampler(7, np.arange(3, 40), 8, 4)
+    assert (together.dtype, together.shape) == (np.int32, (37, 4))
+    parts = [sampler(7, part, 8, 4) for part in np.split(np.arange(3, 40), [1, 20])]
+    np.testing.assert_array_equal(together, np.concatenate(parts))
+    if spec.partition(":")[0] not in ("by_size", "clustered_by_size") or "false" in spec:
+        for cohort in together.tolist():
+            clients = [client for client in cohort if client < 8]
+            assert len(set(clients)) == len(clients)
+            assert cohort[: len(clients)] == clients  # empty slots are the last ones
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,9 @@ COSINE = optax.cosine_decay_schedule(0.1, 40)
 def test_traced_cohorts_are_those_on_the_host(spec, local):
     """All fields and dtypes, with failures, for a traced and mapped seed."""
     options = {"cohort_size": 4, "failures": failures.make("by_client:median=0.4")}
-    sampler, labels = traced_samplers.make(spec), lambda: HELD
+    more = {"rounds": 20, "sampler": traced_samplers.make(spec), "labels": lambda: HELD}
 
     def draw(seed):
-        more = {"rounds": 20, "sampler": sampler, "labels": labels}
         return fa.traced_dispatches(seed, COUNTS, local, **options, **more)
 
     drawn = with_arrays(jax.jit(jax.vmap(draw))(jnp.arange(2)))
@@ -92,26 +91,11 @@ def test_traced_cohorts_are_those_on_the_host(spec, local):
             np.testing.assert_array_equal(ours[seed], theirs, err_msg=name)
 
 
-@pytest.mark.parametrize("spec", GOLDEN)
-def test_cohorts_do_not_depend_on_how_rounds_are_split(spec):
-    sampler = fa.participation.sampling.of_clients(samplers.make(spec), COUNTS, lambda: HELD)
-    together = sampler(7, np.arange(3, 40), 8, 4)
-    assert (together.dtype, together.shape) == (np.int32, (37, 4))
-    parts = [sampler(7, part, 8, 4) for part in np.split(np.arange(3, 40), [1, 20])]
-    np.testing.assert_array_equal(together, np.concatenate(parts))
-    if spec.partition(":")[0] not in ("by_size", "clustered_by_size") or "false" in spec:
-        for cohort in together.tolist():
-            clients = [client for client in cohort if client < 8]
-            assert len(set(clients)) == len(clients)
-            assert cohort[: len(clients)] == clients  # empty slots are the last ones
-
-
 def test_sizes_of_poisson_cohorts_are_the_quantiles_of_the_binomial_law():
     """k is the number of j with u >= P(k <= j), in exact fractions; at most B clients are kept."""
     num_clients, mean, slots = 30, 3.0, 5
-    below, total = [], Fraction(0)
+    below, total, q = [], Fraction(0), Fraction(3, 30)
     for j in range(slots):
-        q = Fraction(3, 30)
         total += math.comb(num_clients, j) * q**j * (1 - q) ** (num_clients - j)
         below.append(total)
     counts = np.ones(num_clients, int)
@@ -128,6 +112,9 @@ def test_poisson_slots():
     assert samplers.make("poisson:mean=50").slots == math.ceil(50 + 4.5 * 50**0.5) == 82
     everyone = cohorts_of("poisson:mean=8", 5, 8).client
     np.testing.assert_array_equal(np.sort(everyone), [range(8)] * 5)
+    options = {"rounds": 3, "sampler": traced_samplers.make("poisson:mean=2")}  # has empty slots
+    drawn = fa.traced_dispatches(1, COUNTS, LOCAL, cohort_size=4, **options)
+    assert drawn.client.tolist() == GOLDEN["poisson:mean=2"]
     with pytest.raises(ValueError, match="mean=5 is more than the 4 slots of a cohort"):
         cohorts_of("poisson:mean=5", 1)
 
@@ -136,8 +123,7 @@ def test_tickets_are_examples(monkeypatch):
     """Of the 72 examples, each has the client that holds it."""
     sampler = traced_samplers["by_size"]().of_clients(COUNTS, None)
     monkeypatch.setattr(jax.random, "randint", lambda *given: jnp.arange(72))
-    drawn = np.asarray(sampler(0, 0, 8, 72))
-    np.testing.assert_array_equal(np.bincount(drawn), COUNTS)
+    np.testing.assert_array_equal(np.bincount(sampler(0, 0, 8, 72)), COUNTS)
 
 
 def distributions_of_flgo(counts, cohort_size):
@@ -180,10 +166,10 @@ def test_clusters_of_more_than_32_bits():
         cohorts_of("clustered_by_size", 2, 2000, counts=2 * counts)
 
 
-def shares_of(mode, beta, counts=(1, 4, 16)):
+def shares_of(mode, beta):
+    held = HELD[[0, 1, 3]]
     sampler = traced_samplers["available"](mode=mode, beta=beta)
-    labels = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], bool)
-    return sampler.of_clients(np.array(counts), lambda: labels).args
+    return sampler.of_clients(np.array([1, 4, 16]), lambda: held).args
 
 
 @pytest.mark.parametrize(
@@ -236,31 +222,18 @@ def test_states_are_those_of_the_chain():
         draws = np.asarray(jax.random.uniform(key, (num_clients,), jnp.float32), float)
         leaves, joins = (join <= draws) & (draws < join + leave), draws < join
         is_on = np.where(is_on, ~leaves, joins)
-        if number < 0:
-            continue
-        expected = np.flatnonzero(is_on).tolist()
-        assert sorted(drawn[number])[: len(expected)] == expected
-        assert (drawn[number] == num_clients).sum() == num_clients - len(expected)
+        if number >= 0:
+            empty = [num_clients] * int(num_clients - is_on.sum())
+            assert sorted(drawn[number]) == np.flatnonzero(is_on).tolist() + empty
 
 
-def test_what_samplers_know_has_to_be_given():
+def test_what_samplers_refuse():
     with pytest.raises(ValueError, match=r"call by_size\(...\).of_clients\(counts, labels\)"):
         samplers.make("by_size")(0, np.arange(2), 8, 4)
     with pytest.raises(ValueError, match="needs the labels that each client holds; give labels="):
         cohorts_of("available:mode=label_few,beta=0.5", 1, labels=None)
-
-
-def test_a_sampler_of_ones_own_may_know_the_clients():
-    def largest(seed, rounds, num_clients, cohort_size):
-        raise AssertionError
-
-    def of_clients(counts, labels):
-        order = np.argsort(-counts)
-        return lambda seed, rounds, n, m: np.tile(order[:m], (len(rounds), 1))
-
-    largest.of_clients = of_clients
-    drawn = Cohorts(COUNTS, LOCAL, cohort_size=2, seed=0, sampler=largest).dispatches(3)
-    assert drawn.client.tolist() == [[7, 4]] * 3
+    with pytest.raises(ValueError, match=r"leave \+ join = 1.5 is above 1"):
+        samplers.make("on_off:leave=0.9,join=0.6")
 
 
 def test_failures_by_client():
@@ -287,3 +260,65 @@ def test_labels_that_clients_hold():
         fa.data.held_labels(data._replace(examples={"x": examples["x"]}))
     with pytest.raises(TypeError, match="give clients whose examples are in memory"):
         fa.data.held_labels("stored")
+
+
+# what only the traced functions draw
+
+
+def traced_cohorts(sampler, rounds, cohort_size, num_clients, seeds=1):
+    """int32[seeds * rounds, cohort_size]."""
+
+    def cohorts(seed):
+        of_round = lambda number: sampler(seed, number, num_clients, cohort_size)  # noqa: E731
+        return jax.vmap(of_round)(jnp.arange(rounds))
+
+    drawn = jax.jit(jax.vmap(cohorts))(jnp.arange(seeds, dtype=jnp.uint32))
+    return np.asarray(drawn).reshape(-1, cohort_size)
+
+
+def test_traced_cyclic_cohorts_come_from_their_groups():
+    """Seven clients in two groups of four and three, three of which are in each cohort."""
+    cohorts = traced_cohorts(traced_samplers["cyclic"](num_groups=2), 400, 3, 7)
+    assert all(len(set(cohort)) == 3 for cohort in cohorts)
+    groups = [set(cohorts[first::2].ravel()) for first in (0, 1)]
+    assert [len(group) for group in groups] == [4, 3]
+    assert groups[0] | groups[1] == set(range(7))
+    frequency = np.unique(cohorts[::2], return_counts=True)[1] / 200
+    np.testing.assert_allclose(frequency, 3 / 4, atol=0.1)
+
+
+@pytest.mark.all
+def test_traced_draws_with_replacement_are_uniform():
+    cohorts = traced_cohorts(traced_samplers["with_replacement"](), 20, 6, 7)
+    assert any(len(set(cohort)) < 6 for cohort in cohorts)
+    np.testing.assert_allclose(np.bincount(cohorts.ravel(), minlength=7) / 120, 1 / 7, atol=0.1)
+
+
+@pytest.mark.all
+def test_traced_dirichlet_shares_are_those_of_the_distribution():
+    """Over many seeds E p_i^2 is (gamma + 1) / (N (N gamma + 1)); two rounds of a seed share p."""
+    gamma, num_clients, seeds = 0.5, 4, 20_000
+    cohorts = traced_cohorts(traced_samplers["dirichlet"](gamma=gamma), 2, 1, num_clients, seeds)
+    first, second = cohorts.reshape(seeds, 2).T
+    np.testing.assert_allclose(np.bincount(first) / seeds, 1 / num_clients, atol=0.015)
+    twice = (gamma + 1) / (num_clients * gamma + 1)  # sum of p_i^2
+    np.testing.assert_allclose((first == second).mean(), twice, atol=0.015)
+
+
+@pytest.mark.all
+def test_traced_work_of_ones_own():
+    options = {"cohort_size": 2, "rounds": 4}
+    options["work"] = lambda seed, number, full: jnp.maximum(full - number, 1)
+    drawn = fa.traced_dispatches(0, COUNTS, fa.Local(2, 0.1, steps=5), **options)
+    np.testing.assert_array_equal(drawn.num_steps, np.asarray([[5, 4, 3, 2]] * 2).T)
+    np.testing.assert_array_equal(drawn.full_steps, np.full((4, 2), 5))
+
+
+@pytest.mark.all
+def test_a_client_that_there_is_not_has_no_rate_where_cohorts_are_traced():
+    """So its update is not finite, and is left out."""
+    options = {"cohort_size": 3, "rounds": 1}
+    options["sampler"] = lambda *_: jnp.array([99, 0, -1])
+    drawn = jax.jit(lambda seed: fa.traced_dispatches(seed, COUNTS, LOCAL, **options))(0)
+    np.testing.assert_array_equal(drawn.client, [[7, 0, 0]])
+    np.testing.assert_array_equal(drawn.learning_rate, np.float32([[np.nan, 0.1, np.nan]]))

@@ -20,12 +20,11 @@ SEEDS = st.integers(0, 2**31 - 1)
 partial, deadline = local_works["partial"], local_works["deadline"]
 
 
-def num_steps_of(work, full, local=EPOCHS, clients=None, seed=0):
-    """The steps of partial local updates, int[rounds, cohort_size]."""
+def num_steps_of(work, full, local=EPOCHS, seed=0):
+    """The steps of partial local updates of the clients 0, 1, ..., int[rounds, cohort_size]."""
     full = np.asarray(full, np.int32)
-    if clients is None:
-        clients = np.broadcast_to(np.arange(full.shape[1], dtype=np.int32), full.shape)
-    return work(seed, np.arange(len(full)), np.asarray(clients), full, local)
+    clients = np.broadcast_to(np.arange(full.shape[1], dtype=np.int32), full.shape)
+    return work(seed, np.arange(len(full)), clients, full, local)
 
 
 @settings(deadline=None, max_examples=25)
@@ -77,13 +76,10 @@ def test_draws_of_partial_work_are_uniform():
     assert stats.chisquare(np.bincount(both @ [3, 1])).pvalue > 1e-3  # misses are independent
 
 
-def test_units_of_partial_work():
-    """The same epochs are missed whatever an epoch is; and steps where work is given in steps."""
-    few, many = (num_steps_of(partial(), np.full((20, 6), 5 * n), seed=3) for n in (1, 7))
-    np.testing.assert_array_equal(7 * few, many)
-    assert (num_steps_of(partial(), np.full((20, 6), 5), seed=4) != few).any()
-    num_steps = num_steps_of(partial(share=1), np.full((200, 4), 6), STEPS)
-    assert set(num_steps.ravel()) == {1, 2, 3, 4, 5}
+def test_partial_work_misses_steps_where_work_is_given_in_steps():
+    one, other = (num_steps_of(partial(share=1), [[6] * 99] * 2, STEPS, seed=s) for s in (0, 1))
+    assert {*one.ravel()} == {1, 2, 3, 4, 5}
+    assert (one != other).any()
 
 
 @pytest.mark.parametrize(
@@ -111,36 +107,18 @@ def test_steps_until_a_deadline():
     """.3 / .1 is 2.9999999999999996, which means 3 steps and not 2."""
     work = deadline_of(np.array([0.1, 0.2, 0.3, 1.0]), 1.0)
     assert num_steps_of(work, [[50] * 4, [4] * 4]).tolist() == [[10, 5, 3, 1], [4, 4, 3, 1]]
-    again = num_steps_of(work, [[50, 50, 2]], clients=[[2, 0, 0]])
+    again = work(0, np.arange(1), np.array([[2, 0, 0]]), np.array([[50, 50, 2]]), EPOCHS)
     assert again.tolist() == [[3, 10, 2]]
     for seconds, steps in ((0.3, 3), (0.29, 2), (0.7, 7)):
         work = deadline(seconds=seconds, speeds="homogeneous", seconds_per_step=0.1)
         assert (num_steps_of(work, np.full((3, 5), 9)) == steps).all()
 
 
-def test_an_early_deadline_makes_stragglers_and_a_late_one_none():
-    def dispatches(seconds):
-        work = deadline(seconds=seconds)
-        return Cohorts(COUNTS, STEPS, cohort_size=4, seed=0, work=work).dispatches(20)
-
-    early, late = dispatches(0.4), dispatches(10)
-    np.testing.assert_array_equal(early.client, late.client)
-    assert (late.num_steps == 6).all()
-    assert (early.full_steps == 6).all()
-    assert 1 <= early.num_steps.min() < early.num_steps.max() <= 6
-    for client in range(len(COUNTS)):  # its speed is the same in the whole run
-        steps = early.num_steps[early.client == client]
-        assert len(set(steps)) == 1
-        firsts = early.first_step[early.client == client]
-        np.testing.assert_array_equal(firsts, np.arange(len(steps)) * steps)
-
-
 @pytest.mark.parametrize("speeds", ["normal", "exponential"])
 def test_times_have_their_distribution_and_depend_on_the_client_alone(speeds):
-    normal = stats.truncnorm(-0.95 / 0.3, np.inf, loc=1, scale=0.3)
-    distribution = normal if speeds == "normal" else stats.expon()
     times = relative_times(SpeedDistribution(speeds, 0.0), 0, 100_000)
-    assert stats.kstest(times, distribution.cdf).pvalue > 1e-3
+    own = stats.truncnorm(-0.95 / 0.3, np.inf, 1, 0.3) if speeds == "normal" else stats.expon()
+    assert stats.kstest(times, own.cdf).pvalue > 1e-3
     assert len(np.unique(times)) == len(times)  # blocks are not copies of each other
     for client in (0, 4095, 4096, 20_000):
         alone = relative_times(SpeedDistribution(speeds, 0.0), 0, client + 1)
@@ -166,7 +144,6 @@ def test_a_floor_holds_for_all_speeds_and_bins_for_exponential_ones():
         np.testing.assert_array_equal(high, np.maximum(free, 0.9))
     binned = deadline(seconds=9.0, speeds="exponential", seconds_per_step=1.0, time_bin=2.0)
     times = relative_times(SpeedDistribution("exponential", 0.01, 2.0), 0, 50)
-    assert set(times) <= {1, 3, 5, 7, 9}
     steps = num_steps_of(binned, np.full((1, 50), 99))
     np.testing.assert_array_equal(steps[0], np.floor(9 / times))
     with pytest.raises(ValueError, match=r"time_bin=2.0 is for exponential speeds"):
@@ -177,18 +154,18 @@ def test_a_floor_holds_for_all_speeds_and_bins_for_exponential_ones():
 def test_a_client_without_a_step_is_refused_and_the_fix_works(speeds):
     full = np.full((2, 30), 9)
     slowest = relative_times(SpeedDistribution(speeds), 0, 30).argmax()
-    with pytest.raises(ValueError, match=r"seconds=0.05 leaves it none; give seconds=") as caught:
+    text = rf"client {slowest} takes .*seconds=0.05 leaves it none; give seconds="
+    with pytest.raises(ValueError, match=text) as caught:
         num_steps_of(deadline(seconds=0.05, speeds=speeds), full)
     enough = float(re.search(r"give seconds=(\S+) or more", str(caught.value))[1])
     assert num_steps_of(deadline(seconds=enough, speeds=speeds), full).min() == 1
-    with pytest.raises(ValueError, match=f"client {slowest} takes"):
+    with pytest.raises(ValueError, match="leaves it none"):
         num_steps_of(deadline(seconds=enough * 0.999, speeds=speeds), full)
 
 
 @pytest.mark.parametrize(
     ("times", "seconds", "message"),
     [
-        ([0.1, 0.5, 0.2], 0.4, "client 1 takes 0.5 s for a step, so seconds=0.4 .* seconds=0.5 or"),
         ([0.1, 0.5], np.nan, "seconds=nan leaves it none; give seconds=0.5 or more"),
         ([0.1, 0.0], 1.0, "seconds_per_step=0.0 of client 1"),
         ([0.1, 0.1, np.nan], 1.0, "seconds_per_step=nan of client 2"),

@@ -1,32 +1,25 @@
 """Given times: exact numbers, times in arrays, and times in a CSV file."""
 
 import math
+import re
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fedjax_algos.asynchrony import (
-    FixedSystem,
-    SystemModelWithSpeeds,
-    immediate,
-    system_models,
-    traced,
-)
+from fedjax_algos.asynchrony import FixedSystem, immediate, system_models, traced
 
 
 def test_traced_systems():
     make = traced(np.array([[1, 2, 3], [4, 5, 6]]), {(1, 0): (0.5, 7.0)})
     for system in (make(0), make(1)):
-        assert isinstance(system, SystemModelWithSpeeds)
         assert [system.seconds(0, number, 10) for number in range(3)] == [10, 20, 30]
         assert system.seconds(1, 2, 10) == 60
         assert system.unavailability(1, 0) == (0.5, 7)
         assert system.unavailability(0, 0) is None
         assert system.expected_seconds_per_step(1) == 5
-    with pytest.raises(
-        ValueError, match="dispatch 3 of client 1 is after the end of its trace of 3"
-    ):
+    with pytest.raises(ValueError, match="dispatch 3 of client 1 is after the end"):
         system.seconds(1, 3, 10)
     assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
     slow = traced([1.0, 2.0], communication_seconds=1, bytes_per_second=10)
@@ -42,13 +35,9 @@ def test_fixed_systems_are_exact_and_may_be_ragged():
     assert repr(system) == "FixedSystem(clients=2, unavailable=0)"
 
 
-def unavailable(place, leaves):
-    return lambda: traced([1], {place: leaves})
-
-
 WRONG_CALLS = [
-    *((lambda times=times: traced(times), "seconds_per_step") for times in (3.0, [], [1, 0])),
-    (lambda: traced(np.ones((2, 2, 2))), "seconds_per_step has shape"),
+    *((partial(traced, times), "has shape") for times in (3.0, [], np.ones((2, 2, 2)))),
+    (lambda: traced([1, 0]), "seconds_per_step=0.0 of client 1"),
     (lambda: traced([[1, 2], [3, math.nan]]), "seconds_per_step=nan of client 1"),
     (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1"),
     (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0"),
@@ -56,25 +45,22 @@ WRONG_CALLS = [
     (lambda: FixedSystem([]), "seconds_per_step is empty"),
     (lambda: FixedSystem([1, []]), "seconds_per_step is empty"),
     (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
-    (lambda: FixedSystem([1]).seconds(1, 0, 1), "client 1 has no time"),
     (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
-    (unavailable((1, 0), (0, 1)), "dispatch 0 of client 1; give .* clients of 0 to 0"),
-    (unavailable((0, -1), (0, 1)), "dispatch -1 of client 0"),
-    (unavailable((0, 2), (1.5, 1)), r"dispatch 2 of client 0 has unavailability=\(1.5, 1\)"),
-    (unavailable((0, 2), (0.5, -1)), r"unavailability=\(0.5, -1\)"),
-    (unavailable((0, 2), (0, 0)), r"unavailability=\(0, 0\)"),
-    (unavailable((0, 2), (math.nan, 1)), r"unavailability=\(nan, 1\)"),
+    (lambda: FixedSystem([1], {(1, 0): (0, 1)}), "dispatch 0 of client 1; .* clients of 0 to 0"),
+    (lambda: FixedSystem([1], {(0, -1): (0, 1)}), "dispatch -1 of client 0"),
 ]
 
 
 def test_wrong_calls():
-    FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
     for make, message in WRONG_CALLS:
         with pytest.raises(ValueError, match=message):
             make()
+    FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
+    for leaves in ((1.5, 1), (0.5, -1), (0, 0), (math.nan, 1)):
+        text = f"dispatch 2 of client 0 has unavailability={leaves}"
+        with pytest.raises(ValueError, match=re.escape(text)):
+            FixedSystem([1], {(0, 2): leaves})
 
-
-# times in a CSV file
 
 TIMES = """client,dispatch,seconds_per_step,lost_after,seconds_away
 0,0,1,,
@@ -106,10 +92,9 @@ def test_a_timeline_by_hand(system):
     """
     plan = immediate(steps=2)(system(TIMES, ",communication_seconds=1")(5), 2, seconds=20)
     assert plan.time.tolist() == [3, 8, 10, 17]
-    dispatches = list(zip(plan.client, plan.started, plan.ended, strict=True))
-    by_client = [[times for i, *times in dispatches if i == client] for client in (0, 1)]
-    assert by_client[0] == [[0, 3], [3, 8], [8, 17], [17, 218]]
-    assert by_client[1] == [[0, 3], [6, 10], [10, 211]]
+    dispatches = sorted(zip(plan.client, plan.started, plan.ended, strict=True))
+    assert dispatches[:4] == [(0, 0, 3), (0, 3, 8), (0, 8, 17), (0, 17, 218)]
+    assert dispatches[4:] == [(1, 0, 3), (1, 6, 10), (1, 10, 211)]
 
 
 def test_one_time_of_each_client_and_bytes(system):
@@ -117,8 +102,6 @@ def test_one_time_of_each_client_and_bytes(system):
     made = system(text, ",bytes_per_second=10")(0, download_bytes=20, upload_bytes=10)
     assert [made.seconds(client, 7, 2) for client in (0, 1)] == [4.0, 9.0]
     assert [made.expected_seconds_per_step(client) for client in (0, 1)] == [0.5, 3.0]
-    with pytest.raises(ValueError, match="client 2 has no time"):
-        made.seconds(2, 0, 1)
 
 
 WRONG = {
@@ -132,7 +115,6 @@ WRONG = {
     "client,seconds_per_step\n0,1,2\n": "line 2 has 3 cells for 2 columns",
     "client,seconds_per_step\n-1,1\n": "line 2: '-1'",
     "client,seconds_per_step\n0,fast\n": "line 2: 'fast'",
-    "client,seconds_per_step\n0,inf\n": "seconds_per_step=inf of client 0",
     "client,dispatch,seconds_per_step\n0,1,1\n": "line 2 has dispatch 1 of client 0 after 0 lines",
     TIMES + "1,3,1,0,0\n": r"dispatch 3 of client 1 has unavailability=\(0.0, 0.0\)",
     TIMES + "1,3,1,,1\n": "line 9: ''",
@@ -145,5 +127,3 @@ def test_wrong_files(system):
             system(text)
     with pytest.raises(ValueError, match=r"nothing.csv: there is no such file"):
         system_models.make("csv:file=nothing.csv")
-    with pytest.raises(ValueError, match="csv needs file"):
-        system_models.make("csv")

@@ -15,11 +15,11 @@ COUNTS = np.array([4, 8, 12, 4])
 LOCAL = fa.Local(4, 0.1, epochs=1)  # 1, 2, 3 and 1 steps
 
 
-class SystemOfTwoSessions(FixedSystem):
-    """Client i steps in i + 1 seconds and is there from 0 to 10 + 10 i in each 40 seconds."""
+TIMES = [1.0, 2.0, 3.0, 4.0]
 
-    def __init__(self, seed):
-        super().__init__([1.0, 2.0, 3.0, 4.0])
+
+class SystemOfSessions(FixedSystem):
+    """Client i steps in i + 1 seconds and is there from 0 to 10 + 10 i in each 40 seconds."""
 
     def unavailability_at(self, client, now, seconds):
         """See `SystemModelWithSessions`."""
@@ -27,12 +27,12 @@ class SystemOfTwoSessions(FixedSystem):
 
 
 def make(seed, *, download_bytes=0, upload_bytes=0):
-    return SystemOfTwoSessions(seed)
+    return SystemOfSessions(TIMES)
 
 
-def draw(**options):
-    options = {"cohort_size": 4, "seed": 2} | options
-    return Cohorts(COUNTS, LOCAL, **options).dispatches(8)
+def draw(cohort_size=4, seed=2, **options):
+    cohorts = Cohorts(COUNTS, LOCAL, cohort_size=cohort_size, seed=seed, **options)
+    return cohorts.dispatches(8)
 
 
 def digits(cohorts):
@@ -46,15 +46,11 @@ def test_cohorts_are_the_clients_in_a_session():
     assert digits({*cohort} - {4} for cohort in drawn) == "0123 123 23 0123 123 3 0123 23"
 
 
-def ones(seed, rounds, clients, full_steps, local):
-    return np.ones_like(full_steps)
-
-
 def test_late_clients_fail():
     """Their dispatches take 1, 4, 9 and 4 seconds."""
-    plain = FixedSystem([1.0, 2.0, 3.0, 4.0], {(0, 1): (0.5, 7.0)})
-    for work, late_client in (({}, 2), ({"work": ones}, None)):
-        drawn = draw(failures=late(seconds=4.0, system=lambda seed: plain), **work)
+    plain = FixedSystem(TIMES, {(0, 1): (0.5, 7.0)})
+    for work, late_client in ((None, 2), (lambda *given: np.ones_like(given[3]), None)):
+        drawn = draw(failures=late(seconds=4.0, system=lambda seed: plain), work=work)
         expected = (drawn.client != late_client) & ((drawn.client != 0) | (drawn.number != 1))
         np.testing.assert_array_equal(drawn.arrives, expected)
 
