@@ -30,10 +30,7 @@ def tensor(name, shape):
 
 
 def torch_shapes(problem, names, reshaped):
-    """PyTorch's names and shapes of all tensors, by this package's names and the model's shapes.
-
-    `reshaped` has the shapes of tensors that are converted, by the end of their name.
-    """
+    """The shapes of all tensors by PyTorch's names; `reshaped` has converted ones by their end."""
     model = jax.eval_shape(problem.init, jax.random.key(0))
     trees = model.params, dict(model.statistics or {}).get("batch_stats", {})
     found = {}

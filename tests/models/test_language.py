@@ -17,13 +17,8 @@ from fedjax_algos.models.outputs import Outputs, check_labels
 WORDS, TIME = 4, 5
 CLASSES = WORDS + 4
 UNKNOWN, BEGIN, END = WORDS + 1, WORDS + 2, WORDS + 3
-EXCLUDED = {
-    "accuracy_with_oov": {0},
-    "accuracy_no_oov": {0, UNKNOWN},
-    "accuracy_no_oov_or_eos": {0, UNKNOWN, BEGIN, END},
-}
 KEY = jax.random.key(0)
-COUNTED = "all", "known", "words"
+NAMES = "accuracy_with_oov", "accuracy_no_oov", "accuracy_no_oov_or_eos"
 
 
 def texts(number, seed):
@@ -42,31 +37,29 @@ def of(logits, labels):
     return Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
 
 
-@partial(jax.jit, static_argnames="buckets")
-def accuracies(logits, labels, buckets=1):
+@jax.jit
+def accuracies(logits, labels):
+    """Those with one and with two classes for words out of the vocabulary."""
     given = Outputs(logits), {"y": labels}
-    return [metrics["token_accuracy"](*given, counted=c, buckets=buckets) for c in COUNTED]
+    return [
+        metrics["token_accuracy"](*given, counted=counted, buckets=buckets)
+        for buckets in (1, 2)
+        for counted in ("all", "known", "words")
+    ]
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_accuracies_are_means_over_the_counted_tokens(seed):
     logits, labels = texts(6, seed)
-    for (name, excluded), found in zip(EXCLUDED.items(), accuracies(logits, labels), strict=True):
-        right = counted = 0
-        for token, scores in zip(labels.ravel(), logits.reshape(-1, CLASSES), strict=True):
-            if token not in excluded:
-                right, counted = right + (scores.argmax() == token), counted + 1
-        assert (found[name].total.sum(), found[name].weight.sum()) == (right, counted)
-        assert found[name].weight.shape == (6,)
-
-
-def test_several_classes_of_unknown_words():
-    """With two buckets the last word is one of them."""
-    given = np.zeros((1, 3, CLASSES)), np.array([[WORDS - 1, WORDS, UNKNOWN]])
-    for buckets, weight in ((1, [2]), (2, [1])):
-        found = accuracies(*given, buckets)[2]["accuracy_no_oov_or_eos"]
-        assert found.weight.tolist() == weight
+    unknown = {UNKNOWN}, {WORDS, UNKNOWN}
+    excluded = [{0} | own for each in unknown for own in (set(), each, each | {BEGIN, END})]
+    found = accuracies(logits, labels)
+    for name, own, of_name in zip(NAMES * 2, excluded, found, strict=True):
+        counted = ~np.isin(labels, [*own])
+        right = counted & (logits.argmax(-1) == labels)
+        assert of_name[name].total.tolist() == right.sum(-1).tolist()
+        assert of_name[name].weight.tolist() == counted.sum(-1).tolist()
 
 
 def test_the_loss_leaves_padding_out():
@@ -87,32 +80,21 @@ def test_the_loss_leaves_padding_out():
     np.testing.assert_array_equal((slope != 0).any(-1), labels != 0)
 
 
-def model(predicts="every"):
-    options = {"embedding": 3, "hidden": 4, "biases": "flax"}
-    return models["lstm_words"]((TIME,), CLASSES, **options, predicts=predicts)
-
-
-def sentences(number=7):
-    """Texts of the words with begin and end; the labels are the next tokens."""
-    rng = np.random.default_rng(1)
-    tokens = np.zeros((number, TIME + 1), np.int32)
-    for row in tokens:
-        length = rng.integers(1, TIME + 1)
-        row[: length + 2] = [BEGIN, *rng.integers(1, WORDS + 1, length), END][: TIME + 1]
-    return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
+make_model = partial(models["lstm_words"], (TIME,), CLASSES, embedding=3, hidden=4, biases="flax")
+LAST, EVERY = make_model(), make_model(predicts="every")
+TOKENS = np.random.default_rng(1).integers(0, CLASSES, (7, TIME + 1), np.int32)
+SENTENCES = {"x": TOKENS[:, :-1], "y": TOKENS[:, 1:]}  # the labels are the next tokens
 
 
 @pytest.mark.all
 def test_each_position_predicts_from_what_was_read_before():
     """At the last position it is the model of one word; later tokens have no effect."""
-    every, last, x = model(), model("last"), sentences()["x"]
-    made = jax.jit(every.init)(KEY)
-    changed = x.copy()
-    changed[:, 3:] = 1
+    made, x = jax.jit(EVERY.init)(KEY), SENTENCES["x"]
+    changed = np.where(np.arange(TIME) < 3, x, 1)
 
     @jax.jit
     def logits_of(x):
-        return [each.apply(made, {"x": x}, KEY, False)[0].logits for each in (every, last)]
+        return [each.apply(made, {"x": x}, KEY, False)[0].logits for each in (EVERY, LAST)]
 
     (logits, of_last), (again, _) = map(logits_of, (x, changed))
     assert logits.shape == (7, TIME, CLASSES)
@@ -122,12 +104,12 @@ def test_each_position_predicts_from_what_was_read_before():
 
 
 def test_wrong_texts_and_options():
-    examples = sentences()
-    check_labels(model(), "the examples", examples)
-    with pytest.raises(ValueError, match=f"have label {END + WORDS}"):
-        check_labels(model(), "the examples", examples | {"y": examples["y"] + WORDS})
+    x, y = SENTENCES.values()
+    check_labels(EVERY, "the examples", SENTENCES)
+    with pytest.raises(ValueError, match=f"have label {y.max() + WORDS}"):
+        check_labels(EVERY, "the examples", {"x": x, "y": y + WORDS})
     with pytest.raises(ValueError, match=r"x int32\[1, 5\], y int32\[1\] of one example"):
-        check_labels(model(), "the examples", examples | {"y": examples["y"][:, 0]})
+        check_labels(EVERY, "the examples", {"x": x, "y": y[:, 0]})
     flat = Outputs(jnp.zeros((2, CLASSES))), {"y": jnp.zeros(2, int)}
     for function in (losses["token_cross_entropy"], metrics["token_accuracy"], word_accuracy):
         with pytest.raises(ValueError, match=r"labels y have shape \(2,\)"):
@@ -135,34 +117,24 @@ def test_wrong_texts_and_options():
     with pytest.raises(ValueError, match="4 classes have no word beside padding, buckets=1"):
         metrics["token_accuracy"](Outputs(jnp.zeros((2, 3, 4))), {"y": jnp.zeros((2, 3), int)})
     with pytest.raises(ValueError, match="divide_by='texts'"):
-        with_loss(model(), "token_cross_entropy:divide_by=texts")
+        with_loss(EVERY, "token_cross_entropy:divide_by=texts")
 
 
 def sigmoid(a):
     return 1 / (1 + np.exp(-a))
 
 
-def gru_of_pytorch(x, w, u, b, c):
-    """PyTorch's equations of a GRU layer in NumPy, gates in the order r, z, n."""
-    h, outputs = np.zeros((len(x), len(u[0]))), []
-    for t in range(x.shape[1]):
-        r, z = (sigmoid(x[:, t] @ w[i] + b[i] + h @ u[i] + c[i]) for i in (0, 1))
-        n = np.tanh(x[:, t] @ w[2] + b[2] + r * (h @ u[2] + c[2]))
-        h = (1 - z) * n + z * h
-        outputs.append(h)
-    return np.stack(outputs, 1)
+def gru_of_pytorch(a, b, h, _):
+    """Gates r, z and n of the inputs and of the state."""
+    r, z = sigmoid(a[0] + b[0]), sigmoid(a[1] + b[1])
+    return (1 - z) * np.tanh(a[2] + r * b[2]) + z * h, None
 
 
-def lstm_of_pytorch(x, w, u, b, c):
-    """PyTorch's equations of an LSTM layer in NumPy, gates in the order i, f, g, o."""
-    h = cell = np.zeros((len(x), len(u[0])))
-    outputs = []
-    for t in range(x.shape[1]):
-        i, f, g, o = (x[:, t] @ w[k] + b[k] + h @ u[k] + c[k] for k in range(4))
-        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(cell)
-        outputs.append(h)
-    return np.stack(outputs, 1)
+def lstm_of_pytorch(a, b, _, cell):
+    """Gates i, f, g and o, which are sums."""
+    i, f, g, o = map(np.add, a, b)
+    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(cell), cell
 
 
 LAYERS = [
@@ -180,8 +152,13 @@ def test_recurrent_layers_agree_with_pytorch(cell, biases, reference, gates):
     shapes = jax.eval_shape(layer.init, KEY, x)["params"]
     p = {name: rng.normal(size=leaf.shape) / 2 for name, leaf in shapes.items()}
     bias = p.get("recurrent_bias", np.zeros(0))
-    joint = p["input_kernel"], p["recurrent_kernel"], p["input_bias"]
-    joint = *joint, np.concatenate([np.zeros(5 * gates - bias.size), bias])
-    expected = reference(x.astype(float), *(np.split(each, gates, -1) for each in joint))
-    given = {"params": jax.tree.map(np.float32, p)}
-    np.testing.assert_allclose(jax.jit(layer.apply)(given, x), expected, atol=2e-6)
+    bias = np.concatenate([np.zeros(5 * gates - bias.size), bias])
+    h, state, expected = np.zeros((3, 5)), np.zeros((3, 5)), []
+    for t in range(7):
+        of_inputs = x[:, t] @ p["input_kernel"] + p["input_bias"]
+        of_state = h @ p["recurrent_kernel"] + bias
+        both = (np.split(each, gates, -1) for each in (of_inputs, of_state))
+        h, state = reference(*both, h, state)
+        expected.append(h)
+    found = jax.jit(layer.apply)({"params": jax.tree.map(np.float32, p)}, x)
+    np.testing.assert_allclose(found, np.stack(expected, 1), atol=2e-6)

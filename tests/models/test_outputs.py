@@ -22,7 +22,8 @@ from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-LINEAR = fa.models.linear((3,), 4)
+LINEAR, THREE = (fa.models.linear((3,), classes) for classes in (4, 3))
+X = np.ones((4, 3), np.float32)
 OWN = """
 import jax.numpy as jnp
 import optax
@@ -33,10 +34,6 @@ def scaled(outputs, batch, *, scale: float = 2.0):
 
 def one_argument(outputs):
     return outputs
-
-def margin(outputs, batch, *, scale: float = 1.0):
-    top = jnp.sort(outputs.logits)
-    return {"margin": scale * (top[:, -1] - top[:, -2])}
 
 def of_class(outputs, batch, *, label: int = 0):
     weight = jnp.asarray(batch["y"] == label, float)
@@ -60,37 +57,34 @@ def of(logits, labels):
 
 
 def by_hand(name, z, y, value):
-    """Of one example, without arrays."""
-    powers = [np.exp(each) for each in z]
-    p = [each / sum(powers) for each in powers]
-    target = [float(k == y) for k in range(len(z))]
+    """The loss of one example."""
+    p, target = np.exp(z) / np.exp(z).sum(), np.eye(len(z))[y]
     if name == "cross_entropy":
-        shares = [(1 - value) * each + value / len(z) for each in target]
-        return -sum(share * np.log(each) for share, each in zip(shares, p, strict=True))
+        return -((1 - value) * target + value / len(z)) @ np.log(p)
     if name == "focal":
         return -((1 - p[y]) ** value) * np.log(p[y])
     if name == "hinge":
-        return max(each + 1 - t for each, t in zip(z, target, strict=True)) - z[y]
-    values = p if name == "brier" else z
-    return sum((each - t) ** 2 for each, t in zip(values, target, strict=True))
+        return (z + 1 - target).max() - z[y]
+    return (((p if name == "brier" else z) - target) ** 2).sum()
 
 
 OPTIONS = {"cross_entropy": 0.0, "cross_entropy:0.3": 0.3, "focal": 2.0, "focal:gamma=0.5": 0.5}
 OPTIONS |= dict.fromkeys(("brier", "squared_error", "hinge"))
 
 
-def test_losses_are_those_of_numpy():
+@pytest.mark.parametrize("shape", [(7,), (7, 2, 3)])
+def test_losses_are_those_of_numpy(shape):
+    """The mean over the labels of an example, if it has several."""
     rng = np.random.default_rng(0)
-    logits, labels = 2 * rng.normal(size=(7, 4)), rng.integers(0, 4, 7)
+    logits, labels = 2 * rng.normal(size=(*shape, 4)), rng.integers(0, 4, shape)
     problems = {spec: with_loss(LINEAR, spec) for spec in OPTIONS}
     found = jax.jit(lambda *given: {k: each.loss(*given) for k, each in problems.items()})
     for spec, values in found(*of(logits, labels)).items():
-        problem, name = problems[spec], spec.partition(":")[0]
-        each = zip(logits, labels, strict=True)
-        expected = [by_hand(name, z, y, OPTIONS[spec]) for z, y in each]
+        name, value = spec.partition(":")[0], OPTIONS[spec]
+        each = zip(logits.reshape(-1, 4), labels.ravel(), strict=True)
+        expected = np.reshape([by_hand(name, z, y, value) for z, y in each], (7, -1)).mean(1)
         np.testing.assert_allclose(values, expected, rtol=1e-12)
-        assert problem.metrics is accuracy
-        assert problem._replace(loss=None) == LINEAR._replace(loss=None)
+        assert problems[spec]._replace(loss=None) == LINEAR._replace(loss=None)
 
 
 def test_gradients_are_finite_where_the_label_is_certain():
@@ -173,29 +167,23 @@ def test_losses_and_metrics_of_ones_own(own_file):
     own = with_loss(LINEAR, f"{own_file}:scaled:scale=3")
     np.testing.assert_allclose(own.loss(*given), 3 * cross_entropy(*given))
     assert with_loss(own, f"{own_file}:scaled").loss is not own.loss
-    texts = "margin:scale=3", "of_class", "of_class:label=2"
-    problem = with_metrics(LINEAR, ",".join(f"{own_file}:{text}" for text in texts))
+    problem = with_metrics(LINEAR, f"{own_file}:of_class,{own_file}:of_class:label=2")
     found = problem.metrics(*of([[0.0, 4.0, 1.0, 2.0], [1.0, 0.0, 0.0, 0.0]], [2, 0]))
-    assert list(found) == ["accuracy", "margin", "accuracy_of_0", "accuracy_of_2"]
-    assert found["margin"].tolist() == [6, 3]
+    assert list(found) == ["accuracy", "accuracy_of_0", "accuracy_of_2"]
     assert found["accuracy_of_2"].weight.tolist() == [1, 0]
     assert found["accuracy_of_0"].total.tolist() == [0, 1]
 
 
 def test_wrong_losses_and_metrics_of_ones_own(own_file):
-    examples = {"x": np.zeros((2, 3)), "y": np.zeros(2, int)}
-
-    def evaluate(problem):
+    def measure(metrics):
+        problem, examples = with_metrics(LINEAR, metrics), {"x": X, "y": np.zeros(4, int)}
         fa.make_evaluate(problem)(problem.init(jax.random.key(0)), examples)
 
     for call, message in (
         (lambda: with_loss(LINEAR, f"{own_file}:one_argument"), "is no loss"),
         (lambda: with_loss(with_loss(LINEAR, f"{own_file}:scaled"), "focal"), "a loss of its own"),
-        (lambda: evaluate(with_metrics(LINEAR, "accuracy")), "'accuracy' is measured twice"),
-        (
-            lambda: evaluate(with_metrics(LINEAR, f"{own_file}:scaled")),
-            "function (outputs, batch, ",
-        ),
+        (lambda: measure("accuracy"), "'accuracy' is measured twice"),
+        (lambda: measure(f"{own_file}:scaled"), "function (outputs, batch, "),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
@@ -203,20 +191,14 @@ def test_wrong_losses_and_metrics_of_ones_own(own_file):
 
 def test_methods_are_compared_by_the_accuracy(own_file):
     """A model that does not measure it is refused before the training, and can be given it."""
-    small = {"clients": 12, "cohort": 4, "rounds": 1, "local_steps": 2}
-    small["model"] = f"{own_file}:model_without_metrics"
     for given, message in (
         ({}, "the model measures loss, but no accuracy"),
         ({"metrics": "accuracy,top_k_accuracy:11"}, "k=11"),
     ):
-        settings = Settings(**small | given)
+        model = f"{own_file}:model_without_metrics"
+        settings = Settings(clients=12, cohort=4, rounds=1, local_steps=2, model=model, **given)
         with pytest.raises(ValueError, match=message):
             prepare(settings, methods_of(("fedavg",), settings))
-
-
-# labels that are no classes
-
-X, THREE = np.ones((4, 3), np.float32), fa.models.linear((3,), 3)
 
 
 def entropy(outputs, batch):
@@ -259,8 +241,8 @@ def test_labels_that_have_a_meaning_of_their_own_are_left_alone():
 @pytest.mark.all
 def test_the_labels_of_each_entry_of_a_sequence():
     problem = fa.Problem(
-        init=lambda key: fa.Model({"w": jnp.ones((3, 3))}),
-        apply=lambda model, batch, key, training: (model.params["w"][batch["x"]], ()),
+        init=lambda key: fa.Model({}),
+        apply=lambda model, batch, key, training: (jnp.ones((3, 3))[batch["x"]], ()),
         loss=lambda logits, batch: entropy(Outputs(logits), batch).mean(-1),
     )
     x = np.array([[0, 1, 2, 0], [2, 2, 1, 9]])  # nothing but the labels are classes

@@ -8,31 +8,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from model_kinds import in_all, nightly
+from model_kinds import in_all
 from scipy import stats
 
 import fedjax_algos as fa
-from fedjax_algos.models.preprocessing import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    augmented,
-    chain,
-    draw_box,
-    linear_weights,
-    normalise,
-    preprocessed,
-    random_crop,
-    random_flip,
-    random_resized_crop,
-)
+from fedjax_algos.models import chain, normalise, preprocessed, random_crop, random_flip
+from fedjax_algos.models import preprocessing as pre
+from fedjax_algos.models.preprocessing import draw_box, random_resized_crop
 
 KEY = jax.random.key(0)
 PLAIN = fa.Problem(None, lambda model, batch, key, training: (batch["x"], ()), None)
-PARTS = {
-    "batches": chain(random_crop(4, per_batch=True), random_flip(per_batch=True)),
-    "all": chain(random_crop(2), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD)),
+MEAN, STD = pre.CIFAR10_MEAN, pre.CIFAR10_STD
+CIFAR, IMAGENET = normalise(MEAN, STD), normalise(pre.IMAGENET_MEAN, pre.IMAGENET_STD)
+PIPELINES = {
+    "imagenet_flipped": [random_flip(), IMAGENET],
+    "normalised": [CIFAR],
+    "cifar": [random_crop(4), random_flip(), CIFAR],
+    "cifar_by_batch": [random_crop(4, per_batch=True), random_flip(per_batch=True), CIFAR],
+    "imagenet_normalised": [IMAGENET],
+    "imagenet_cropped": [random_resized_crop(), random_flip(), IMAGENET],
 }
 
 
@@ -43,72 +37,71 @@ def images(count, size=(5, 6)):
 
 
 def crops(image, padding=4):
-    """The offsets of every crop of the padded image, by its content."""
-    height, width = image.shape[:2]
+    """A number for every crop of the padded image, by its content."""
+    (height, width, _), extent = image.shape, range(2 * padding + 1)
     padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
-    every = {
-        padded[top : top + height, left : left + width].tobytes(): (top, left)
-        for top, left in itertools.product(range(2 * padding + 1), repeat=2)
-    }
-    assert len(every) == (2 * padding + 1) ** 2
-    return every
+    every = itertools.product(extent, repeat=2)
+    every = [padded[top : top + height, left : left + width].tobytes() for top, left in every]
+    assert len(set(every)) == len(every)
+    return {content: number for number, content in enumerate(every)}
 
 
 @pytest.mark.parametrize("per_batch", [False, *in_all(True)])
 def test_offsets_and_flips_are_uniform_and_independent(per_batch):
-    """The same row in successive steps, as for a client; parts of a chain have different keys."""
-    batch = images(1, (3, 4))
+    """The same row in successive steps, as for a client; `per_batch` has the same for both rows."""
+    batch = images(2, (3, 4))
     both = chain(random_crop(1, per_batch=per_batch), random_flip(per_batch=per_batch))
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(4000))
-    places = crops(batch[0], 1)
-    table = np.zeros((2, 9), int)
-    for image in np.asarray(jax.jit(jax.vmap(lambda key: both(batch, key, True)[0]))(keys)):
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(2000))
+    places, drawn = crops(batch[0], 1), []
+    seen = np.asarray(jax.jit(jax.vmap(lambda key: both(batch, key, True)))(keys))
+    for image in seen.reshape(-1, 3, 4, 3):
         mirrored = image.tobytes() not in places
         plain = np.ascontiguousarray(image[:, ::-1]) if mirrored else image
-        top, left = places[plain.tobytes()]
-        table[int(mirrored), 3 * top + left] += 1
-    assert stats.chisquare(table.ravel()).pvalue > 1e-4
+        drawn.append((int(mirrored), places[plain.tobytes()]))
+    first, second = np.array(drawn).reshape(-1, 2, 2).transpose(1, 2, 0)
+    assert stats.chisquare(np.bincount(9 * first[0] + first[1], minlength=18)).pvalue > 1e-4
+    same = [np.array_equal(*each) for each in zip(first, second, strict=True)]
+    assert same == [per_batch, per_batch]
 
 
-@pytest.mark.all
-def test_per_batch_uses_one_decision():
-    batch = images(16)
-    keys = jax.random.split(KEY, 6)
-    for kind in (random_crop, random_flip):
-        parts = kind(per_batch=True), kind()
-        mapped = jax.jit(jax.vmap(lambda key, parts=parts: [f(batch, key, True) for f in parts]))
-        joint, each = map(np.asarray, mapped(keys))
-        assert (joint == joint[:, :1]).all()
-        assert len({seen[0].tobytes() for seen in joint}) > 1
-        assert not (each == each[:, :1]).all((1, 2, 3, 4)).any()
+@pytest.mark.parametrize("name", ["imagenet_flipped", *in_all(*[*PIPELINES][1:])])
+def test_pipelines(name):
+    """The parts in order, with the keys of a chain; evaluation only normalises."""
+    parts, pixels = PIPELINES[name], np.arange(8 * 36 * 3).reshape(8, 6, 6, 3).astype(np.uint8)
+    apply = pre.augmented(PLAIN, name).apply
+
+    @jax.jit
+    def both(x):
+        trained, _ = apply(None, {"x": x}, KEY, True)
+        key = jax.random.split(KEY)[0]
+        for number, part in enumerate(parts):
+            x = part(x, jax.random.fold_in(key, number), True)
+        return trained, x
+
+    np.testing.assert_array_equal(*both(pixels))
+    evaluated, _ = apply(None, {"x": pixels}, KEY, False)
+    np.testing.assert_array_equal(evaluated, parts[-1](pixels, None, False))
 
 
-def test_evaluation_normalises_and_cuts_the_middle_out_and_parts_without_effect():
+def test_parts_without_effect_and_the_middle_in_evaluation():
     batch = images(6)
-    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)(batch, None, True)
-    for part, training, expected in (
-        (PARTS["batches"], False, batch),
-        (PARTS["all"], False, normal),
-        (chain(), True, batch),
-        (random_crop(0), True, batch),
-    ):
-        np.testing.assert_array_equal(part(batch, KEY, training), expected)
+    for part in (chain(), random_crop(0)):
+        np.testing.assert_array_equal(part(batch, KEY, True), batch)
     whole = np.arange(2 * 8 * 7).reshape(2, 8, 7, 1)
     np.testing.assert_array_equal(random_resized_crop(4)(whole, KEY, False), whole[:, 2:6, 1:5])
     assert random_resized_crop()(whole, KEY, False).shape == whole.shape
 
 
-@pytest.mark.parametrize("name", [*in_all("all"), *nightly("batches")])
-def test_an_image_depends_on_key_and_row_only(name):
+@pytest.mark.all
+def test_an_image_depends_on_key_and_row_only():
     """Not on vmap, jit, the number of rows, or the other images."""
-    augment, batch = PARTS[name], images(8)
+    augment, batch = chain(*PIPELINES["cifar"]), images(8)
     keys = jax.random.split(jax.random.key(5), 2)
     compiled = jax.jit(lambda batch, key: augment(batch, key, True))
     alone = [np.asarray(compiled(batch, key)) for key in keys]
     assert (alone[0] != alone[1]).any()
     # compilation may change the rounding of a division by 255
-    tolerance = 0 if name == "batches" else 1e-5
-    close = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
     close(augment(batch, keys[0], True), alone[0])
     close(compiled(batch[:3], keys[0]), alone[0][:3])
     others = np.concatenate([batch[:4], batch[4:] // 2])
@@ -118,52 +111,26 @@ def test_an_image_depends_on_key_and_row_only(name):
 
 def test_normalise():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3))
-    expected = (pixels / 255 - np.asarray(CIFAR10_MEAN)) / np.asarray(CIFAR10_STD)
+    expected = (pixels / 255 - MEAN) / STD
     for dtype in (np.uint8, np.int32, np.float32, jnp.bfloat16):
         floats = jnp.issubdtype(dtype, jnp.floating)
         given = jnp.asarray(pixels / 255 if floats else pixels, dtype)
-        seen = normalise(CIFAR10_MEAN, CIFAR10_STD)(given, None, False)
+        seen = CIFAR(given, None, False)
         assert seen.dtype == (dtype if floats else np.float32)
         tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-6
         np.testing.assert_allclose(np.asarray(seen, float), expected, atol=tolerance)
 
 
-def test_imagenet_normalises_and_flips():
-    """0, 128 and 255 by torchvision's numbers."""
-    images = np.full((64, 3, 2, 3), 7, np.uint8)
-    images[:, :, 0] = 0, 128, 255
-    for name, flips in (("imagenet_normalised", False), ("imagenet_flipped", True)):
-        for training in (False, True):
-            apply = augmented(PLAIN, name).apply
-            out = np.array(apply(None, {"x": jnp.asarray(images)}, KEY, training)[0])
-            mirrored = out[:, 0, 0, 0] > -2.1
-            assert mirrored.any() == (flips and training)
-            assert not mirrored.all()
-            out[mirrored] = out[mirrored, :, ::-1]
-            expected = np.broadcast_to([-2.1179, 0.2052, 2.64], (64, 3, 3))
-            np.testing.assert_allclose(out[:, :, 0], expected, atol=1e-4)
-
-
-@pytest.mark.all
-def test_imagenet_cuts_boxes_out_before_that_in_training_alone():
-    images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
-    problem, normal = augmented(PLAIN, "imagenet_cropped"), normalise(IMAGENET_MEAN, IMAGENET_STD)
-    whole = chain(random_resized_crop(), random_flip(), normal)
-    evaluated, _ = problem.apply(None, {"x": images}, KEY, False)
-    np.testing.assert_array_equal(evaluated, normal(images, KEY, False))
-
-    @jax.jit
-    def both(images):
-        trained, _ = problem.apply(None, {"x": images}, KEY, True)
-        return trained, whole(images, jax.random.split(KEY)[0], True)
-
-    np.testing.assert_array_equal(*both(images))
+def test_normalised_pixels_of_torchvision():
+    pixels = np.array([[0] * 3, [128] * 3, [255] * 3], np.uint8)
+    printed = [-2.1179, -2.0357, -1.8044], [0.0741, 0.2052, 0.4265], [2.2489, 2.4286, 2.64]
+    np.testing.assert_allclose(IMAGENET(pixels, None, False), printed, atol=1e-4)
 
 
 def test_invalid_arguments_are_rejected():
     one = images(1)
     for make, message in (
-        (lambda: normalise(CIFAR10_MEAN, (1.0,)), r"std=\(1\.0,\)"),
+        (lambda: normalise(MEAN, (1.0,)), r"std=\(1\.0,\)"),
         (lambda: normalise((0.0,), (0.0,)), r"std=\(0\.0,\)"),
         (lambda: normalise((0.5,), (0.5,))(one, KEY, False), "images have 3 channels"),
         (lambda: random_crop(-1), "padding=-1"),
@@ -180,16 +147,14 @@ def test_invalid_arguments_are_rejected():
 
 def test_preprocessed_changes_only_the_images():
     apply = lambda model, batch, key, training: ((batch["x"], batch["y"], key), ())  # noqa: E731
-    problem = PLAIN._replace(apply=apply)
+    wrapped = preprocessed(PLAIN._replace(apply=apply), random_crop(4)).apply
     batch = {"x": jnp.asarray(images(40)), "y": jnp.arange(40)}
-    wrapped = jax.jit(preprocessed(problem, random_crop(4)).apply, static_argnums=3)
-    (x, y, inner), _ = wrapped(None, batch, KEY, True)
+    (x, y, inner), _ = jax.jit(wrapped, static_argnums=3)(None, batch, KEY, True)
     places = crops(images(1)[0])
     assert len({places[np.asarray(image).tobytes()] for image in x}) > 10
     np.testing.assert_array_equal(y, batch["y"])
     assert inner != KEY
-    np.testing.assert_array_equal(wrapped(None, batch, KEY, False)[0][0], batch["x"])
-    moved = preprocessed(problem, random_crop(4), field="y")
+    moved = preprocessed(PLAIN, random_crop(4), field="y")
     with pytest.raises(ValueError, match=r"shape \(40,\)"):
         moved.apply(None, batch, KEY, True)
 
@@ -215,7 +180,7 @@ def resized(line, outputs):
 def test_weights_are_those_of_a_loop_and_of_pillow():
     """Larger, smaller and equal, at both borders and inside; pixels beside it do not count."""
     line = np.random.default_rng(0).normal(size=13)
-    weigh = jax.jit(linear_weights, static_argnums=(2, 3))
+    weigh = jax.jit(pre.linear_weights, static_argnums=(2, 3))
     for start, length in ((0, 13), (2, 9), (3, 4), (7, 1), (9, 4)):
         weights = np.asarray(weigh(start, length, 13, 4))
         expected = resized(line[start : start + length], 4)
@@ -289,6 +254,3 @@ def test_images_are_cut_and_resized():
         down = np.apply_along_axis(resized, 0, part, 4)
         whole = np.apply_along_axis(resized, 1, down, 4)
         assert np.abs(cut[row] - whole).max() < 0.501
-    for kind in (np.uint8, np.float32):
-        whole = jax.eval_shape(lambda x: random_resized_crop()(x, key, True), images.astype(kind))
-        assert (whole.shape, whole.dtype) == (images.shape, kind)

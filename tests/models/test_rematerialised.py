@@ -16,16 +16,13 @@ from fedjax_algos.models import classifier, models, nnx_classifier, rematerialis
 from fedjax_algos.models.large.residual import ResidualNetwork
 
 X64 = pytest.mark.usefixtures("x64")
-ROWS = 4
 
 
-def batch_of(name, shape, dtype=float, rows=ROWS):
+def batch_of(name, shape, dtype=float, rows=4):
     """Codes of texts if the dtype is int32, else floats."""
-    rng = np.random.default_rng(0)
     labels = (rows, *shape) if "unet" in name else (rows,)
-    codes = rng.integers(0, 10, (rows, *shape), np.int32)
-    x = codes if dtype == np.int32 else codes / 10
-    return {"x": jnp.asarray(x), "y": jnp.asarray(rng.integers(0, 10, labels), jnp.int32)}
+    codes, y = (np.random.default_rng(0).integers(0, 10, n) for n in ((rows, *shape), labels))
+    return {"x": jnp.asarray(codes if dtype == np.int32 else codes / 10), "y": jnp.asarray(y)}
 
 
 def gradient_of(problem, batch, **options):
@@ -50,8 +47,7 @@ class Nnx(nnx.Module):
         return self.last(self.dropout(jnp.tanh(self.norm(self.first(x)))))
 
 
-OTHERS = [kind for kind in KINDS if kind[0] != "blocks"]
-OTHERS = [*in_all(("blocks", *PHOTO)), *nightly(*OTHERS)]
+OTHERS = in_all(("blocks", *PHOTO)) + nightly(*(kind for kind in KINDS if kind[0] != "blocks"))
 
 
 @X64
@@ -83,17 +79,17 @@ def test_programs_need_less_memory(optimised):
 @pytest.mark.all
 def test_gradients_are_mapped_and_differentiated():
     """Reverse mode goes through local steps."""
-    toy, first = small_network(), slice(0, 3)
+    toy = small_network()
     params = toy.problem.init(jax.random.key(0)).params
-    batches = [{name: rows[first] for name, rows in toy.clients[n].items()} for n in (0, 3)]
+    clients = [jax.tree.map(lambda rows: rows[:3], toy.clients[n]) for n in (0, 3)]
+    batches = jax.tree.map(lambda *rows: np.stack(rows), *clients)
 
     def second(problem):
         def norm(params, batch):
             given = fa.Model(params), batch, jnp.ones(3, bool), jax.random.key(1)
             return optax.tree.norm(batch_gradient(problem)(*given)[0])
 
-        mapped = jax.vmap(jax.value_and_grad(norm), (None, 0))
-        return jax.jit(mapped)(params, jax.tree.map(lambda *rows: np.stack(rows), *batches))
+        return jax.jit(jax.vmap(jax.value_and_grad(norm), (None, 0)))(params, batches)
 
     expected, found = map(second, (toy.problem, rematerialise(toy.problem)))
     chex.assert_trees_all_close(found, expected, rtol=1e-10)

@@ -5,13 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from fedjax_algos.models import losses, metrics, segmenter, unet_3d, with_loss
 from fedjax_algos.models.outputs import Outputs, check_labels
-from fedjax_algos.models.segmentation import UNet3D
 
 pytestmark = pytest.mark.usefixtures("x64")
-VOLUME = 2, 4, 6, 1
 
 
 def voxels(space, classes=3, batch=4, seed=0):
@@ -22,18 +21,13 @@ def voxels(space, classes=3, batch=4, seed=0):
     return 2 * rng.normal(size=(batch, *space, classes)), labels
 
 
-def softmax(logits):
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
 NAMES = ["accuracy", "dice_score", "soft_dice_score", "dice"]
 
 
 def of_numpy(logits, labels):
     """The values of NAMES, one for each example, by loops over examples and classes."""
     found = []
-    for p, y in zip(softmax(logits), labels, strict=True):
+    for p, y in zip(softmax(logits, -1), labels, strict=True):
         hard, soft, loss = [], [], []
         for k in range(p.shape[-1]):
             g, q, mask = (y == k).astype(float), p[..., k], p.argmax(-1) == k
@@ -42,8 +36,7 @@ def of_numpy(logits, labels):
             soft.append((q * g).sum() / ((q + g).sum() / 2 + 1e-7))
             tp, fp, fn = (q * g).sum(), (q * (1 - g)).sum(), ((1 - q) * g).sum()
             loss.append(1 - 2 * tp / (2 * tp + fp + fn + 1e-9))
-        means = np.mean(hard[1:]), np.mean(soft), np.mean(loss)
-        found.append([(p.argmax(-1) == y).mean(), *means])
+        found.append([(p.argmax(-1) == y).mean(), np.mean(hard[1:]), np.mean(soft), np.mean(loss)])
     return np.transpose(found)
 
 
@@ -80,21 +73,6 @@ def test_known_overlaps():
     np.testing.assert_allclose(loss, [0, 1, 1 - soft[2], 0.5, 1 - soft[4]], atol=1e-6)
 
 
-def test_the_loss_of_several_labels_is_the_mean_of_theirs():
-    """Each loss of one label for each example, at each voxel."""
-    specs = ["brier", "cross_entropy", "cross_entropy:0.2", "focal", "hinge", "squared_error"]
-
-    @jax.jit
-    def values(logits, labels):
-        parsed = map(losses.parse, specs)
-        return [losses[name](Outputs(logits), {"y": labels}, **own) for name, own in parsed]
-
-    logits, labels = voxels((2, 3))
-    whole, each = values(logits, labels), values(logits.reshape(-1, 3), labels.reshape(-1))
-    for of_example, of_voxel in zip(whole, each, strict=True):
-        np.testing.assert_allclose(of_example, of_voxel.reshape(4, 6).mean(1), rtol=1e-12)
-
-
 def test_masks_need_a_spatial_axis_and_a_class_beside_the_background():
     flat, single = (Outputs(jnp.zeros(shape)) for shape in ((3, 2), (3, 4, 1)))
     for function in (losses["dice"], metrics["soft_dice_score"], metrics["dice_score"]):
@@ -104,34 +82,13 @@ def test_masks_need_a_spatial_axis_and_a_class_beside_the_background():
         metrics["dice_score"](single, {"y": jnp.zeros((3, 4), int)})
 
 
-def test_the_labels_of_voxels_are_checked():
-    problem = segmenter(nn.Dense(2), (3, 2, 2, 1))
+def test_a_segmenter_takes_a_loss_and_checks_the_labels_of_voxels():
+    assert with_loss(unet_3d((2, 4, 6, 1), 3), "dice").loss is losses["dice"]
+    problem = segmenter(nn.Dense(2), (3, 2, 2, 1), loss=losses["dice"])
+    assert problem.loss is losses["dice"]
     x = np.random.default_rng(3).normal(size=(6, 3, 2, 2, 1))
     examples = {"x": x, "y": (x[..., 0] > 0).astype(np.int32)}
     check_labels(problem, "the examples", examples)
     examples["y"][2, 1] = 2
     with pytest.raises(ValueError, match="have label 2"):
-        check_labels(with_loss(problem, "dice"), "the examples", examples)
-
-
-@pytest.mark.all
-def test_masked_rows_change_nothing_and_the_others_are_mixed():
-    problem = unet_3d(VOLUME, 3, levels=2, features=2, norm="batch", groups=2)
-    model = jax.jit(problem.init)(jax.random.key(0))
-    apply = jax.jit(
-        lambda x, mask: problem.apply(model, {"x": x, "mask": mask}, jax.random.key(0), True)
-    )
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, *VOLUME)), jnp.float32)
-    for last in (False, True):
-        mask = jnp.array([True, True, last])
-        (first, own), (second, same) = (apply(rows, mask) for rows in (x, x.at[2].set(5.0)))
-        mixed = float(jnp.abs(first.logits[:2] - second.logits[:2]).max())
-        assert mixed > 1e-3 if last else mixed == 0
-        if not last:
-            jax.tree.map(np.testing.assert_array_equal, own, same)
-
-
-def test_a_segmenter_takes_a_loss():
-    problem = segmenter(UNet3D(2, 1, 2, "group", 2, "auto"), (2, 2, 2), loss=losses["dice"])
-    assert problem.loss is losses["dice"]
-    assert with_loss(unet_3d(VOLUME, 3, levels=2, features=2), "dice").loss is losses["dice"]
+        check_labels(problem, "the examples", examples)

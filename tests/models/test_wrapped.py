@@ -2,13 +2,14 @@
 
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
-from helpers import small_network
+from helpers import dispatches_of, one_round, small_network, stored
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from model_kinds import KINDS, PHOTO, SHALLOW, TEXTS, in_all, model_of_kind, nightly
 
@@ -19,7 +20,6 @@ from fedjax_algos.core.local_training import batch_gradient
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.models import compute_in, freeze, freeze_model, store_frozen_in
-from fedjax_algos.participation import Cohorts
 
 X64 = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=3)
@@ -42,18 +42,17 @@ def with_constants(problem):
     return problem._replace(init=init, apply=apply)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def toy():
     return small_network()
 
 
 @X64
 def test_gradients_are_as_if_they_were_constants(toy):
-    batch = {"x": toy.clients[0]["x"], "y": toy.clients[0]["y"]}
     found = []
     for problem in (freeze(toy.problem, "out"), with_constants(toy.problem)):
         gradient = jax.jit(batch_gradient(problem))
-        found.append(gradient(problem.init(KEY), batch, np.arange(5) < 4, KEY))
+        found.append(gradient(problem.init(KEY), toy.clients[0], np.arange(5) < 4, KEY))
     equal(*found)
     assert list(found[0][0]) == ["out"]
 
@@ -63,18 +62,17 @@ def test_gradients_are_as_if_they_were_constants(toy):
 @pytest.mark.parametrize("name", [*in_all("mime"), *nightly("apfl")])
 def test_training_is_as_if_they_were_constants(name, toy):
     """Two rounds; the frozen params are in no broadcast, update, row or server state."""
-    dispatches = Cohorts(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(2)
-    one, ends = jax.tree.map(lambda leaf: leaf[0], dispatches), []
+    dispatches = dispatches_of(toy.data, LOCAL, [[0, 2], [3, 1]])
+    ends = []
     for problem in (freeze(toy.problem, "out"), with_constants(toy.problem)):
         engine = fa.make_engine(algorithms[name](problem, LOCAL))
         state = engine.init(0, POPULATION)
         sizes = tree_bytes(state.server), tree_bytes(state.clients)
-        sizes += engine.transfer(state, toy.data, one)
+        sizes += engine.transfer(state, toy.data, one_round(dispatches, 0))
         ends.append((sizes, engine.rounds(state, toy.data, dispatches)[0]))
     (sizes, frozen), (expected_sizes, constant) = ends
     assert sizes == expected_sizes
-    for ours, theirs in zip(*map(jax.tree.leaves, (frozen[:3], constant[:3])), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    chex.assert_trees_all_close(*map(jax.tree.leaves, (frozen[:3], constant[:3])), rtol=1e-12)
     equal(frozen.frozen["hidden/w"], toy.problem.init(KEY).params["hidden"]["w"])
 
 
@@ -87,13 +85,12 @@ def test_merged_plans_and_sweeps_have_frozen_params_for_each_seed(toy):
     options, data = {"seconds": 10, "evaluations": 2, "test": test}, dict.fromkeys((0, 1), toy.data)
     merged = fa.simulate_async_seeds(executor, data, *given, merged_bytes=10**9, **options)
     rounds = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": test}
-    grid = {"client_learning_rate": [LOCAL.learning_rate]}
-    swept = fa.sweep("fedavg", problem, LOCAL, toy.data, grid=grid, seeds=[0, 1], **rounds)
+    swept = fa.sweep("fedavg", problem, LOCAL, toy.data, grid={}, seeds=[0, 1], **rounds).rows
     engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
     for seed in (0, 1):
         alone = fa.simulate_async(executor, toy.data, *given, seed=seed, **options).rows
         history = fa.simulate(engine, toy.data, seed=seed, **rounds)[1]
-        own = [row for row in swept.rows if row["seed"] == seed]
+        own = [row for row in swept if row["seed"] == seed]
         for found, expected in (merged[seed].rows, alone), (own, history):
             losses = [[row["test_loss"] for row in rows] for rows in (found, expected)]
             np.testing.assert_allclose(*losses, rtol=1e-12)
@@ -111,24 +108,18 @@ class Adapted(nnx.Module):
 @X64
 @pytest.mark.all
 def test_an_adapter_of_a_pretrained_model(tmp_path):
-    """LoRA on an NNX layer: only its two factors are sent; a checkpoint has the frozen params."""
+    """LoRA on an NNX layer: its two factors are trained; a checkpoint has the frozen params."""
     problem = fa.models.nnx_classifier(Adapted, trainable=nnx.LoRAParam)
     rng = np.random.default_rng(0)
-    examples = {"x": rng.normal(size=(12, 6)), "y": rng.integers(3, size=12).astype(np.int32)}
-    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(12), 4)))
-    pretrained = problem.init(model_key(7))
+    clients = [{"x": rng.normal(size=(3, 6)), "y": rng.integers(3, size=3)} for _ in range(4)]
+    data, pretrained = stored(clients), problem.init(model_key(7))
     engine = fa.make_engine(algorithms["scaffold"](problem, LOCAL))
     options = {"cohort_size": 2, "rounds": 3, "params": pretrained, "checkpoints": tmp_path}
     state, _ = fa.simulate(engine, data, **options)
     equal(fa.simulate(engine, data, **options)[0], state)
-    trees = state.server.params, state.frozen
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees]
-    factors = 6 * 2 + 2 * 3
-    assert sizes == [factors, 6 * 3 + 3]
     equal(state.frozen, pretrained.frozen)
-    first = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
-    transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first))
-    assert transfer[:2] == (2 * 4 * factors, 2 * 4 * factors)  # x and c; both deltas, in float32
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.frozen)) == 6 * 3 + 3
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.server.params)) == 6 * 2 + 2 * 3
     leaves = [jax.tree.leaves(params) for params in (state.server.params, pretrained.params)]
     assert all(np.abs(new - old).max() > 0 for new, old in zip(*leaves, strict=True))
 
@@ -142,12 +133,8 @@ def test_frozen_arrays_in_bfloat16_are_rounded_once(toy):
     assert tree_bytes(start.frozen) * 4 <= tree_bytes(wide.frozen) * 2
     assert {leaf.dtype for leaf in jax.tree.leaves(start.frozen)} == {np.dtype("bfloat16")}
     rounded = start._replace(frozen=jax.tree.map(lambda leaf: leaf.astype(float), start.frozen))
-    batch = {"x": toy.clients[0]["x"]}
-    found, expected = (
-        problem.apply(model, batch, KEY, True)
-        for problem, model in ((narrow, start), (freezing, rounded))
-    )
-    equal(found, expected)
+    batch = toy.clients[0]
+    equal(narrow.apply(start, batch, KEY, True), freezing.apply(rounded, batch, KEY, True))
     with pytest.raises(ValueError, match="the problem has no frozen arrays"):
         store_frozen_in(toy.problem)
 
@@ -207,13 +194,11 @@ def products(jaxpr):
 
 
 TEXT, FLOATS = ("gru:layers=1", *TEXTS), ("cnn_fedgbo", (16, 16, 3), np.float32)
-REST = [kind for kind in KINDS if kind[0] not in SHALLOW and kind != TEXT]
-DEEP = [(name, *PHOTO) for name in SHALLOW]
+OTHERS = in_all(FLOATS, *(kind for kind in KINDS if kind[0] not in SHALLOW and kind != TEXT))
+OTHERS += nightly(*((name, *PHOTO) for name in SHALLOW))
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "dtype"), [TEXT, *in_all(FLOATS, *REST), *nightly(*DEEP)]
-)
+@pytest.mark.parametrize(("name", "shape", "dtype"), [TEXT, *OTHERS])
 def test_every_kind_of_model_multiplies_in_bfloat16(name, shape, dtype):
     """All products of the gradient; the gradient itself and the statistics are float32."""
     narrow = compute_in(model_of_kind(name, shape))

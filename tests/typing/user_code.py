@@ -32,10 +32,8 @@ def federated_data() -> fa.FederatedData:
 
 
 def algorithms(problem: fa.Problem, local: fa.Local) -> Iterator[fa.Algorithm]:
-    yield fa.algorithms.fedavg(problem, local)
     yield fa.algorithms.fedavg(problem, local, server_transform=optax.scale_by_adam())
     yield fa.algorithms.fedprox(problem, local, mu=0.1, weighting="uniform")
-    yield fa.algorithms.fedgbo(problem, local, optimizer="adam", beta=0.9, upload="gradient")
     yield fa.algorithms.ghbm(problem, local, tau=10)
     yield fa.algorithms.algorithms["scaffold"](problem, local, server_learning_rate=0.7)
     yield fa.algorithms.algorithms.make("fedprox:mu=0.1", problem, local)
@@ -47,32 +45,24 @@ def own_algorithm(problem: fa.Problem, local: fa.Local, *, rate: float = 1.0) ->
     def server_update(server: Any, sums: Any, count: jax.Array, group: jax.Array) -> Any:
         return server._replace(params=optax.tree.sub(server.params, sums.mean()))
 
-    return frame._replace(
-        server_update=server_update, traits=fa.Traits(asynchrony=fa.Asynchrony("buffered"))
-    )
+    traits = fa.Traits(asynchrony=fa.Asynchrony("buffered"))
+    return frame._replace(server_update=server_update, traits=traits)
 
 
 def stop_early(row: dict[str, Any], state: fa.FederatedState | None) -> bool:
     return state is not None and row["test_loss"] < 0.1
 
 
-def rounds() -> fa.FederatedState:
-    problem = fa.Problem(init, apply, loss)
-    local = fa.Local(batch_size=5, learning_rate=0.05, steps=10)
+def rounds(problem: fa.Problem, local: fa.Local) -> fa.FederatedState:
     data = federated_data()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "vmapped", devices=1)
-    on_disk = fa.make_engine(engine.algorithm, client_state=fa.RowsOnDisk("rows"))
-    print(on_disk.placement.layout)
-    state, history = fa.simulate(
-        engine, data, cohort_size=4, rounds=20, test={"x": jnp.ones((2, 8)), "y": jnp.zeros(2)}
-    )
+    print(fa.make_engine(engine.algorithm, client_state=fa.RowsOnDisk("rows")).placement.layout)
+    arguments: dict[str, Any] = {"cohort_size": 4, "rounds": 5}
+    test = {"x": jnp.ones((2, 8)), "y": jnp.zeros(2)}
+    state, history = fa.simulate(engine, data, test=test, on_evaluation=stop_early, **arguments)
     print(history[-1]["test_loss"], state.server.params["w"])
     rows: list[dict[str, Any]] = []
-    arguments: dict[str, Any] = {"cohort_size": 4, "rounds": 5}
-    state, _ = fa.simulate(
-        engine, data, state=state, start_round=20, on_evaluation=rows.append, **arguments
-    )
-    fa.simulate(engine, data, on_evaluation=stop_early, **arguments)
+    fa.simulate(engine, data, state=state, start_round=5, on_evaluation=rows.append, **arguments)
     for latest, row in fa.iterate_rounds(engine, data, cohort_size=4, rounds=5):
         print(latest.server.params["w"], row["round"])
 
@@ -88,13 +78,9 @@ def rounds() -> fa.FederatedState:
 
 def on_the_virtual_clock(problem: fa.Problem, local: fa.Local) -> float:
     executor = fa.make_executor(fa.algorithms.fedcompass(problem, local), slots=4)
-    result = fa.simulate_async(
-        executor,
-        federated_data(),
-        fa.asynchrony.compass(min_steps=5, max_steps=20),
-        fa.asynchrony.simulated(speeds="exponential"),
-        seconds=60,
-    )
+    planner = fa.asynchrony.compass(min_steps=5, max_steps=20)
+    system = fa.asynchrony.simulated(speeds="exponential")
+    result = fa.simulate_async(executor, federated_data(), planner, system, seconds=60)
     print(result.plan.time, result.rows[-1]["simulated_seconds"])
     return result.rows[-1]["test_loss"]
 

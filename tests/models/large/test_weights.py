@@ -1,10 +1,9 @@
 """Weights of torchvision's networks: their outputs, their names and shapes, and files.
 
-The weights are made by a formula of the name and the shape. `NETWORKS` has what torchvision itself
-computes with them, as `experiments/torchvision_models.py --golden` prints it.
+`NETWORKS` has what torchvision itself computes, as `experiments/torchvision_models.py --golden`
+prints it.
 """
 
-import functools
 import json
 import pickle
 import sys
@@ -19,61 +18,40 @@ from model_kinds import in_all, nightly
 from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor, torch_shapes
 
-from fedjax_algos.models import (
-    classifier,
-    convert_weights,
-    freeze,
-    load_weights,
-    models,
-    pretrained,
-)
+from fedjax_algos.models import classifier, convert_weights, freeze, models, pretrained
 from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
-from fedjax_algos.models.large.weights import inverted_residual_names, residual_names
+from fedjax_algos.models.large.weights import inverted_residual_names, load_weights, residual_names
 from fedjax_algos.models.small import Perceptron
 
-# checksum of the names and shapes, and the outputs for ten classes and an image of 32x32
+# names, checksum of names and shapes, outputs for ten classes and an image of 32x32
 NETWORKS = {
     "mobilenet_v2": (
-        2752911555,
-        [-3.313, -0.57502, -2.2715, -4.158, 5.4225, -3.66, -2.4304, -3.17, 0.51693, 2.0226],
+        inverted_residual_names(MOBILENET_V2, squeeze=False), 2752911555,
+        [-3.313, -.57502, -2.2715, -4.158, 5.4225, -3.66, -2.4304, -3.17, .51693, 2.0226],
     ),
     "efficientnet_b0": (
-        1883252148,
+        inverted_residual_names(EFFICIENTNET_B0, squeeze=True), 1883252148,
         [.17223, -.17382, -.21662, .32231, -.5969, -1.3577, .53981, .34948, .77053, .12293],
     ),
     "resnet18_imagenet": (
-        485856311,
+        residual_names([2, 2, 2, 2], 2), 485856311,
         [4.6017, 3.6543, -8.3587, -5.6697, 6.1579, 22.898, -7.3945, 9.3225, 10.581, 4.3152],
     ),
     "resnet50": (
-        737386902,
+        residual_names([3, 4, 6, 3], 3), 737386902,
         [-1577.2, 7906.5, 2497.6, 2593.9, 3518.2, 4996.3, -2042.6, 5042.8, 415.59, -449.95],
     ),
 }  # fmt: skip
-
-
-NAMES_OF = {
-    "mobilenet_v2": inverted_residual_names(MOBILENET_V2, squeeze=False),
-    "efficientnet_b0": inverted_residual_names(EFFICIENTNET_B0, squeeze=True),
-    "resnet18_imagenet": residual_names([2, 2, 2, 2], 2),
-    "resnet50": residual_names([3, 4, 6, 3], 3),
-}
-
-
-@functools.cache
-def shapes_of(name):
-    return torch_shapes(models[name]((32, 32, 3), 10), NAMES_OF[name][0], {})
-
-
 IN_ALL = "efficientnet_b0", "resnet18_imagenet", "resnet50"
 
 
 @pytest.mark.parametrize("name", [*in_all(*IN_ALL), *nightly("mobilenet_v2")])
 def test_names_shapes_and_outputs_are_those_of_torchvision(name):
-    checksum, expected = NETWORKS[name]
-    listed = json.dumps(sorted((key, list(shape)) for key, shape in shapes_of(name).items()))
+    (names, *_), checksum, expected = NETWORKS[name]
+    shapes = torch_shapes(models[name]((32, 32, 3), 10), names, {})
+    listed = json.dumps(sorted((key, list(shape)) for key, shape in shapes.items()))
     assert zlib.crc32(listed.encode()) == checksum
-    weights = {key: tensor(key, shape) for key, shape in shapes_of(name).items() if shape}
+    weights = {key: tensor(key, shape) for key, shape in shapes.items() if shape}
     problem = models[name]((32, 32, 3), 10, weights=weights)
     x = (2 * numbers("images", (1, 32, 32, 3)) - 1).astype(np.float32)
 
@@ -82,8 +60,8 @@ def test_names_shapes_and_outputs_are_those_of_torchvision(name):
         return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
 
     compiled = jax.jit(logits).lower(x).compile({"xla_backend_optimization_level": 0})
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(compiled(x)[0], expected, rtol=0, atol=1e-4 * scale)
+    tolerance = 1e-4 * np.abs(expected).max()
+    np.testing.assert_allclose(compiled(x)[0], expected, rtol=0, atol=tolerance)
 
 
 NAMES = {"Dense_0": "fc1", "Dense_1": "fc2"}
@@ -171,11 +149,9 @@ def test_a_model_starts_from_the_weights(small):
 
 
 def test_files_of_all_types_are_read(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {
-        np.dtype(kind).name: rng.normal(size=(2, 3)).astype(kind)
-        for kind in (np.float32, np.float16, np.float64, np.int64, np.uint8, jnp.bfloat16)
-    }
+    kinds = np.float32, np.float16, np.float64, np.int64, np.uint8, jnp.bfloat16
+    drawn = np.random.default_rng(0).normal(size=(len(kinds), 2, 3))
+    arrays = {np.dtype(k).name: x.astype(k) for k, x in zip(kinds, drawn, strict=True)}
     save_file(arrays, tmp_path / "weights.safetensors")
     read = load_weights(tmp_path / "weights.safetensors")
     assert set(read) == set(arrays)
@@ -186,17 +162,17 @@ def test_files_of_all_types_are_read(tmp_path):
 
 def test_wrong_files_and_missing_packages_are_named(tmp_path, monkeypatch):
     path = tmp_path / "weights.safetensors"
+    with pytest.raises(ValueError, match="there is no such file"):
+        load_weights(path)
     for content in (b"", b"\xff" * 100, b"\x08" + bytes(7) + b'{"a":1}x'):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"weights\.safetensors: not "):
             load_weights(path)
-    with pytest.raises(ValueError, match="there is no such file"):
-        load_weights(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match=r"'\.onnx'"):
-        load_weights("weights.onnx")
-    for suffix, package in (("safetensors", "safetensors"), ("pt", "torch")):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ValueError, match=f"pip install {package}"):
+    for name in ("safetensors", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    messages = {"safetensors": "install safetensors", "pt": "install torch", "onnx": r"'\.onnx'"}
+    for suffix, message in messages.items():
+        with pytest.raises(ValueError, match=message):
             load_weights(f"weights.{suffix}")
 
 

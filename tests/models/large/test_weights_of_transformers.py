@@ -1,8 +1,9 @@
-"""The weights of torchvision's and timm's ViT and of FLamby's U-Net give their outputs.
+"""The weights of torchvision's and timm's ViT and of FLamby's U-Net give PyTorch's outputs.
 
-The numbers are what PyTorch computes; `experiments/transformers_and_volumes.py --golden` prints
-them.
+`experiments/transformers_and_volumes.py --golden` prints the numbers.
 """
+
+import functools
 
 import jax
 import numpy as np
@@ -21,56 +22,33 @@ SHAPE, OF_UNET = (8, 8, 3), (2, 4, 6, 1)
 RESHAPED = {"conv_proj.weight": (12, 3, 4, 4), "patch_embed.proj.weight": (12, 3, 4, 4)}
 RESHAPED |= {"classifier.conv_layer.weight": (2, 4, 1, 1, 1), "activation_layer.weight": (1,)}
 
-
-def transformer(**options):
-    return vit(SHAPE, 10, **SMALL, **options)
-
-
-def unet(**options):
-    return unet_3d(OF_UNET, 2, levels=2, features=2, **options)
-
-
-def of_torchvision():
-    return torch_shapes(transformer(), vision_transformer_names(2, (2, 2))[0], RESHAPED)
-
-
-def of_timm():
-    return torch_shapes(transformer(), vision_transformer_names(2, (2, 2))[1], RESHAPED)
-
-
-def of_unet():
-    """Without PyTorch's counters of batches, which `load_weights` leaves out."""
-    found = torch_shapes(unet(), unet_3d_names(2), RESHAPED)
-    return {name: shape for name, shape in found.items() if "num_batches" not in name}
-
-
+transformer = functools.partial(vit, SHAPE, 10, **SMALL)
+unet = functools.partial(unet_3d, OF_UNET, 2, levels=2, features=2)
+OF_TORCHVISION, OF_TIMM = vision_transformer_names(2, (2, 2))
 CASES = {
     "torchvision": (
-        of_torchvision,
-        transformer,
-        SHAPE,
-        [-1.97873, -1.77735, 1.74903, 1.20189, 1.4816, -1.946, -3.50958, 0.803124, -1.96452,
-         0.59653],
+        transformer, OF_TORCHVISION, SHAPE,
+        [-1.97873, -1.77735, 1.74903, 1.20189, 1.4816, -1.946, -3.50958, .803124, -1.96452, .59653],
     ),
     "timm": (
-        of_timm,
-        transformer,
-        SHAPE,
-        [-1.11198, -1.16456, -2.5403, 0.226574, 0.891182, -0.702386, 0.597758, 1.83615, 0.587922,
+        transformer, OF_TIMM, SHAPE,
+        [-1.11198, -1.16456, -2.5403, .226574, .891182, -.702386, .597758, 1.83615, .587922,
          -1.15003],
     ),
     "unet": (
-        of_unet,
-        unet,
-        OF_UNET,
-        [-0.0598974, -0.38565, -1.1238, -0.216595, -0.36977, -0.784682, -0.591675, -0.316347,
-         -0.0283278, -0.418141],
+        unet, unet_3d_names(2), OF_UNET,
+        [-.0598974, -.38565, -1.1238, -.216595, -.36977, -.784682, -.591675, -.316347, -.0283278,
+         -.418141],
     ),
 }  # fmt: skip
 
 
-def tensors_of(shapes):
-    return {name: tensor(name, shape) for name, shape in shapes.items()}
+@functools.cache
+def tensors_of(case):
+    """Without PyTorch's counters of batches, which are scalars; `load_weights` leaves them out."""
+    make, names, _, _ = CASES[case]
+    shapes = torch_shapes(make(), names, RESHAPED)
+    return {name: tensor(name, shape) for name, shape in shapes.items() if shape}
 
 
 def logits_of(problem, shape):
@@ -81,9 +59,9 @@ def logits_of(problem, shape):
 
 @pytest.mark.parametrize("case", ["torchvision", *in_all("timm", "unet")])
 def test_outputs_are_those_of_pytorch(case, tmp_path):
-    shapes, make, shape, expected = CASES[case]
+    make, _, shape, expected = CASES[case]
     path = tmp_path / "weights.safetensors"
-    save_file(tensors_of(shapes()), path)
+    save_file(tensors_of(case), path)
     logits = logits_of(make(weights=path), shape)[:10]
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -91,46 +69,43 @@ def test_outputs_are_those_of_pytorch(case, tmp_path):
 @pytest.mark.all
 def test_positions_of_other_images():
     """The weights of images of 8x8 for images of 12x20; the outputs are timm's."""
-    tensors = tensors_of(of_timm())
+    make = functools.partial(vit, (12, 20, 3), 10, **SMALL)
     expected = [0.430909, 1.26149, 2.90457, 0.765437, 2.18577, 2.33704, -3.70185, -3.19268]
-    logits = logits_of(vit((12, 20, 3), 10, **SMALL, weights=tensors), (12, 20, 3))
+    logits = logits_of(make(weights=tensors_of("timm")), (12, 20, 3))
     np.testing.assert_allclose(logits[:8], expected, rtol=2e-5)
-    tensors["pos_embed"] = tensor("pos_embed", (1, 4, 12))
+    wrong = {"pos_embed": tensor("pos_embed", (1, 4, 12))}
     with pytest.raises(ValueError, match=r"'pos_embed' becomes \[1, 4, 12\], but position_embed"):
-        vit((12, 20, 3), 10, **SMALL, weights=tensors)
+        make(weights=tensors_of("timm") | wrong)
 
 
 @pytest.mark.all
 def test_a_new_head_is_drawn_and_the_rest_is_loaded():
-    tensors = tensors_of(of_timm())
+    make, tensors = functools.partial(vit, SHAPE, 7, **SMALL), tensors_of("timm")
     with pytest.raises(ValueError, match=r"'head.bias' becomes \[10\], but"):
-        vit(SHAPE, 7, **SMALL, weights=tensors)
-    problems = vit(SHAPE, 7, **SMALL, weights=tensors, head="new"), vit(SHAPE, 7, **SMALL)
+        make(weights=tensors)
+    problems = make(weights=tensors, head="new"), make()
     loaded, drawn = (jax.jit(problem.init)(KEY).params for problem in problems)
     bias = loaded["patch_embedding"]["bias"]
     np.testing.assert_array_equal(bias, tensors["patch_embed.proj.bias"])
     np.testing.assert_array_equal(loaded["head"]["kernel"], drawn["head"]["kernel"])
     with pytest.raises(ValueError, match=r"head='new' has no effect without weights"):
-        vit(SHAPE, 7, **SMALL, head="new")
+        make(head="new")
 
 
 def test_second_names_of_the_same_tensors_are_left_out(tmp_path):
     """PyTorch's state dict has the layers of FLamby's network also as entries of a sequence."""
-    tensors = tensors_of(of_unet())
+    tensors, path = tensors_of("unet"), tmp_path / "weights.safetensors"
     second = {"bottom_block.conv1.block.0.weight": tensors["bottom_block.conv1.conv_layer.weight"]}
-    save_file(tensors | second, tmp_path / "weights.safetensors")
-    unet(weights=tmp_path / "weights.safetensors")
+    save_file(tensors | second, path)
+    unet(weights=path)
 
 
 @pytest.mark.all
 def test_dropout_depends_on_the_key_and_only_in_training():
-    problem = transformer(dropout=0.5, weights=tensors_of(of_timm()))
+    problem = transformer(dropout=0.5, weights=tensors_of("timm"))
     np.testing.assert_allclose(logits_of(problem, SHAPE), CASES["timm"][-1], rtol=1e-5, atol=1e-5)
-    apply = jax.jit(
-        lambda key: (
-            problem.apply(problem.init(KEY), {"x": np.ones((1, *SHAPE))}, key, True)[0].logits
-        )
-    )
+    model, batch = jax.jit(problem.init)(KEY), {"x": np.ones((1, *SHAPE))}
+    apply = jax.jit(lambda key: problem.apply(model, batch, key, True)[0].logits)
     assert np.abs(apply(KEY) - apply(jax.random.key(1))).max() > 0.01
 
 

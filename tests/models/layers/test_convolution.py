@@ -10,44 +10,15 @@ import numpy as np
 import pytest
 from model_kinds import in_all
 
-from fedjax_algos.models import (
-    Conv,
-    Conv3D,
-    DepthwiseConv,
-    convolve,
-    convolve_3d,
-    convolve_depthwise,
-    max_pool,
-    max_pool_3d,
-    upsample_3d,
-)
+from fedjax_algos.models.layers.convolution import Conv, convolve
+from fedjax_algos.models.layers.shifted import DepthwiseConv, convolve_depthwise, max_pool
+from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
 
 pytestmark = pytest.mark.usefixtures("x64")
-POOLS = max_pool, nn.max_pool
 
 
 def images(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
-
-
-def value_and_gradients(function, *inputs):
-    """The outputs, and the gradients of their sum with distinct weights."""
-
-    def total(*inputs):
-        outputs = function(*inputs)
-        weights = jnp.cos(jnp.arange(outputs.size, dtype=outputs.dtype)).reshape(outputs.shape)
-        return (outputs * weights).sum(), outputs
-
-    gradients, outputs = jax.jit(jax.grad(total, range(len(inputs)), has_aux=True))(*inputs)
-    return outputs, gradients
-
-
-def assert_same(left, right, atol=1e-12):
-    chex.assert_trees_all_close(left, right, rtol=0, atol=atol)
-
-
-def assert_agree(mine, theirs, *inputs, atol=1e-12):
-    assert_same(*(value_and_gradients(function, *inputs) for function in (mine, theirs)), atol)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +26,19 @@ def assert_agree(mine, theirs, *inputs, atol=1e-12):
     [
         (Conv, 16, (3, 3), 1, ((2, 0), (1, 4)), "auto", (5, 6, 16)),  # winograd's form
         (DepthwiseConv, 4, (2, 5), (1, 3), ((2, 0), (0, 1)), "auto", (8, 7, 4)),
-        *in_all((Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "patches", (5, 6, 4, 2))),
-        *in_all((Conv, 2, (3, 3), 1, "SAME", "winograd", (6, 8, 3))),
-        *in_all((Conv, 4, (3, 2), (2, 3), "VALID", "auto", (8, 9, 3))),
-        *in_all((Conv, 4, (5, 5), 2, "SAME", "patches", (8, 9, 3))),
-        *in_all((Conv, 4, (3, 3), 1, ((2, 0), (1, 3)), "patches", (6, 5, 3))),
-        *in_all((Conv, 4, (1, 1), 2, 0, "patches", (6, 5, 3))),
-        *in_all((Conv, 4, (4, 4), 1, (3, 1), "lax", (4, 4, 3))),
-        *in_all((DepthwiseConv, 4, (5, 5), 2, "SAME", "shifts", (8, 7, 4))),
-        *in_all((DepthwiseConv, 4, (3, 2), 2, ((2, 0), (0, 1)), "lax", (8, 7, 4))),
-        *in_all((Conv3D, 16, (3, 3, 3), (1, 1, 1), "SAME", "auto", (5, 4, 2, 16))),
-        *in_all((Conv3D, 2, (2, 3, 3), (2, 1, 1), 1, "winograd", (5, 6, 4, 2))),
-        *in_all((Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "lax", (5, 6, 4, 2))),
+        *in_all(
+            (Conv, 2, (3, 3), 1, "SAME", "winograd", (6, 8, 3)),
+            (Conv, 4, (3, 2), (2, 3), "VALID", "auto", (8, 9, 3)),
+            (Conv, 4, (5, 5), 2, "SAME", "patches", (8, 9, 3)),
+            (Conv, 4, (1, 1), 2, 0, "patches", (6, 5, 3)),
+            (Conv, 4, (4, 4), 1, (3, 1), "lax", (4, 4, 3)),
+            (DepthwiseConv, 4, (5, 5), 2, "SAME", "shifts", (8, 7, 4)),
+            (DepthwiseConv, 4, (3, 2), 2, ((2, 0), (0, 1)), "lax", (8, 7, 4)),
+            (Conv3D, 16, (3, 3, 3), (1, 1, 1), "SAME", "auto", (5, 4, 2, 16)),
+            (Conv3D, 2, (2, 3, 3), (2, 1, 1), 1, "winograd", (5, 6, 4, 2)),
+            (Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "patches", (5, 6, 4, 2)),
+            (Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "lax", (5, 6, 4, 2)),
+        ),
     ],
 )
 def test_clients_in_loops_agree_with_flax(
@@ -91,18 +63,7 @@ def test_clients_in_loops_agree_with_flax(
 
     inputs = jax.random.split(jax.random.key(0), 2), images(0, 2, 2, *shape)
     runs = [jax.jit(jax.vmap(partial(client, layer)))(*inputs) for layer in (mine, theirs)]
-    assert_same(*runs, atol=1e-11)
-
-
-@pytest.mark.all
-@pytest.mark.parametrize(
-    ("size", "pool", "implementation"), [((7, 6), (2, 2), "auto"), ((9, 8), (3, 4), "lax")]
-)
-def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
-    whole = partial(convolve, padding="VALID", implementation=implementation)
-    rows, columns = ((n - 2) // extent * extent for n, extent in zip(size, pool, strict=True))
-    cut = lambda *inputs: whole(*inputs)[:, :rows, :columns]  # noqa: E731
-    assert_agree(partial(whole, pool=pool), cut, images(0, 2, *size, 16), images(1, 3, 3, 16, 16))
+    chex.assert_trees_all_close(*runs, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +71,13 @@ def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
     [
         (convolve_depthwise, (7, 7, 16), (3, 3, 1, 16)),
         (lambda x, _: max_pool(x, (2, 2), (2, 2)), (7, 7, 3), ()),
-        *in_all((partial(convolve, pool=(2, 2)), (7, 7, 16), (3, 3, 16, 16))),
-        *in_all((partial(convolve, strides=(2, 2)), (7, 7, 16), (1, 1, 16, 4))),
-        *in_all((convolve_3d, (4, 6, 6, 2), (3, 3, 3, 2, 2))),
-        *in_all((lambda x, _: max_pool(x, (3, 3), (2, 2), 1), (7, 7, 3), ())),
-        *in_all((lambda x, _: max_pool_3d(x, (2, 2, 2)), (4, 6, 6, 2), ())),
+        *in_all(
+            (partial(convolve, pool=(2, 2)), (7, 7, 16), (3, 3, 16, 16)),
+            (partial(convolve, strides=(2, 2)), (7, 7, 16), (1, 1, 16, 4)),
+            (convolve_3d, (4, 6, 6, 2), (3, 3, 3, 2, 2)),
+            (lambda x, _: max_pool(x, (3, 3), (2, 2), 1), (7, 7, 3), ()),
+            (lambda x, _: max_pool_3d(x, (2, 2, 2)), (4, 6, 6, 2), ()),
+        ),
     ],
 )
 def test_accelerators_have_the_operations_of_lax(function, shape, kernel):
@@ -133,7 +96,7 @@ def test_accelerators_have_the_operations_of_lax(function, shape, kernel):
 def test_only_lax_has_forward_mode_derivatives():
     x, kernel = images(0, 2, 6, 6, 3), images(1, 3, 3, 3, 4)
     _, forward = jax.jvp(lambda k: convolve(x, k, implementation="lax"), (kernel,), (kernel,))
-    assert_same(forward, convolve(x, kernel))  # linear in the kernel
+    np.testing.assert_allclose(forward, convolve(x, kernel), rtol=0, atol=1e-12)  # it is linear
     for function, own in ((convolve, kernel), (convolve_depthwise, kernel[:, :, :1, :3])):
         with pytest.raises(TypeError, match="forward-mode"):
             jax.jvp(partial(function, x), (own,), (own,))
@@ -165,28 +128,28 @@ def test_wrong_calls_are_rejected():
 
 
 @pytest.mark.parametrize(
-    ("size", "window", "strides", "padding"),
+    ("pool", "size", "window", "strides", "padding"),
     [
-        ((7, 5), (3, 3), (2, 2), ((1, 1), (0, 1))),
-        ((7, 9), (3, 2), None, "VALID"),
-        *in_all(((6, 6), (2, 2), (2, 2), "SAME")),
-        *in_all(((7, 8), (2, 3), (3, 1), ((1, 0), (0, 2)))),
+        (max_pool, (7, 5), (3, 3), (2, 2), ((1, 1), (0, 1))),
+        (max_pool, (6, 6), (2, 2), (2, 2), "SAME"),
+        *in_all(
+            (max_pool, (7, 9), (3, 2), None, "VALID"),
+            (max_pool, (7, 8), (2, 3), (3, 1), ((1, 0), (0, 2))),
+            (lambda x, window, *_: max_pool_3d(x, window), (5, 7, 4), *[(2, 3, 2)] * 2, "VALID"),
+        ),
     ],
 )
-def test_max_pool_agrees_with_flax(size, window, strides, padding):
+def test_pools_agree_with_flax(pool, size, window, strides, padding):
     """Also for equal entries, of which the first one receives the gradient."""
     x = jnp.asarray(np.random.default_rng(0).integers(0, 3, (9, *size, 3)).astype(float))
-    pools = (partial(pool, window_shape=window, strides=strides, padding=padding) for pool in POOLS)
-    assert_agree(*pools, x, atol=1e-14)  # overlapping windows add gradients in another order
 
+    def value_and_gradient(pool):
+        outputs, pull_back = jax.vjp(lambda x: pool(x, window, strides, padding), x)
+        return outputs, pull_back(jnp.cos(jnp.arange(float(outputs.size))).reshape(outputs.shape))
 
-@pytest.mark.all
-def test_pooling_of_volumes_agrees_with_flax_also_for_equal_entries():
-    window = (2, 3, 2)
-    x = jnp.asarray(np.random.default_rng(0).integers(0, 3, (2, 5, 7, 4, 3)).astype(float))
-    assert_agree(
-        lambda x: max_pool_3d(x, window), lambda x: nn.max_pool(x, window, window), x, atol=0
-    )
+    found, expected = (jax.jit(partial(value_and_gradient, each))() for each in (pool, nn.max_pool))
+    # overlapping windows add gradients in another order
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-14)
 
 
 def test_interpolation_is_that_of_resized_images():

@@ -1,32 +1,26 @@
-"""The layers of oneDNN, where the package in `native/` is installed."""
+"""The layers of oneDNN, where the package in `native/` is installed, and their form on a GPU."""
 
+import itertools
+import math
 from functools import partial
 from importlib.util import find_spec
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from model_kinds import in_all
 
-import fedjax_algos as fa
-from fedjax_algos.analysis.costs import count_flops
+from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.core.local_training import batch_gradient
 from fedjax_algos.models import models
 from fedjax_algos.models.layers import native
-from fedjax_algos.participation import Cohorts
 
-pytestmark = pytest.mark.skipif(
+needs_native = pytest.mark.skipif(
     find_spec("fedjax_algos_native") is None,
     reason="fedjax_algos_native is not installed: pip install ./native",
 )
-
-
-@pytest.fixture(autouse=True)
-def _switched_on(monkeypatch):
-    monkeypatch.setattr(native, "INSTALLED", True)
-
-
 LAYERS = {  # images, kernel, strides, sides, whole, groups
     "three channels": ((4, 9, 10, 3), (3, 3, 3, 8), (1, 1), ((1, 1), (1, 1)), None, 1),
     "strides": ((4, 9, 10, 16), (3, 3, 16, 32), (2, 2), ((1, 1), (0, 1)), None, 1),
@@ -52,10 +46,10 @@ def by_lax(images, kernel, strides, sides, whole, groups):
     return outputs if whole is None else outputs[:, : whole[0], : whole[1]]
 
 
-def by_onednn(images, kernel, strides, sides, whole, groups):
-    if not strides:
-        return native.multiply(images, kernel)
-    return native.convolve(images, kernel, strides, sides, whole, groups)
+def by_onednn(images, kernel, strides, **options):
+    if strides:
+        return native.convolve(images, kernel, strides, **options)
+    return native.multiply(images, kernel)
 
 
 def forms(name):
@@ -83,6 +77,7 @@ def mapped(axes):
 
 
 TRANSFORMS = {
+    "gradients": lambda form, *arrays: gradients(form)(*arrays),
     "values": lambda form, *arrays: form(*arrays),
     "tangents": lambda form, *arrays: jax.jvp(form, arrays, tuple(map(jnp.cos, arrays))),
     "gradients of gradients": twice,
@@ -90,73 +85,62 @@ TRANSFORMS = {
     "a shared kernel": mapped((0, None)),
     "shared images": mapped((None, 0)),
 }
+SOME = "strides", "depthwise 5x5", "dense"
+CASES = [(name, "gradients") for name in LAYERS]
+CASES += in_all(*itertools.product(SOME, [*TRANSFORMS][1:]))
 
 
-def check(name, transform):
-    ours, theirs, arrays = forms(name)
-    found, expected = transform(ours, *arrays), transform(theirs, *arrays)
+@needs_native
+@pytest.mark.parametrize(("name", "transform"), CASES)
+def test_layers_are_those_of_lax(name, transform):
+    *both, arrays = forms(name)
+    found, expected = (TRANSFORMS[transform](form, *arrays) for form in both)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         scale = float(jnp.abs(other).max())
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * scale)
 
 
+@pytest.mark.parametrize("name", [*SOME, *in_all(*sorted(LAYERS.keys() - SOME))])
+def test_a_gpu_has_the_forms_of_lax(name):
+    ours, _, arrays = forms(name)
+    traced = jax.jit(gradients(ours)).trace(*arrays)
+    assert "custom_call" not in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def operations(function, *arrays):
+    traced = jax.make_jaxpr(function)(*arrays)
+    return count(traced, [None] * len(traced.jaxpr.invars)).fixed
+
+
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_of_layers_are_those_of_lax(name):
-    check(name, lambda form, *arrays: gradients(form)(*arrays))
+def test_operations_are_counted(name):
+    """Two for each output and entry of its window, and the same for each of its gradients."""
+    ours, _, (x, w) = forms(name)
+    y = jax.eval_shape(ours, x, w)
+    expected = 2 * y.size * math.prod(w.shape[:-1])
+    assert operations(ours, x, w) == expected
+    assert operations(lambda x, w, y: jax.vjp(ours, x, w)[1](y), x, w, y) == 2 * expected
 
 
+@needs_native
 @pytest.mark.all
-@pytest.mark.parametrize("name", ["strides", "depthwise 5x5", "dense"])
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_of_layers_are_those_of_lax(name, transform):
-    check(name, TRANSFORMS[transform])
+def test_models_are_those_without_it_and_cost_the_same(monkeypatch):
+    problem, rng = models.make("lenet", (16, 16, 3), 4), np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(5, 16, 16, 3)), jnp.float32)
+    model = jax.jit(problem.init)(jax.random.key(0))
+    given = model, {"x": x, "y": jnp.arange(5) % 4}, jnp.ones(5, bool)
+    found, costs = [], []
+    for installed in (False, True):
+        monkeypatch.setattr(native, "INSTALLED", installed)
+        gradient = jax.jit(partial(batch_gradient(problem), key=jax.random.key(0)))
+        assert ("custom_call" in gradient.lower(*given).as_text()) == installed
+        found.append(gradient(*given))
+        costs.append(operations(gradient, *given))
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
+    assert costs[0] == costs[1]
 
 
-@pytest.mark.all
-def test_a_gpu_has_the_forms_of_lax():
-    for name in LAYERS:
-        ours, _, arrays = forms(name)
-        traced = jax.jit(gradients(ours)).trace(*arrays)
-        assert "custom_call" not in traced.lower(lowering_platforms=("cuda",)).as_text(), name
-
-
-@pytest.mark.all
-def test_several_devices_have_their_own_clients():
-    mesh, clients = Mesh(np.array(jax.devices()[:2]), ("clients",)), P("clients")
-    specs = {"mesh": mesh, "in_specs": clients, "out_specs": clients, "check_vma": False}
-    ours, theirs, (x, w) = forms("strides")
-    given = jnp.stack([x, 2 * x]), jnp.stack([w, -w])
-    found = jax.jit(jax.shard_map(jax.vmap(gradients(ours)), **specs))(*given)
-    compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    jax.tree.map(compare, found, jax.vmap(gradients(theirs))(*given))
-
-
-def small_round(layout):
-    """The params after a round of two clients, and the FLOPs of their local updates."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(24, 16, 16, 3)).astype(np.float32)
-    examples = {"x": x, "y": rng.integers(0, 4, 24).astype(np.int32)}
-    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), [9])))
-    local = fa.Local(batch_size=4, learning_rate=0.05, epochs=1)
-    algorithm = fa.algorithms.scaffold(models.make("lenet", (16, 16, 3), 4), local)
-    engine = fa.make_engine(algorithm, layout)
-    dispatches = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
-    state = engine.init(0, fa.Population(2, 2, 24))
-    flops = count_flops(algorithm, state, data).of(dispatches)
-    return engine.rounds(state, data, dispatches)[0].server.params, flops
-
-
-@pytest.mark.all
-def test_rounds_are_those_without_it_and_cost_the_same(monkeypatch):
-    found = [small_round(layout) for layout in ("sequential", "vmapped")]
-    monkeypatch.setattr(native, "INSTALLED", False)
-    expected, flops = small_round("sequential")
-    for params, own_flops in found:
-        assert (own_flops == flops).all()
-        compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-        jax.tree.map(compare, params, expected)
-
-
+@needs_native
 def test_a_variable_switches_it_off(monkeypatch):
     assert not native.installed()  # conftest.py sets it for all tests
     monkeypatch.delenv("FEDJAX_ALGOS_NATIVE")
