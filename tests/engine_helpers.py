@@ -1,4 +1,4 @@
-"""A small algorithm that reads all that clients are given, and its rounds and plans by hand."""
+"""A small algorithm that reads all that clients are given; plans for it."""
 
 import functools
 from typing import Any, NamedTuple
@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import one_round, stored
+import pytest
+from helpers import by_kind, stored
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import barrier, buffered, compass, immediate, simulated, tiers
-from fedjax_algos.asynchrony.plan import AGGREGATED
 from fedjax_algos.core import Mean, Report, WeightedSum
-from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
-from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.data.stored.stored_data import StoredData, source_of
 
 CLIENTS, SEED = 8, 3
@@ -24,6 +22,18 @@ PROBLEM = fa.Problem(
     apply=lambda model, batch, key, training: (model.params * batch["a"], model.statistics),
     loss=lambda outputs, batch: (outputs - 1) ** 2,
 )
+
+
+def in_tier(mark, *cases):
+    """Cases of a parametrised test that a later tier runs; a case is a tuple, or one value."""
+    tuples = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*case, marks=mark) for case in tuples]
+
+
+def kinds_in_all(cases=None):
+    """Cases as parameters: one of each kind of algorithm is in `all`, the others are nightly."""
+    marks = pytest.mark.all, pytest.mark.nightly
+    return [pytest.param(*each.values, marks=marks[bool(each.marks)]) for each in by_kind(cases)]
 
 
 class Server(NamedTuple):
@@ -73,25 +83,25 @@ def client_update(x, row, data, dispatch, key):
 
 
 def contribute(update, dispatch, staleness):
-    # a division: powers may be compiled to other bits inside a loop than outside
-    weight = dispatch.share / (1.0 + staleness)
-    return WeightedSum(weight * update, weight)
+    # a division: powers, and products in sums, may have other bits inside a program than outside
+    inverse = 1 + staleness + 1 / dispatch.share
+    return WeightedSum(update / inverse, 1 / inverse)
 
 
 def server_update(server, sums, count, group):
-    rate = jnp.where(group == 1, 0.5, 0.8) * count / (1 + count)
-    return Server(server.params - rate * sums.mean(), server.steps.at[group].add(1))
+    shift = jnp.where(group == 1, 0.5, 0.8) / (1 + count)
+    return Server(server.params - sums.mean() - shift, server.steps.at[group].add(1))
 
 
 def stacked_update(server, stack, count, group):
     """The same from the updates of all clients."""
-    weights = jnp.where(stack.mask, stack.dispatches.share, 0)
-    sums = WeightedSum((weights * stack.updates).sum(), weights.sum())
+    each = contribute(stack.updates, stack.dispatches, 0)
+    sums = jax.tree.map(lambda leaf: jnp.where(stack.mask, leaf, 0).sum(), each)
     return server_update(server, sums, count, group)
 
 
 def client_init(params, key):
-    return params + 0.1 * jax.random.uniform(key, (), float)
+    return params + jax.random.uniform(key, (), float) / 8
 
 
 ALGORITHM = fa.algorithms.fedavg(PROBLEM, LOCAL)._replace(
@@ -104,98 +114,6 @@ ALGORITHM = fa.algorithms.fedavg(PROBLEM, LOCAL)._replace(
 STACKED = ALGORITHM._replace(
     server_update=stacked_update, traits=ALGORITHM.traits._replace(reduce="stack")
 )
-
-
-@jax.jit
-def train(data, seed, origin, version, row, known, dispatch):
-    """One client's row before its training, and what `client_update` returns."""
-    sent, statistics = version
-    order, key = dispatch_keys(seed, dispatch.client, dispatch.number)
-    row = jnp.where(known, row, client_init(origin, client_key(seed, dispatch.client)))
-    words = permutation_words(order)
-    view = client_view(data, dispatch.client, words, statistics, dispatch.first_step)
-    return row, client_update(sent, row, view, dispatch, key)
-
-
-@jax.jit
-def _added(sums, update, report, dispatch, staleness):
-    new = contribute(update, dispatch, staleness), report
-    return new if sums is None else jax.tree.map(jnp.add, sums, new)
-
-
-_served = jax.jit(server_update)
-
-
-class Run:
-    """A run whose clients train one after another, without slots, tables or masks.
-
-    `rows` has the clients that have been dispatched, and `loss` the sum of the last server step.
-    """
-
-    def __init__(self, seed=SEED, data=None):
-        self.data, self.seed = examples() if data is None else data, np.uint32(seed)
-        model = PROBLEM.init(jax.random.fold_in(jax.random.key(seed), 0))
-        self.origin, self.rows, self.excluded, self.loss = model.params, {}, [], Mean(0.0, 0.0)
-        self.server, self.statistics = ALGORITHM.init(model.params, None), model.statistics
-
-    def version(self):
-        return self.server.params, self.statistics
-
-    def train(self, version, dispatch):
-        """The update and the report; None if something is not finite, whose row stays."""
-        client = int(dispatch.client)
-        own = self.rows.get(client, np.zeros_like(self.origin)), client in self.rows
-        before, (row, *sent) = train(self.data, self.seed, self.origin, version, *own, dispatch)
-        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((row, sent)))
-        self.rows[client] = row if finite else before
-        if finite:
-            return sent
-        self.excluded.append((int(dispatch.server_step), client))
-        return None
-
-    def step(self, arrived, group=0):
-        """A server step of (update, report), dispatch and staleness of each that has arrived."""
-        sums, arrived = None, [each for each in arrived if each[0] is not None]
-        for (update, report), *facts in arrived:
-            sums = _added(sums, update, report, *facts)
-        if arrived:
-            contributed, report = sums
-            count = len(arrived)
-            self.server = _served(self.server, contributed, np.int32(count), np.int32(group))
-            self.statistics = report.statistics * (1 / report.statistics.dtype.type(count))
-            self.loss = report.metrics["train_loss"]
-        else:
-            self.loss = Mean(0.0, 0.0)
-
-    def round(self, dispatches):
-        """A round of dispatches [cohort], of which some are empty or do not arrive."""
-        arrived, answers = [], dispatches.client < CLIENTS
-        if not isinstance(dispatches.arrives, tuple):
-            answers = answers & dispatches.arrives
-        for index in np.flatnonzero(answers):
-            dispatch = one_round(dispatches, index)._replace(arrives=())
-            arrived.append((self.train(self.version(), dispatch), dispatch, np.int32(0)))
-        self.step(arrived)
-
-    def plan(self, plan, dispatches):
-        """Yields the model and the loss after each server step; trains whoever can begin."""
-        versions, trained, index = [self.version()], {}, 0
-        for step, group in enumerate(plan.group):
-            while index < len(plan.client) and plan.version[index] <= step:
-                if plan.fate[index] == AGGREGATED:
-                    dispatch = one_round(dispatches, index)
-                    trained[index] = self.train(versions[plan.version[index]], dispatch), dispatch
-                index += 1
-            these = np.flatnonzero(plan.step == step)
-            arrived = [(*trained.pop(plan.dispatch[i]), plan.staleness[i]) for i in these]
-            self.step(arrived, group)
-            versions.append(self.version())
-            yield self.server, self.statistics, self.loss
-
-
-def rows_of(table, clients=range(CLIENTS)):
-    """The rows that a table on a device or off it has of some clients."""
-    return {client: np.asarray(jax.tree.leaves(table[client])[0]) for client in clients}
 
 
 def make_plan(planner, seed, num_clients=CLIENTS, lost=0.0, **end):

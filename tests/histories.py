@@ -4,22 +4,18 @@ import functools
 from typing import Any, NamedTuple
 
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 from helpers import Toy, stored
 
 import fedjax_algos as fa
+from fedjax_algos.models.outputs import Outputs
 
 # Three of six clients in a round, so chunks of two need padding; the clients' gaps differ.
 SETS = ((0, 1, 2), (3, 2, 5), (1, 4, 0), (5, 3, 1), (2, 0, 4), (4, 1, 5))
 COUNTS = (5, 1, 8, 3, 2, 4)
 RATE = 0.1
-
-
-class Outputs(NamedTuple):
-    prediction: jax.Array
-    features: jax.Array
+START = {"slope": np.array([0.5, -0.8]), "offset": np.array(0.3)}
 
 
 class Snapshot(NamedTuple):
@@ -36,21 +32,15 @@ def regression():
     clients = [{"x": rng.normal(size=(n, 2)), "y": rng.normal(size=n)} for n in COUNTS]
 
     def apply(model, batch, key, training):
-        del key, training
         features = batch["x"] * model.params["slope"][None]
         return Outputs(features.sum(1) + model.params["offset"], features), ()
 
     problem = fa.Problem(
-        init=lambda key: fa.Model(
-            {"slope": jnp.asarray([0.5, -0.8]), "offset": jnp.asarray(0.3, float)}
-        ),
+        init=lambda key: fa.Model({n: jnp.asarray(x, float) for n, x in START.items()}),
         apply=apply,
-        loss=lambda outputs, batch: 0.5 * (outputs.prediction - batch["y"]) ** 2,
+        loss=lambda outputs, batch: 0.5 * (outputs.logits - batch["y"]) ** 2,
     )
     return Toy(problem, stored(clients), clients)
-
-
-START = {"slope": np.array([0.5, -0.8]), "offset": np.array(0.3)}
 
 
 def gradient(params, client):

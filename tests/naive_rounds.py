@@ -16,7 +16,7 @@ from histories import COUNTS, RATE, SETS, Snapshot, regression
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core import Stack
+from fedjax_algos.core import Mean, Stack
 from fedjax_algos.core.randomness import client_key, dispatch_keys, model_key, permutation_words
 from fedjax_algos.data.federated_data import client_view
 
@@ -44,6 +44,10 @@ def view(data, statistics, dispatch, order):
     return client_view(data, dispatch.client, order, statistics, dispatch.first_step)
 
 
+def added(trees):
+    return functools.reduce(functools.partial(jax.tree.map, jnp.add), trees)
+
+
 def served(phase, server, sent, group=ROUND):
     """The server state after messages, which are (message, dispatch, staleness)."""
     messages, dispatches, staleness = zip(*sent, strict=True)
@@ -55,7 +59,7 @@ def served(phase, server, sent, group=ROUND):
         sums = Stack(*rows, jnp.ones(len(sent), bool))
     else:
         each = map(phase.contribute, updates, dispatches, map(jnp.int32, staleness))
-        sums = functools.reduce(functools.partial(jax.tree.map, jnp.add), each)
+        sums = added(each)
     return phase.server_update(server, sums, jnp.int32(len(sent)), group)
 
 
@@ -108,8 +112,11 @@ class Naive:
 
     def rounds(self, data, dispatches, population, **options):
         """The rounds of dispatches [rounds, cohort]; `options` are those of `steps`."""
-        numbers = np.arange(dispatches.client.size).reshape(dispatches.client.shape)
-        arrivals = [(0, [(number, 0) for number in cohort]) for cohort in numbers]
+        arrive = dispatches.client < data.num_clients
+        if not isinstance(dispatches.arrives, tuple):
+            arrive = arrive & dispatches.arrives
+        numbers = np.arange(arrive.size).reshape(arrive.shape)
+        arrivals = [(0, [(n, 0) for n in cohort if arrive.flat[n]]) for cohort in numbers]
         flat = jax.tree.map(np.ravel, dispatches)
         return [*self.steps(data, flat, arrivals, population, **options)]
 
@@ -117,6 +124,7 @@ class Naive:
         """Yields an `After` for each server step.
 
         A step of `arrivals` is its group, and (number of the dispatch, staleness) of what arrives.
+        What is not finite is left out, and the client's row stays.
         """
         algorithm, data = self.algorithm, jax.tree.map(jnp.asarray, data)
         model = algorithm.problem.init(model_key(seed))
@@ -139,17 +147,20 @@ class Naive:
                 first = (prelude.broadcast(server, ROUND),)
             broadcast = algorithm.broadcast(server, ROUND)
             versions.append(((*first, broadcast) if first else broadcast, statistics))
-            sent, reports = [], []
+            sent, reports, loss = [], [], Mean(0.0, 0.0)
             for (dispatch, *drawn), (_, staleness) in zip(cohort, arrived, strict=True):
                 (received, known), client = versions[dispatch.server_step], int(dispatch.client)
                 given = received, rows[client], data, known, dispatch, *drawn
-                rows[client], message, report = self.train(*given)
-                sent.append((message, dispatch, staleness))
-                reports.append(report)
-            server = served(algorithm, server, sent, jnp.int32(group))
-            of_all = jax.tree.map(lambda *leaves: np.stack(leaves), *reports)
-            statistics = jax.tree.map(lambda leaf: leaf.mean(0), of_all.statistics)
-            loss = jax.tree.map(lambda leaf: leaf.sum(0), of_all.metrics["train_loss"])
+                row, message, report = trained = self.train(*given)
+                if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
+                    rows[client] = row
+                    sent.append((message, dispatch, staleness))
+                    reports.append(report)
+            if sent:
+                server = served(algorithm, server, sent, jnp.int32(group))
+                report = added(reports)
+                statistics = optax.tree.scale(1 / len(sent), report.statistics)
+                loss = report.metrics["train_loss"]
             table = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
             yield After(jax.tree.map(np.asarray, server), table, statistics, loss)
 

@@ -19,13 +19,13 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot  # noqa: F401
 import numpy as np
-from helpers import Case, small_network
+from engine_helpers import in_files
+from helpers import Case, one_round, small_network
 from jax.sharding import PartitionSpec
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
 from fedjax_algos.cli import main, processes
-from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.batched.sweeps import sweep
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
@@ -33,22 +33,13 @@ from fedjax_algos.runs.saving.results_folder import ResultsFolder
 DEVICES = 4
 ROUNDS = {"cohort_size": 3, "eval_every": 1, "seed": 3}
 TEST = {"x": np.ones((5, 3), np.float32), "y": np.ones(5, np.float32)}
-SMALL = f"--model linear --clients 8 --local-steps 2 --devices {DEVICES} --seeds 2"
-IN_ROUNDS = f"{SMALL} --cohort 4 --rounds 2 --eval-every 1"
-GRID = "--grid client_learning_rate=0.1,0.3"
-COMMANDS = {
-    "compare": f"compare fedavg {IN_ROUNDS} --checkpoint-every 0",
-    "tune": f"tune scaffold {IN_ROUNDS} {GRID}",
-    "tune on the clock": f"tune fedcompass {SMALL} {GRID} --seconds 9 --evaluations 3",
-}
-RUN = "run scaffold --model linear --clients 8 --cohort 4 --local-steps 2 --eval-every 1"
-RUN += " --rounds 4 --checkpoint-every 0 --out {}"
+SMALL = "--model linear --clients 8 --cohort 4 --local-steps 2 --eval-every 1"
+IN_ROUNDS = f"{SMALL} --seeds 2 --rounds 2 --devices {DEVICES}"
+COMPARE = f"compare fedavg {IN_ROUNDS} --checkpoint-every 0 --out"
+TUNE = f"tune scaffold {IN_ROUNDS} --grid client_learning_rate=0.1,0.3 --out"
+RUN = f"run scaffold {SMALL} --rounds 4 --checkpoint-every 0 --out {{}}"
 LOCAL = fa.Local(3, 0.1, 2)
 toy = functools.cache(small_network)  # not before a process is forked
-
-
-class Ended(Exception):
-    """Stands for the end of a process."""
 
 
 class Numbers(dict):
@@ -56,10 +47,9 @@ class Numbers(dict):
 
     def add(self, name, rows, params=()):
         """Adds those of rows, but for the wall time, and of params."""
-        texts = "wall_seconds", "method"
+        texts = "wall_seconds", "method", "sha256"
         values = [float(v) for row in rows for n, v in row.items() if n not in texts and v != ""]
-        leaves = map(np.ravel, jax.tree.leaves(jax.device_get(params)))
-        self[name] = np.concatenate([np.array(values, float), *leaves])
+        self[name] = np.concatenate([np.ravel(leaf) for leaf in (values, *jax.tree.leaves(params))])
 
 
 def writing(*kinds):
@@ -77,43 +67,32 @@ def writing(*kinds):
     return write_numbers
 
 
-def run_rounds(numbers, kind, folder=None, resumed=False, data=None, **options):
-    """A run, and perhaps the same one cut in two by a checkpoint; the engine."""
+def run_rounds(numbers, kind, folder=None, data=None, **options):
+    """A run, and with a folder the same one cut in two by a checkpoint; the engine."""
     algorithm = Case("scaffold", {}).build(toy().problem, LOCAL)
-    own = fa.make_engine(algorithm, **{"devices": DEVICES} | options)
-
-    def run(name, rounds=4, **more):
-        state, rows = fa.simulate(
-            own, data or toy().data, rounds=rounds, test=TEST, **ROUNDS, **more
-        )
-        numbers.add(f"rounds, {name}", rows, state.server.params)
-
-    run(kind)
-    if resumed:
-        saved = {"checkpoints": fa.Checkpoints(folder / kind, every=0)}
-        run(f"{kind} begun", rounds=2, **saved)
-        run(f"{kind} resumed", **saved)
+    own, data = fa.make_engine(algorithm, **{"devices": DEVICES} | options), data or toy().data
+    for part, rounds in [("", 4)] + [(" begun", 2), (" resumed", 4)] * bool(folder):
+        saved = {"checkpoints": fa.Checkpoints(folder / kind, every=0)} if part else {}
+        state, rows = fa.simulate(own, data, rounds=rounds, test=TEST, **ROUNDS, **saved)
+        numbers.add(f"rounds, {kind}{part}", rows, state.server.params)
     return own
 
 
 def run_on_devices(numbers, folder):
-    run_by_hand(numbers, run_rounds(numbers, "devices", folder, resumed=True), toy().data)
+    run_by_hand(numbers, run_rounds(numbers, "devices", folder), toy().data)
 
 
 def run_elsewhere(numbers, folder):
     """With examples and rows of clients in all places."""
     run_rounds(numbers, "sharded", examples="sharded")
-    run_rounds(numbers, "host", folder, resumed=True, client_state="host")
-    run_rounds(numbers, "disk", folder, True, client_state=fa.RowsOnDisk(folder / "rows"))
-    counts, examples = toy().data.counts(), jax.device_get(toy().data.examples)
-    rows = np.split(np.asarray(toy().data.indices), np.cumsum(counts)[:-1])
-    stored = fa.data.StoredData(source_of(examples, fa.Partition.of(rows), [*"abcd"]))
-    run_rounds(numbers, "stored", data=stored)
+    run_rounds(numbers, "host", folder, client_state="host")
+    run_rounds(numbers, "disk", folder, client_state=fa.RowsOnDisk(folder / "rows"))
+    run_rounds(numbers, "stored", data=in_files(toy().data))
     if jax.process_count() < DEVICES:  # whose devices can be divided or paired
         run_rounds(numbers, "two devices", devices=2)
         halves = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
         pairs = {"devices_per_client": 2, "model_sharding": halves}
-        run_rounds(numbers, "two for a client", folder, resumed=True, **pairs)
+        run_rounds(numbers, "two for a client", folder, **pairs)
 
 
 def run_by_hand(numbers, own, data):
@@ -122,11 +101,10 @@ def run_by_hand(numbers, own, data):
     state, placed = own.init(3, population), own.put_data(data)
     cohorts = Cohorts(counts, LOCAL, cohort_size=3, seed=3)
     for _ in range(2):
-        one = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
-        state, _ = own.round(state, placed, one)
+        state, _ = own.round(state, placed, one_round(cohorts.dispatches(1), 0))
     numbers.add("by hand", [], state.server.params)
-    state = own.init(3, population, clients=fa.client_states(own, state))
-    numbers.add("given rows", [], fa.client_states(own, state))
+    again = own.init(3, population, clients=fa.client_states(own, state))
+    numbers.add("given rows", [], fa.client_states(own, again))
 
 
 def run_a_sweep(numbers, folder):
@@ -151,27 +129,21 @@ def run_on_the_clock(numbers, folder):
     def end(row):
         rows.append(row)
         if len(rows) == 3:
-            raise Ended
+            raise EOFError  # stands for the end of the process
 
-    results = {"clock": fa.simulate_async(first, *how, **options)}
-    with contextlib.suppress(Ended):
+    with contextlib.suppress(EOFError):
         fa.simulate_async(first, *how, **options, **saved, on_evaluation=end)
-    results["clock resumed"] = fa.simulate_async(other, *how, **options, **saved)
-    for name, result in results.items():
+    for name, executor, more in (("clock", first, {}), ("clock resumed", other, saved)):
+        result = fa.simulate_async(executor, *how, **options, **more)
         numbers.add(name, result.rows, result.state.server.params)
 
 
 def run_commands(numbers, folder):
-    for name, line in COMMANDS.items():
-        out = folder / name.replace(" ", "-")
-        main([*line.split(), "--out", str(out)])
-        if name == "compare":
-            with (out / "metrics.csv").open(newline="") as file:
-                numbers.add(name, list(csv.DictReader(file)))
-        else:
-            values = json.loads((out / "scores.json").read_text())
-            del values["sha256"]
-            numbers.add(name, [values])
+    main([*COMPARE.split(), str(folder / "compared")])
+    with (folder / "compared" / "metrics.csv").open(newline="") as file:
+        numbers.add("compare", list(csv.DictReader(file)))
+    main([*TUNE.split(), str(folder / "tuned")])
+    numbers.add("tune", [json.loads((folder / "tuned" / "scores.json").read_text())])
 
 
 def killed(number, index, address, folder):

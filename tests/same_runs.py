@@ -2,6 +2,7 @@
 
 import csv
 
+import chex
 import jax
 import numpy as np
 
@@ -13,16 +14,24 @@ def host(tree):
     return jax.tree.map(np.array, tree)
 
 
+def assert_close(one, other):
+    """In float32, to rounding."""
+    chex.assert_trees_all_close(host(one), host(other), rtol=1e-5, atol=1e-6)
+
+
 def without_time(rows):
     return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in rows]
 
 
+def assert_same_bits(one, other):
+    chex.assert_trees_all_equal_shapes_and_dtypes(one, other)
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
 def assert_same(one, other):
     """States and rows, bit for bit; only wall time differs."""
-    leaves = [jax.tree.leaves(state_arrays(state)) for state, _ in (one, other)]
-    for left, right in zip(*leaves, strict=True):
-        assert left.dtype == right.dtype
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert_same_bits(state_arrays(one[0]), state_arrays(other[0]))
     np.testing.assert_equal(without_time(one[1]), without_time(other[1]))  # NaN equals NaN
 
 

@@ -8,16 +8,10 @@ from fedjax_algos.runs import results
 def rows(method, by_seed, **columns):
     """Rows of one method: its test accuracies, and other columns as a factor of the round."""
     return [
-        {
-            "method": method,
-            "seed": seed,
-            "round": 10 * index,
-            "test_accuracy": accuracy,
-            "test_loss": 1 - accuracy,
-            "upload_bytes": 1000 * index,
-            "wall_seconds": 1.0 + seed,
-            **{name: 10 * index * factor for name, factor in columns.items()},
-        }
+        {"method": method, "seed": seed, "round": 10 * index}
+        | {"test_accuracy": accuracy, "test_loss": 1 - accuracy}
+        | {"upload_bytes": 1000 * index, "wall_seconds": 1.0 + seed}
+        | {name: 10 * index * factor for name, factor in columns.items()}
         for seed, curve in enumerate(by_seed)
         for index, accuracy in enumerate(curve)
     ]

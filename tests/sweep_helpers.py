@@ -9,6 +9,7 @@ from helpers import CASES, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.runs.batched import program as programs
 from fedjax_algos.runs.batched.sweeps import sweep
 
 
@@ -22,13 +23,10 @@ _RNG, _COUNTS = np.random.default_rng(0), (5, 1, 8, 3)
 QUADRATICS = quadratics(
     [_RNG.uniform(0.5, 2, count) for count in _COUNTS], [_RNG.normal(size=n) for n in _COUNTS]
 )
-QUADRATICS = QUADRATICS._replace(
-    problem=fa.Problem(
-        init=lambda key: fa.Model({"x": jnp.full(4, 0.5)}),
-        apply=lambda model, batch, key, training: (model.params["x"], ()),
-        loss=_loss,
-    )
+_PROBLEM = QUADRATICS.problem._replace(
+    init=lambda key: fa.Model({"x": jnp.full(4, 0.5)}), loss=_loss
 )
+QUADRATICS = QUADRATICS._replace(problem=_PROBLEM)
 DECAYING = fa.Local(2, lambda count: 0.1 / (1 + count), epochs=1.0, rate_by="dispatch")
 POPULATION = fa.Population(4, 2, 17)
 
@@ -78,7 +76,6 @@ def _toy(x64):
     examples = {"x": rng.normal(size=(17, 3)), "y": rng.normal(size=17)}
 
     def apply(model, batch, key, training):
-        del key, training
         products = batch["x"] * model.params[None]
         return Outputs(products.sum(1), products), ()
 
@@ -87,11 +84,10 @@ def _toy(x64):
         apply,
         lambda outputs, batch: (outputs.logits - batch["y"]) ** 2,
     )
-    cuts = {0: [5, 6, 14], 7: [2, 9, 13]}
     store = jax.device_put(examples)  # the same arrays for both seeds
     data = {
         seed: fa.federate(store, fa.Partition.of(np.split(rng.permutation(17), cut)))
-        for seed, cut in cuts.items()
+        for seed, cut in {0: [5, 6, 14], 7: [2, 9, 13]}.items()
     }
     return problem, data, {name: values[:6] for name, values in examples.items()}
 
@@ -110,10 +106,9 @@ def engine_of(algorithm, rate, local, **hyperparameters):
 
 def separately(algorithm, seed, rate=LOCAL.learning_rate, local=LOCAL, rounds=3, **hyperparameters):
     """The rows of `simulate` on the same settings."""
-    options = ROUNDS | {"rounds": rounds}
-    _, data, test = toy()
-    engine = engine_of(algorithm, rate, local, **hyperparameters)
-    return fa.simulate(engine, data[seed], seed=seed, test=test, **options)[1]
+    engine, (_, data, test) = engine_of(algorithm, rate, local, **hyperparameters), toy()
+    options = ROUNDS | {"rounds": rounds, "seed": seed, "test": test}
+    return fa.simulate(engine, data[seed], **options)[1]
 
 
 def assert_same_rows(rows, expected, tolerance=1e-11):
@@ -123,3 +118,14 @@ def assert_same_rows(rows, expected, tolerance=1e-11):
         assert row.keys() - {"method", "seed"} == other.keys()
         for name in other.keys() - {"wall_seconds"}:
             np.testing.assert_allclose(row[name], other[name], rtol=tolerance, err_msg=name)
+
+
+def traced(monkeypatch):
+    """Lets the programs of sweeps be traced only; their results are ones."""
+
+    def trace(function, program, *inputs):
+        shapes = jax.eval_shape(functools.partial(function, program), *inputs)
+        return jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+
+    for name in ("begin_each", "advance_each"):
+        monkeypatch.setattr(programs, name, functools.partial(trace, getattr(programs, name)))

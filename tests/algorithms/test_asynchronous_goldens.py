@@ -1,11 +1,9 @@
-"""Scalar runs on the virtual clock, to the printed digits.
-
-Planners and algorithms are real, and `Naive` is in place of the executor, except in one test.
-"""
+"""Scalar runs on the virtual clock, to the printed digits; `Naive` is in place of the executor."""
 
 import functools
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +24,13 @@ MINUTES = [1 / Fraction(rate) for rate in PER_MINUTE]
 EQUAL = FixedSystem([Fraction(1, 10)] * 5)
 later = functools.partial(pytest.param, marks=pytest.mark.all)
 POPULATION = fa.Population(5, 5, 5, num_groups=2)
+with jax.enable_x64(True):
+    TOY = quadratics([[a] for a in A], [[b] for b in B])
+# the params are one array; test_pure_round.py has such params for the other algorithms
+FLAT = TOY.problem._replace(
+    init=lambda key: fa.Model(jnp.asarray(0.5)),
+    apply=lambda model, batch, key, training: (model.params, ()),
+)
 
 
 def slowed(client, dispatch, per_minute):
@@ -36,19 +41,8 @@ def slowed(client, dispatch, per_minute):
 
 
 @functools.cache
-def toy():
-    """The params are one array; test_pure_round.py has such params for the other algorithms."""
-    made = quadratics([[a] for a in A], [[b] for b in B])
-    flat = made.problem._replace(
-        init=lambda key: fa.Model(jnp.asarray(0.5)),
-        apply=lambda model, batch, key, training: (model.params, ()),
-    )
-    return made._replace(problem=flat)
-
-
-@functools.cache
 def algorithm_of(name, **settings):
-    return Case(name, settings).build(toy().problem, fa.Local(1, 0.01, steps=20, batches="full"))
+    return Case(name, settings).build(FLAT, fa.Local(1, 0.01, steps=20, batches="full"))
 
 
 @functools.cache
@@ -60,33 +54,23 @@ def plan_of(planner, minutes, system=None):
     return planners.make(planner)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
 
 
-def executed(name, settings, plan):
-    """The models after the server steps of a plan, by the executor."""
-    executor = fa.make_executor(algorithm_of(name, **settings), slots=2)
-    dispatches = plan_dispatches(plan, toy().data.counts(), executor.algorithm.local)
-    given = executor.init(0, POPULATION), toy().data, plan, dispatches
-    steps = executor.run(*given, stops=[*range(1, len(plan.time) + 1)])
-    return [float(state.server.params) for _, state, *_ in steps]
-
-
 def models(name, settings, planner, minutes=40, system=None):
     """The models after the server steps of a plan."""
     naive, plan = naive_of(name, **settings), plan_of(planner, minutes, system)
-    dispatches = plan_dispatches(plan, toy().data.counts(), naive.algorithm.local)
+    dispatches = plan_dispatches(plan, TOY.data.counts(), naive.algorithm.local)
     arrivals = []
     for step, group in enumerate(plan.group):
         here = plan.step == step
         arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
-    steps = naive.steps(toy().data, dispatches, arrivals, POPULATION)
+    steps = naive.steps(TOY.data, dispatches, arrivals, POPULATION)
     return [float(after.server.params) for after in steps]
 
 
 def run(name, settings, planner, minutes, system=None):
-    """{minutes: models after the server steps of that moment, in order}."""
-    seen: dict[float, list[float]] = {}
+    """The models after the server steps by their minutes, which differ."""
     found = models(name, settings, planner, minutes, system)
-    for time, model in zip(plan_of(planner, minutes, system).time, found, strict=True):
-        seen.setdefault(float(time), []).append(model)
+    seen = dict(zip(plan_of(planner, minutes, system).time.tolist(), found, strict=True))
+    assert len(seen) == len(found)
     return seen
 
 
@@ -104,44 +88,41 @@ FIGURE_1 = {
 @pytest.mark.parametrize("variant", FIGURE_1)
 def test_fedcompass_on_figure_1(variant):
     seen = run("fedcompass", {"variant": variant}, COMPASS, 42)
-    assert all(len(models) == 1 for models in seen.values())
-    actual = {time: models[0] for time, models in seen.items()}
-    assert actual == pytest.approx(WARM_UP | FIGURE_1[variant], rel=0, abs=6e-11)
+    assert seen == pytest.approx(WARM_UP | FIGURE_1[variant], rel=0, abs=6e-11)
 
 
-def test_fedcompass_on_figure_22():
-    """Client 3 is late: at 16:12 instead of 12:00."""
-    seen = run("fedcompass", PLAIN, COMPASS, 31.8, slowed(2, 1, Fraction(5, 2)))
-    actual = [seen[time][0] for time in (14, 22, 31.8)]
-    assert actual == pytest.approx([0.3883049071, 0.2660879208, 0.2501015924], rel=0, abs=6e-11)
+LATE = {14: 0.3883049071, 22: 0.2660879208, 31.8: 0.2501015924}  # 16:12 instead of 12:00
 
 
 @pytest.mark.parametrize(
-    ("variant", "expected"), [("plain", 0.4303434691), ("normalised", 0.4325298005)]
+    ("variant", "per_minute", "expected"),
+    [
+        ("plain", Fraction(5, 2), LATE),
+        # it arrives at 08:30 and is aggregated at 12:00: its staleness counts at arrival
+        ("plain", 8, {12: 0.4303434691}),
+        ("normalised", 8, {12: 0.4325298005}),
+    ],
 )
-def test_staleness_counts_at_arrival(variant, expected):
-    """Client 3's second round at 8 steps a minute: it arrives at 08:30, aggregated at 12:00."""
-    seen = run("fedcompass", {"variant": variant}, COMPASS, 12, slowed(2, 1, 8))
-    assert seen[12] == pytest.approx([expected], rel=0, abs=6e-11)
+def test_fedcompass_on_figure_22(variant, per_minute, expected):
+    """Client 3 has another speed in its second round."""
+    slow = slowed(2, 1, per_minute)
+    seen = run("fedcompass", {"variant": variant}, COMPASS, max(expected), slow)
+    actual = {time: seen[time] for time in expected}
+    assert actual == pytest.approx(expected, rel=0, abs=6e-11)
 
 
-IMMEDIATE = {
-    2: [0.5163883756],
-    4: [0.5322395935, 0.4804248042],
-    5: [0.5018874462],
-    6: [0.5107391879],
-    8: [0.5267755679, 0.4824882416, 0.4741876137],
-    10: [0.4831427549, 0.5006536983, 0.4805181828],
-    12: [0.4902990167, 0.4540881653],
-}
-BUFFERED = {4: [0.4430309036], 8: [0.5032276320], 10: [0.4449056190], 12: [0.4550565030]}
+IMMEDIATE = [0.5163883756, 0.5322395935, 0.4804248042, 0.5018874462, 0.5107391879, 0.5267755679]
+IMMEDIATE += [0.4824882416, 0.4741876137, 0.4831427549, 0.5006536983, 0.4805181828]
+IMMEDIATE += [0.4902990167, 0.4540881653]
+BUFFERED = [0.4430309036, 0.5032276320, 0.4449056190, 0.4550565030]
 
 
 def test_fedasync_and_fedbuff():
-    seen = run("fedasync", {}, "immediate:steps=20", 12)
-    assert seen == {time: pytest.approx(x, rel=0, abs=6e-11) for time, x in IMMEDIATE.items()}
-    first = {time: x[:1] for time, x in run("fedbuff", {}, "buffered:steps=20,size=3", 12).items()}
-    assert first == {time: pytest.approx(x, rel=0, abs=6e-11) for time, x in BUFFERED.items()}
+    """Their times are in tests/asynchrony/test_planning.py."""
+    found = models("fedasync", {}, "immediate:steps=20", 12)
+    assert found == pytest.approx(IMMEDIATE, rel=0, abs=6e-11)
+    found = models("fedbuff", {}, "buffered:steps=20,size=3", 12)
+    assert found == pytest.approx(BUFFERED, rel=0, abs=6e-11)
 
 
 def after_steps(start, client, steps, mu=0.0):
@@ -213,21 +194,19 @@ def test_tiers_have_weights_in_reverse_order():
     ],
 )
 def test_the_executor(name, settings, planner):
-    found, expected = (
-        executed(name, settings, plan_of(planner, 42)),
-        models(name, settings, planner, 42),
-    )
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    plan = plan_of(planner, 42)
+    executor = fa.make_executor(algorithm_of(name, **settings), slots=2)
+    dispatches = plan_dispatches(plan, TOY.data.counts(), executor.algorithm.local)
+    given = executor.init(0, POPULATION), TOY.data, plan, dispatches
+    steps = executor.run(*given, stops=[*range(1, len(plan.time) + 1)])
+    found = [float(state.server.params) for _, state, *_ in steps]
+    np.testing.assert_allclose(found, models(name, settings, planner, 42), rtol=0, atol=1e-13)
 
 
 def test_the_planner_of_code_mode():
-    settings = Settings(seconds=60)
-    for spec, planner in (
-        ("fedcompass", "compass"),
-        ("fedcompass:mode=code", "compass:mode=code"),
-        ("fedcompass:mode=code@compass:max_steps=50", "compass:max_steps=50"),
-    ):
-        assert Method.of(spec, settings).planner == planner
+    settings, own = Settings(seconds=60), "compass:max_steps=50"
+    assert Method.of("fedcompass:mode=code", settings).planner == "compass:mode=code"
+    assert Method.of(f"fedcompass:mode=code@{own}", settings).planner == own
 
 
 @pytest.mark.parametrize(
@@ -262,12 +241,13 @@ def test_as4_fedcompass_at_equal_speeds_is_fedavg_with_server_rate_alpha():
     np.testing.assert_allclose(actual, expected, atol=1e-14)
 
 
-def test_as5_variants_coincide():
-    plain = models("fedcompass", PLAIN, COMPASS)
-    without = models("fedcompass", {"variant": "momentum", "beta": 0.0}, COMPASS)
-    np.testing.assert_allclose(without, plain, atol=1e-15)
-    np.testing.assert_allclose(
-        models("fedcompass", {"variant": "normalised"}, COMPASS, 60, EQUAL),
-        models("fedcompass", PLAIN, COMPASS, 60, EQUAL),
-        atol=1e-14,
-    )
+@pytest.mark.parametrize(
+    ("settings", "how", "atol"),
+    [
+        ({"variant": "momentum", "beta": 0.0}, (), 1e-15),
+        ({"variant": "normalised"}, (60, EQUAL), 1e-14),
+    ],
+)
+def test_as5_variants_coincide(settings, how, atol):
+    expected = models("fedcompass", PLAIN, COMPASS, *how)
+    np.testing.assert_allclose(models("fedcompass", settings, COMPASS, *how), expected, atol=atol)

@@ -1,8 +1,4 @@
-"""Every registered algorithm in the engine, against rounds without it.
-
-Every algorithm runs a small problem in all layouts. What kinds of algorithms have in common is
-tested with one of each kind, and with all only nightly.
-"""
+"""Every algorithm in all layouts, and one of each kind in other settings, against naive rounds."""
 
 import functools
 from typing import Any, NamedTuple
@@ -29,8 +25,11 @@ from helpers import (
 from jax.sharding import PartitionSpec
 from naive_rounds import After, Naive
 from same_runs import host
+from wrapper_helpers import later
 
 import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.core.options import options
 from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.non_finite import select
 from fedjax_algos.engine.placed.on_disk import DiskClientState
@@ -39,11 +38,12 @@ from fedjax_algos.models.outputs import Outputs
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-WITHOUT_MEAN = {"fedlga": "compares the updates", "ifca": "choose what they train"}
 KINDS = [param.values[0] for param in by_kind() if not param.marks]
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=4, batches="persistent")
 FULL = LOCAL._replace(batches="full")
 POPULATION = fa.Population(4, 3, 17)
+with jax.enable_x64(True):
+    DATA = small_network().data
 STEPS = (3, 1, 4, 2)  # batches of 3 from 5, 1, 8 and 3 examples
 # four clients are dispatched in each round, of which three answer
 SETS = [(3, 0, 1, 2), (3, 0, 2, 1), (0, 3, 1, 2), (1, 0, 3, 2), (1, 2, 3, 0)]
@@ -85,11 +85,6 @@ def answering(data, local):
     return jax.tree.map(lambda leaf: leaf[ARRIVES].reshape(-1, 3), drawn)
 
 
-@functools.cache
-def data():
-    return small_network().data
-
-
 def sums(metrics):
     return jax.tree.map(lambda *leaves: sum(map(np.asarray, leaves)), *metrics)
 
@@ -103,7 +98,7 @@ class Reference(NamedTuple):
 
 @functools.cache
 def _reference(number, small):
-    problem, given, local = with_statistics(small_network().problem), data(), LOCAL
+    problem, given, local = with_statistics(small_network().problem), DATA, LOCAL
     if small:
         problem, given, local = tiny().problem, tiny().data, FULL
     algorithm = CASES[number].build(problem, local)
@@ -120,26 +115,22 @@ def layout_of(case, turn):
     return LAYOUTS[(CASES.index(case) + turn) % 3]
 
 
-def assert_close(found, expected, rtol=1e-11):
-    chex.assert_trees_all_close(found, expected, rtol=rtol, atol=1e-11)
+assert_close = functools.partial(chex.assert_trees_all_close, rtol=1e-11, atol=1e-11)
 
 
-def assert_agrees(expected, state, metrics, rtol=1e-11):
+def assert_agrees(expected, state, metrics):
     """The last state, whose rows are those of all clients, and the sums of the metrics."""
-    end, (server, statistics) = expected.history[-1], host((state.server, state.statistics))
-    assert_close((server, statistics), (end.server, end.statistics), rtol)
+    end = expected.history[-1]
+    assert_close(host((state.server, state.statistics)), (end.server, end.statistics))
     if expected.keeps_rows:
-        assert_close(host(state.clients), end.clients, rtol)
-    assert_close(host(metrics["train_loss"]), expected.loss, rtol)
+        assert_close(host(state.clients), end.clients)
+    assert_close(host(metrics["train_loss"]), expected.loss)
 
 
 def layouts():
     """Of one kind each, the second layout is quick."""
-    for quick, layout, devices in (
-        (True, 2, None),
-        (False, "vmapped", None),
-        (False, "sequential", 2),
-    ):
+    of_layouts = (True, 2, None), (False, "vmapped", None), (False, "sequential", 2)
+    for quick, layout, devices in of_layouts:
         for param in by_kind(quick=quick):
             marks = () if devices and param.values[0] == Case("scaffold", {}) else param.marks
             yield pytest.param(*param.values, layout, devices, marks=marks)
@@ -163,15 +154,32 @@ def test_layouts(case, layout, devices):
 
 
 def scanned(algorithm, layout):
-    """The last state and the metrics of a scan of pure rounds."""
+    """The last state of a scan of pure rounds."""
     round_fn = fa.pure_round(algorithm, layout)
 
     @jax.jit
     def scan(data, dispatches):
         step = lambda state, of_round: round_fn(state, data, of_round)  # noqa: E731
-        return jax.lax.scan(step, round_fn.init(0, POPULATION), dispatches)
+        return jax.lax.scan(step, round_fn.init(0, POPULATION), dispatches)[0]
 
-    return scan(data(), answering(data(), LOCAL))
+    return scan(DATA, answering(DATA, LOCAL))
+
+
+@pytest.mark.parametrize("case", {case.name: case for case in CASES}.values(), ids=str)
+def test_whole_numbers_are_as_good_as_floats(case):
+    """Options of 0 and 1 give states the types that 0.0 and 1.0 give them."""
+    floats = [o for o in options(algorithms[case.name]).values() if o.kind is float]
+    numbers = {o.name: o.range.holds(1) for o in floats if o.range.holds(0) or o.range.holds(1)}
+
+    def begin(kind):
+        settings = case.hyperparameters | {name: kind(one) for name, one in numbers.items()}
+        algorithm = algorithms[case.name](small_network().problem, LOCAL, **settings)
+        params = algorithm.problem.init(key := jax.random.key(0)).params
+        return algorithm.init(params, POPULATION), algorithm.client_init(params, key)
+
+    whole, real = (jax.eval_shape(functools.partial(begin, kind)) for kind in (int, float))
+    assert whole == real
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(whole))
 
 
 SHARED = {"hidden/w": PartitionSpec(None, "model"), "out": PartitionSpec("model")}
@@ -185,7 +193,7 @@ def test_two_devices_for_each_of_two_clients(case):
     if not expected.algorithm.traits.pools_examples:
         options["examples"] = "sharded"
     engine = fa.make_engine(expected.algorithm, layout_of(case, 1), **options)
-    given = engine.init(0, POPULATION), engine.put_data(data()), answering(data(), LOCAL)
+    given = engine.init(0, POPULATION), engine.put_data(DATA), answering(DATA, LOCAL)
     state, metrics = engine.rounds(*given)
     assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(state.server.params))
     assert_agrees(expected, state, metrics)
@@ -205,10 +213,9 @@ def test_rounds_one_by_one(case, tmp_path):
         state, compiled, metrics = engine.init(0, POPULATION), [], []
         shapes = jax.tree.map(jax.typeof, state._replace(clients=()))
         for index, after in enumerate(expected.history):
+            dispatches = one_round(answering(DATA, LOCAL), index)
             with Compilations() as compilations:
-                state, found = engine.round(
-                    state, data(), one_round(answering(data(), LOCAL), index)
-                )
+                state, found = engine.round(state, DATA, dispatches)
             metrics.append(found)
             compiled.append(compilations.count)
             assert_close(state.server.params, after.server.params)
@@ -224,22 +231,8 @@ def test_rounds_one_by_one(case, tmp_path):
         assert_agrees(expected, state._replace(clients=rows), sums(metrics))
         ends.append(host(state._replace(clients=rows)))
     chex.assert_trees_all_equal(*ends, ends[0])
-    state, _ = scanned(expected.algorithm, layout_of(case, 0))
-    chex.assert_trees_all_equal(host(state), ends[0])
-
-
-@of("fedavg mime fedgbo fedlga ditto")
-def test_the_mean_gives_the_results_of_the_algorithm(case):
-    """To rounding, with unequal numbers of examples and steps; or it refuses, with the reason."""
-    expected = reference_of(case)
-    algorithm = expected.algorithm
-    if case.name in WITHOUT_MEAN:
-        with pytest.raises(ValueError, match=WITHOUT_MEAN[case.name]):
-            fa.wrappers.mean(algorithm)
-    else:
-        algorithm = fa.wrappers.mean(algorithm)
-    state, metrics = scanned(algorithm, layout_of(case, 2))
-    assert_agrees(expected, state, jax.tree.map(lambda leaf: leaf.sum(0), metrics), rtol=1e-9)
+    scan = scanned(expected.algorithm, layout_of(case, 0))
+    chex.assert_trees_all_equal(host(scan), ends[0])
 
 
 def spoiled_by_nan(algorithm):
@@ -256,40 +249,29 @@ def spoiled_by_nan(algorithm):
     return algorithm._replace(prelude=prelude._replace(client_update=client_update))
 
 
+@pytest.mark.parametrize("non_finite", ["exclude", *later("keep", mark=pytest.mark.nightly)])
 @of(" ".join(case.name for case in KINDS), quick=("scaffold",))
-def test_clients_that_do_not_answer(case, any_rate):
+def test_clients_that_do_not_answer(case, non_finite, any_rate):
     """Those that fail, or compute numbers that are not finite, as if they were not in the cohort.
 
     What those that fail compute is not finite here, and they are not counted as excluded. A run
     that is saved and goes on is in the same program, and so is a cohort of one.
     """
-    check_holes(case, "exclude")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", KINDS, ids=str)
-def test_clients_that_do_not_answer_where_all_numbers_are_kept(case, any_rate):
-    check_holes(case, "keep")
-
-
-def check_holes(case, non_finite):
     expected = reference_of(case)
     algorithm = spoiled_by_nan(expected.algorithm)
     engine = fa.make_engine(algorithm, layout_of(case, 2), non_finite=non_finite)
     start = host(engine.init(0, POPULATION))
-    drawn = dispatches_of(data(), LOCAL, SETS, STEPS)
+    drawn = dispatches_of(DATA, LOCAL, SETS, STEPS)
     usual = drawn._replace(arrives=np.ones_like(ARRIVES))
 
     def rounds(dispatches, state=None, number=None):
         state = jax.tree.map(jnp.array, start) if state is None else state
-        return engine.rounds(state, data(), dispatches, number)
-
-    def spoiled(which):
-        return np.where(which, np.nan, usual.learning_rate)
+        return engine.rounds(state, DATA, dispatches, number)
 
     # by their few steps they are in the last chunk, as empty slots are, so that sums have its bits
+    poisoned = usual._replace(learning_rate=np.where(ARRIVES, usual.learning_rate, np.nan))
     steps = np.where(ARRIVES, usual.num_steps, 1)
-    failing = usual._replace(learning_rate=spoiled(~ARRIVES), arrives=ARRIVES, num_steps=steps)
+    failing = poisoned._replace(arrives=ARRIVES, num_steps=steps)
     state, metrics = rounds(failing)
     chex.assert_tree_all_finite((state, metrics))
     assert_agrees(expected, state, metrics)
@@ -317,7 +299,6 @@ def check_holes(case, non_finite):
         return
 
     uploads = 1 + (algorithm.prelude is not None)
-    poisoned = usual._replace(learning_rate=spoiled(~ARRIVES))
     state, metrics = rounds(poisoned)
     others, measured = rounds(usual._replace(client=absent))
     chex.assert_trees_all_equal(
@@ -328,10 +309,3 @@ def check_holes(case, non_finite):
     first, _ = rounds(poisoned, number=1)
     row = algorithm.client_init(first.origin, client_key(first.seed, np.int32(FIRST)))
     chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf[FIRST], first.clients), row)
-
-    before = host(others[:2])
-    none_finite = usual._replace(learning_rate=spoiled(True))
-    nothing_left, metrics = rounds(none_finite, others, 1)
-    chex.assert_trees_all_equal(host(nothing_left[:2]), before)
-    assert all(float(mean.weight) == 0 for mean in metrics.values())
-    assert [int(leaf) for leaf in nothing_left.excluded] == [4 * uploads, 0, 0]

@@ -5,6 +5,7 @@ L FedLGA's, N FedNova's, SC SCAFFOLD's, D FedDyn's, A AdaBest's, P those of pers
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -52,87 +53,75 @@ HOW = {  # the options of both runs; `rounds` are compared
     "all_drawn": {"compiled": (("batches", "short"), ("batch_size", 8))},  # in any order
 }
 # "avg" is FedAvg with uniform weights; after "@" there is the factor of the learning rate
-SAME = """
-G2_sgdm  fedgbo  avg@0.1  first
-L2_strength_0  fedlga:strength=0  avg  partial
-H2_first_rounds  ghbm:tau=2  fedavg  unequal_two
-H4_cycles  localghbm  ghbm:tau=2  unequal_cycles
-P9_one_inner_step  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=1  avg@0.1  partial
+QUICK = """
+G2_sgdm  fedgbo = avg@0.1  first
+L2_strength_0  fedlga:strength=0 = avg  partial
+L2_strength_1  fedlga != avg  partial
+H2_first_rounds  ghbm:tau=2 = fedavg  unequal_two
+H2_from_round_tau_plus_1  ghbm:tau=2 != fedavg  unequal_three
+H4_cycles  localghbm = ghbm:tau=2  unequal_cycles
+P9_one_inner_step  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=1 = avg@0.1  partial
+G6_fedgbo_mfl  fedgbo != mfl  as_ever
+G6_fedgbo_mimelite  fedgbo != mimelite  as_ever
+G6_mfl_mimelite  mfl != mimelite  as_ever
+weightings  avg != fedavg  as_ever
 """
-SAME_LATER = """
-G1_no_momentum  fedgbo:beta=0  avg  as_ever
-X2_no_momentum  mimelitemom:beta=0  avg  as_ever
-G7_H9_no_momentum  fedavgm:beta=0,weighting=uniform  avg  as_ever
-G7_dampened  fedavgm:beta=0,dampened=true,weighting=uniform  avg  as_ever
-G8_mu_0  fedprox:mu=0  fedavg  as_ever
-G8_beta_0  fedmax:beta=0  avg  as_ever
-G8_minibatches_prox  fedprox:mu=0  fedavg  short
-G8_minibatches_max  fedmax:beta=0,weighting=examples  fedavg  short
-H1_ghbm  ghbm:tau=1,beta=0,weighting=uniform  avg  as_ever
-H1_localghbm  localghbm:beta=0  fedavg  as_ever
-H1_fedhbm  fedhbm:beta=0  fedavg  as_ever
-A1_mu_beta_0  adabest:mu=0,beta=0  fedavg  as_ever
-L1_all_complete  fedlga  avg  as_ever
-L1_server_rate  fedlga:server_learning_rate=0.7  avg,server_learning_rate=0.7  as_ever
-N1_equal_work  fednova  fedavg  as_ever
-q_0  qfedavg:q=0  avg  as_ever
-P1_global  ditto:strength=0.7,weighting=uniform  avg  as_ever
-P2_global  apfl:alpha=0.3  avg  as_ever
-P5_one_cluster  ifca:clusters=1  avg  as_ever
-P6_alpha_0  perfedavg:alpha=0  avg  as_ever
-P6_hessian_free  perfedavg:alpha=0,form=hessian_free  avg  as_ever
-G2_rmsprop  fedgbo:optimizer=rmsprop  avg@0.9990009990009991  first
-G2_adam  fedgbo:optimizer=adam  avg@0.09990009990009991  first
-G5_rmsprop  fedgbo:optimizer=rmsprop  mimelite:optimizer=rmsprop  one_step
-G5_adam  fedgbo:optimizer=adam  mimelite:optimizer=adam  one_step
-G10_all_examples  mimexlite:optimizer=adam  mimelite:optimizer=adam  all_drawn
-SC1_first_round  scaffold:server_learning_rate=0.7  avg,server_learning_rate=0.7  unequal_first
-H3b_fedcm  fedgbo  fedcm:alpha=0.1,weighting=uniform  as_ever
-H3b_ghbm  fedgbo  ghbm:tau=1,weighting=uniform@0.1  as_ever
-H5_scales  localghbm:scale=gap  localghbm  cycles
-"""
-DIFFERENT = """
-weightings  avg  fedavg  as_ever
-L2_strength_1  fedlga  avg  partial
-H2_from_round_tau_plus_1  ghbm:tau=2  fedavg  unequal_three
-G6_fedgbo_mfl  fedgbo  mfl  as_ever
-G6_fedgbo_mimelite  fedgbo  mimelite  as_ever
-G6_mfl_mimelite  mfl  mimelite  as_ever
-"""
-DIFFERENT_LATER = """
-G5_mfl_uses_new_v  fedgbo:optimizer=rmsprop  mfl:optimizer=rmsprop  one_step
-G5_mfl_adam  fedgbo:optimizer=adam  mfl:optimizer=adam  one_step
-H5_other_cohorts  localghbm:scale=gap  localghbm  as_ever
-P9_three_inner  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=3  avg@0.1  partial
+LATER = """
+G1_no_momentum  fedgbo:beta=0 = avg  as_ever
+X2_no_momentum  mimelitemom:beta=0 = avg  as_ever
+G7_H9_no_momentum  fedavgm:beta=0,weighting=uniform = avg  as_ever
+G7_dampened  fedavgm:beta=0,dampened=true,weighting=uniform = avg  as_ever
+G8_mu_0  fedprox:mu=0 = fedavg  as_ever
+G8_beta_0  fedmax:beta=0 = avg  as_ever
+G8_minibatches_prox  fedprox:mu=0 = fedavg  short
+G8_minibatches_max  fedmax:beta=0,weighting=examples = fedavg  short
+H1_ghbm  ghbm:tau=1,beta=0,weighting=uniform = avg  as_ever
+H1_localghbm  localghbm:beta=0 = fedavg  as_ever
+H1_fedhbm  fedhbm:beta=0 = fedavg  as_ever
+A1_mu_beta_0  adabest:mu=0,beta=0 = fedavg  as_ever
+L1_all_complete  fedlga = avg  as_ever
+L1_server_rate  fedlga:server_learning_rate=0.7 = avg,server_learning_rate=0.7  as_ever
+N1_equal_work  fednova = fedavg  as_ever
+q_0  qfedavg:q=0 = avg  as_ever
+P1_global  ditto:strength=0.7,weighting=uniform = avg  as_ever
+P2_global  apfl:alpha=0.3 = avg  as_ever
+P5_one_cluster  ifca:clusters=1 = avg  as_ever
+P6_alpha_0  perfedavg:alpha=0 = avg  as_ever
+P6_hessian_free  perfedavg:alpha=0,form=hessian_free = avg  as_ever
+G2_rmsprop  fedgbo:optimizer=rmsprop = avg@0.9990009990009991  first
+G2_adam  fedgbo:optimizer=adam = avg@0.09990009990009991  first
+G5_rmsprop  fedgbo:optimizer=rmsprop = mimelite:optimizer=rmsprop  one_step
+G5_adam  fedgbo:optimizer=adam = mimelite:optimizer=adam  one_step
+G10_all_examples  mimexlite:optimizer=adam = mimelite:optimizer=adam  all_drawn
+SC1_first_round  scaffold:server_learning_rate=0.7 = avg,server_learning_rate=0.7  unequal_first
+H3b_fedcm  fedgbo = fedcm:alpha=0.1,weighting=uniform  as_ever
+H3b_ghbm  fedgbo = ghbm:tau=1,weighting=uniform@0.1  as_ever
+H5_scales  localghbm:scale=gap = localghbm  cycles
+G5_mfl_uses_new_v  fedgbo:optimizer=rmsprop != mfl:optimizer=rmsprop  one_step
+G5_mfl_adam  fedgbo:optimizer=adam != mfl:optimizer=adam  one_step
+H5_other_cohorts  localghbm:scale=gap != localghbm  as_ever
+P9_three_inner  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=3 != avg@0.1  partial
 """
 
 
-def identities(quick, rest):
-    lines = [line.split() for line in quick.strip().splitlines()]
-    others = [line.split() for line in rest.strip().splitlines()]
-    return [pytest.param(*line, id=name) for name, *line in lines] + [
-        later(*line, id=name) for name, *line in others
-    ]
+def identities():
+    for table, parameters in ((QUICK, pytest.param), (LATER, later)):
+        for name, *terms in map(str.split, table.strip().splitlines()):
+            yield parameters(*terms, id=name)
 
 
 def played(spec, how):
-    spec, _, factor = spec.replace(
-        "avg", "fedavg:weighting=uniform", spec.startswith("avg")
-    ).partition("@")
-    name, settings = algorithms.parse(spec)
+    spec, _, factor = spec.partition("@")
+    name, settings = algorithms.parse(re.sub(r"^avg\b", "fedavg:weighting=uniform", spec))
     options = HOW[how] | {"rate": HOW[how].get("rate", RATE) * float(factor or 1)}
     rounds = options.pop("rounds", None)
     return play(name, **options, **settings)[:rounds]
 
 
-@pytest.mark.parametrize(("one", "other", "how"), identities(SAME, SAME_LATER))
-def test_same(one, other, how):
-    assert_same(played(one, how), played(other, how))
-
-
-@pytest.mark.parametrize(("one", "other", "how"), identities(DIFFERENT, DIFFERENT_LATER))
-def test_different(one, other, how):
-    assert_differ(played(one, how), played(other, how))
+@pytest.mark.parametrize(("one", "sign", "other", "how"), [*identities()])
+def test_identities(one, sign, other, how):
+    check = assert_same if sign == "=" else assert_differ
+    check(played(one, how), played(other, how))
 
 
 @pytest.mark.all
@@ -185,28 +174,24 @@ def momentum(beta, factor):
     return rule
 
 
-@pytest.mark.parametrize("name", ["fedgbo", "mfl", "mimelite"])
-def test_g4_one_full_step_is_central_momentum(name):
-    """K = 1 with full batches is dampened momentum on the mean of the clients' gradients."""
-    expected = descended(momentum(0.9, 0.1))
-    assert_same(models(play(name, steps=1, optimizer="sgdm")), expected)
-
-
-def test_h7_over_one_round_it_is_momentum():
-    """With one full step: `m <- beta m + g`, which is the heavy ball."""
-    actual = models(play("ghbm", steps=1, tau=1, beta=0.9, **U))
-    assert_same(actual, descended(momentum(0.9, 1.0)))
+@pytest.mark.parametrize(
+    ("name", "settings", "factor"),
+    [
+        *((name, {"optimizer": "sgdm"}, 0.1) for name in ("fedgbo", "mfl", "mimelite")),
+        ("ghbm", {"tau": 1, **U}, 1.0),  # which is the heavy ball
+    ],
+)
+def test_g4_h7_one_full_step_is_central_momentum(name, settings, factor):
+    """Of the mean of the clients' gradients, which is dampened or not."""
+    assert_same(models(play(name, steps=1, **settings)), descended(momentum(0.9, factor)))
 
 
 def test_h7_over_two_rounds_the_first_rounds_have_no_momentum():
     """It is eq. 5 without the term in rounds 1 and 2; eq. 4 from m = 0 has a term in round 2."""
 
     def heavy_ball(t, g, past, first=2):
-        return (
-            past[-1]
-            - RATE * g
-            + (0.9 / 2 * (past[-1] - past[max(-3, -t - 1)]) if t >= first else 0)
-        )
+        change = past[-1] - past[max(-3, -t - 1)] if t >= first else 0
+        return past[-1] - RATE * g + 0.9 / 2 * change
 
     actual = models(play("ghbm", steps=1, tau=2, **U))
     assert_same(actual, descended(heavy_ball))
@@ -291,8 +276,7 @@ def test_d1_first_local_models_of_feddyn_are_those_of_fedprox():
 
 def test_h8_sum_of_the_corrections_of_a_round():
     """It is (beta / tau) (theta^{t-1} - theta^{t-tau-1}) for any rate and J."""
-    sets = (*SETS[:4], SETS[4])
     rates = (RATE, 0.3, RATE, 0.2, 1e-13)
-    x = models(play("ghbm", sets=sets, steps=UNEQUAL, rate=rates, tau=2))
+    x = models(play("ghbm", sets=SETS[:5], steps=UNEQUAL, rate=rates, tau=2))
     expected = combine(lambda now, then: now + 0.9 / 2 * (now - then), x[3], x[1])
     assert_same(x[4:], [expected], atol=1e-12)

@@ -11,15 +11,14 @@ from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples
 from helpers import Case, Compilations, ReadError, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
+from fedjax_algos.engine import engine as engine_module
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.participation import Cohorts
-
-SETS = [(0, 1, 2), (3, 2, 1)]
 
 
 def test_bytes_are_counted_from_what_is_sent():
     toy, size = small_network(), 4 * (3 * 4 + 4 + 4)
-    dispatches = one_round(dispatches_of(toy.data, LOCAL, SETS), 0)
+    dispatches = one_round(dispatches_of(toy.data, LOCAL, [(0, 1, 2)]), 0)
     for name, settings, down, up in (
         ("fedavg", {}, 1, 1),
         ("fedgbo", {"optimizer": "rmsprop", "upload": "gradient"}, 2, 1),
@@ -80,43 +79,40 @@ def test_reprs_are_one_readable_line():
     assert repr(data) == "ShardedData(clients=8, devices=2, examples=a float32[36])"
 
 
-@pytest.mark.parametrize("layout", ["vmaped", 0, -3, "0"])
-def test_unknown_layouts_are_refused(layout):
-    with pytest.raises(ValueError, match=f"layout={layout!r}"):
-        fa.make_engine(ALGORITHM, layout)
+wait = jax.block_until_ready  # also where the fixture `unreadable` refuses it
 
 
 @pytest.mark.all
-def test_a_round_reads_nothing_and_sends_only_its_dispatches(request):
-    """With a prelude, once all is compiled; test_sharded_data.py has rows of client state."""
-    data = small_network().data
-    engine = fa.make_engine(Case("mime", {}).build(small_network().problem, LOCAL), layout=2)
-    state = engine.init(0, fa.Population(4, 3, 17))
-    dispatches = Cohorts(data.counts(), LOCAL, cohort_size=3, seed=0).dispatches(6)
-    state, _ = engine.round(state, data, one_round(dispatches, 3))
-    state, _ = engine.rounds(state, data, dispatches)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mime", {"layout": 2}), ("scaffold", {"devices": 2, "examples": "sharded"})],
+)
+def test_rounds_read_nothing_and_other_cohorts_compile_nothing(name, options, request, monkeypatch):
+    """With a prelude, and with rows and examples on two devices. Only dispatches are sent."""
+    toy = small_network()
+    engine = fa.make_engine(Case(name, {}).build(toy.problem, LOCAL), **options)
+    data, state = engine.put_data(toy.data), engine.init(0, fa.Population(4, 3, 17))
+    sets = [(0, 1, 2), (0, 3, 1)] * 2  # two of one device in each
+    dispatches = dispatches_of(toy.data, LOCAL, sets, (1, 3, 3, 1))
+    state, _ = engine.round(state, data, one_round(dispatches, 0))
+    state, _ = engine.rounds(state, data, one_round(dispatches, slice(2)))
     request.getfixturevalue("unreadable")
+    monkeypatch.setattr(engine_module, "wait_on_cpu", lambda mesh, tree: wait(tree))
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
             read(state.seed)
     with jax.transfer_guard("disallow"):
         with pytest.raises(Exception, match="isallowed host-to-device"):
             state.seed + np.uint32(1)
-        for index in range(3):
-            state, _ = engine.round(state, data, one_round(dispatches, index))
-        state, _ = engine.rounds(state, data, dispatches)
+        with Compilations() as later:
+            state, _ = engine.round(state, data, one_round(dispatches, 1))
+            state, _ = engine.rounds(state, data, one_round(dispatches, slice(2, 4)))
+    assert later.count == 0
 
 
-@pytest.mark.parametrize(
-    "client_state",
-    [
-        pytest.param("device", marks=pytest.mark.all),
-        *(pytest.param(place, marks=pytest.mark.nightly) for place in ("host", "disk")),
-    ],
-)
-def test_many_rounds_keep_no_memory(client_state, tmp_path):
-    client_state = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
-    engine = fa.make_engine(ALGORITHM, client_state=client_state)
+@pytest.mark.all
+def test_many_rounds_keep_no_memory():
+    engine = fa.make_engine(ALGORITHM)
     cohorts = Cohorts(examples().counts(), LOCAL, cohort_size=3, seed=0)
     state, sizes = engine.init(0, POPULATION), []
     for window in range(10):
@@ -129,10 +125,8 @@ def test_many_rounds_keep_no_memory(client_state, tmp_path):
         del metrics
         if window >= 6:  # what was allocated before tracing has been freed
             gc.collect()
-            arrays = jax.live_arrays()
-            size = sum(leaf.nbytes for leaf in arrays)
-            sizes.append((len(arrays), size, tracemalloc.get_traced_memory()[0]))
-            del arrays
+            on_device = [leaf.nbytes for leaf in jax.live_arrays()]
+            sizes.append((len(on_device), sum(on_device), tracemalloc.get_traced_memory()[0]))
     tracemalloc.stop()
     counts, device, host = np.array(sizes).T
     assert max(counts[-1] - counts[0], device[-1] - device[0]) <= 0  # others' arrays may go

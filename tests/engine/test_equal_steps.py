@@ -6,9 +6,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_helpers import ALGORITHM, examples
+from engine_helpers import ALGORITHM, examples, in_tier, kinds_in_all
 from engine_helpers import POPULATION as EIGHT
-from helpers import CASES, LAYOUTS, by_kind, dispatches_of, one_round, small_network
+from helpers import CASES, LAYOUTS, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.analysis.diagnostics import client_drift
@@ -21,7 +21,6 @@ from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import common_steps
 
 LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2, batches="persistent")
-IN_ALL, NIGHTLY = pytest.mark.all, pytest.mark.nightly
 POPULATION = fa.Population(4, 3, 17)
 
 
@@ -74,10 +73,10 @@ def test_which_dispatches_are_marked():
     assert common_steps(by_epochs, np.array([9, 9])) == 9
 
 
-RARE = (pytest.param(kind, marks=IN_ALL) for kind in ("dropped", "wrapped", "replacement"))
-
-
-@pytest.mark.parametrize("batches", ["short", "persistent", *RARE])
+@pytest.mark.parametrize(
+    "batches",
+    ["short", "persistent", *in_tier(pytest.mark.all, "dropped", "wrapped", "replacement")],
+)
 def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
     """Unless an algorithm has changed the view."""
     local, steps = fa.Local(3, 0.1, steps=5, batches=batches), jnp.arange(5, dtype=jnp.int32)
@@ -100,10 +99,7 @@ def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
     assert (found[0][0]["x"] != found[1][0]["x"]).any()
 
 
-@pytest.mark.parametrize(  # one of each kind in `all`
-    "case",
-    [pytest.param(*p.values, marks=NIGHTLY if p.marks else IN_ALL, id=p.id) for p in by_kind()],
-)
+@pytest.mark.parametrize("case", kinds_in_all(), ids=str)
 @pytest.mark.usefixtures("x64")
 def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_in_pieces(case):
     """In a layout in turn, with a slot that only fills up a chunk in one of them."""
@@ -118,57 +114,29 @@ def test_every_algorithm_has_the_results_of_loops_of_any_length_and_of_batches_i
 
 
 @pytest.mark.all
-def test_an_engine_compiles_two_programs_at_most():
-    engine, data = fa.make_engine(ALGORITHM), examples()
-    drawn = dispatches_of(data, ALGORITHM.local, [(0, 1), (2, 3), (4, 5), (6, 7)])
-    state, _ = engine.rounds(engine.init(0, EIGHT), data, one_round(drawn, slice(2)))
-    with fa.measure_compilation() as compiled:
-        state, _ = engine.rounds(state, data, one_round(drawn, slice(2, 4)))
-        assert compiled.programs == 0
-        for steps in ([3, 1], [2, 2], [1, 2]):
-            few = one_round(drawn, slice(2))._replace(num_steps=np.array([steps] * 2, np.int32))
-            state, _ = engine.rounds(state, data, few)
-        assert compiled.programs == 1
-
-
-@pytest.mark.all
 def test_a_scan_over_traced_cohorts_has_loops_of_a_fixed_length():
     """Its results are those of dispatches with arrays, and with bounds there is no branch in it."""
     data = small_network().data
     counts = data.counts()
-    bounded = fa.differentiable(LOCAL, counts)
 
-    def end(local, mark):
+    def programs(local):
+        """Of dispatches with equal steps, and of the same ones with arrays."""
         step = fa.pure_round(fa.algorithms.fedavg(small_network().problem, local))
         drawn = fa.traced_dispatches(0, counts, local, cohort_size=3, rounds=2)
         assert drawn.num_steps == EqualSteps(2)
-        drawn = drawn if mark else with_arrays(drawn)
 
         def run(dispatches):
             state = step.init(0, POPULATION)
             state, _ = jax.lax.scan(lambda s, each: step(s, data, each), state, dispatches)
             return state.server.params
 
-        return jax.jit(run)(drawn), jax.make_jaxpr(run)(drawn).jaxpr
+        both = drawn, with_arrays(drawn)
+        chex.assert_trees_all_close(*map(jax.jit(run), both), rtol=1e-6)
+        return [jax.make_jaxpr(run)(dispatches).jaxpr for dispatches in both]
 
-    (fixed, program), (usual, longer) = end(LOCAL, True), end(LOCAL, False)
-    chex.assert_trees_all_close(fixed, usual, rtol=1e-6)
-    assert (len(loops(program)), len(loops(longer))) == (1, 2)
-    (fixed, program), (usual, longer) = end(bounded, True), end(bounded, False)
-    chex.assert_trees_all_close(fixed, usual, rtol=1e-6)
-    assert str(longer).count("cond[") == str(program).count("cond[") + 1
-
-
-@pytest.mark.all
-def test_work_and_unequal_clients_leave_the_number_of_steps_an_array():
-    counts = small_network().data.counts()
-    options = {"cohort_size": 3, "rounds": 2}
-    half = fa.traced_dispatches(0, counts, LOCAL, work=lambda seed, t, full: full // 2, **options)
-    assert half.num_steps.tolist() == [[1, 1, 1]] * 2
-    by_epochs = fa.traced_dispatches(0, counts, fa.Local(4, 0.1, epochs=1), **options)
-    assert by_epochs.num_steps.shape == (2, 3)
-    equal = fa.traced_dispatches(0, [8] * 4, fa.Local(4, 0.1, epochs=1), **options)
-    assert equal.num_steps == EqualSteps(2)
+    assert [len(loops(program)) for program in programs(LOCAL)] == [1, 2]
+    fixed, usual = programs(fa.differentiable(LOCAL, counts))
+    assert str(usual).count("cond[") == str(fixed).count("cond[") + 1
 
 
 @pytest.mark.all

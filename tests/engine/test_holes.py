@@ -80,10 +80,8 @@ def test_rows_of_a_run_and_a_pure_round(prelude):
     """Bytes, FLOPs and lost updates by hand; a prelude sends twice, others have client rows."""
     algorithm, data = ALGORITHM, examples()
     if prelude:
-        algorithm, data = (
-            Case("mime", {}).build(small_network().problem, LOCAL),
-            small_network().data,
-        )
+        data = small_network().data
+        algorithm = Case("mime", {}).build(small_network().problem, LOCAL)
     engine, local, number = fa.make_engine(algorithm, "vmapped"), algorithm.local, data.num_clients
     state, rows = fa.simulate(engine, data, **ROUNDS, **HOLES)
     drawn = dispatches_of_run(data, local)
@@ -131,17 +129,16 @@ def test_a_run_goes_on(tmp_path):
 def test_sweeps_are_separate_runs(tmp_path, x64):
     """Two seeds and rates in one program, which goes on from a checkpoint."""
     problem, data, test = toy()
-    grid = {"client_learning_rate": [0.05, 0.1]}
-    options = {"local": FULL, "rounds": 4, "failures": HALF, "checkpoints": tmp_path}
-    rows, (note,) = sweep_toy("fedavg", grid, **options)
+    options = {"rounds": 4, "failures": HALF}
+    both = {"local": FULL, "checkpoints": tmp_path} | options
+    rows, (note,) = sweep_toy("fedavg", {"client_learning_rate": [0.05, 0.1]}, **both)
     assert note.startswith("4 runs in a program")
-    local = FULL._replace(learning_rate=0.1)
-    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
-    alone = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": test, "failures": HALF}
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, FULL._replace(learning_rate=0.1)))
+    alone = {"cohort_size": 2, "eval_every": 2, "test": test} | options
     _, expected = fa.simulate(engine, data[7], seed=7, **alone)
     assert_same_rows(rows[-3:], expected)
     assert 0 < expected[-1]["lost"] < 8
-    again, _ = sweep_toy("fedavg", grid, **options)
+    again, _ = sweep_toy("fedavg", {"client_learning_rate": [0.05, 0.1]}, **both)
     assert without_time(again) == without_time(rows)
 
 

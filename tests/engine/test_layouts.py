@@ -1,6 +1,9 @@
 """On an accelerator its memory decides what the layout "auto" is; the device is a CPU here."""
 
+import dataclasses
+import math
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +32,7 @@ def affine(chunk):
 
 
 SMALL_PAIR = {2: 102, 4: 140, 100: 1_100}
-LARGER = {2: 120, 4: 140, 100: 2_000, 50: 900, 25: 400}  # than predicted
+LARGER = {2: 120, 4: 140, 100: 2_000, 50: 900}  # than predicted
 
 
 @pytest.mark.parametrize(
@@ -39,12 +42,10 @@ LARGER = {2: 120, 4: 140, 100: 2_000, 50: 900, 25: 400}  # than predicted
         (SMALL_PAIR.get, 100, 5_099, 100, [2, 4, 100]),
         (affine, 100, 1_100, 100, [2, 4, 100]),
         (affine, 100, 1_099, 50, [2, 4, 50]),
-        (affine, 100, 600, 50, [2, 4, 50]),
         (affine, 100, 349, 13, [2, 4, 13]),
         (affine, 100, 121, 2, [2, 4]),
         (affine, 100, 0, 1, [2, 4]),
         (LARGER.get, 100, 1_200, 50, [2, 4, 100, 50]),
-        (LARGER.get, 100, 899, 25, [2, 4, 50, 25]),
         (affine, 1, 0, 1, []),  # small cohorts are not predicted
         (affine, 3, 130, 3, [3]),
         (affine, 3, 120, 2, [3, 2]),
@@ -81,12 +82,12 @@ def test_auto_is_what_fits_into_a_share_of_the_memory(accelerator, memory, devic
     assert auto_layout(placement, 7 if devices > 1 else 4, lambda chunk: 100 + 10 * chunk) == layout
 
 
-def choose(engine, data=None, cohort=(0, 1, 2, 5)):
-    data, dispatches = (
-        examples() if data is None else data,
-        dispatches_of(examples(), LOCAL, [cohort]),
-    )
-    return engine.choose_layout(engine.shapes(POPULATION), data, one_round(dispatches, 0))
+def first_dispatches():
+    return one_round(dispatches_of(examples(), LOCAL, [(0, 1, 2, 5)]), 0)
+
+
+def choose(engine, data=None):
+    return engine.choose_layout(engine.shapes(POPULATION), data or examples(), first_dispatches())
 
 
 @pytest.mark.all
@@ -96,11 +97,10 @@ def test_the_layout_is_chosen_once(accelerator):
     engine = fa.make_engine(ALGORITHM, client_state="host")
     assert choose(engine) == "1"
     accelerator(10**9)  # too late
-    dispatches = one_round(dispatches_of(examples(), LOCAL, [(0, 1, 2, 5)]), 0)
-    engine.round(engine.init(SEED, POPULATION), examples(), dispatches)
+    engine.round(engine.init(SEED, POPULATION), examples(), first_dispatches())
     assert engine.placement.layout == "1"
     own_loop = fa.make_engine(ALGORITHM)
-    own_loop.updates(own_loop.init(SEED, POPULATION), examples(), dispatches)
+    own_loop.updates(own_loop.init(SEED, POPULATION), examples(), first_dispatches())
     assert own_loop.placement.layout == "4"
 
 
@@ -134,16 +134,14 @@ def test_the_memory_of_a_round_is_that_of_its_program(accelerator):
         assert fa.make_engine(algorithm).choose_layout(state, data, dispatches) == layout
 
 
-@pytest.mark.parametrize(
-    ("choice", "text"),
-    [
-        (LayoutChoice("4", 1, "memory"), "chunks of 4 on 1 device (memory)"),
-        (LayoutChoice("vmapped", 2, "given"), "vmapped on 2 devices (given)"),
-        (LayoutChoice("auto", 4, "rule", 2), "auto on 4 devices, 2 for each client (rule)"),
-    ],
-)
-def test_what_decided_is_told(choice, text):
-    assert str(choice) == text
+def test_what_decided_is_told():
+    assert str(LayoutChoice("4", 1, "memory")) == "chunks of 4 on 1 device (memory)"
+    assert str(LayoutChoice("vmapped", 2, "given")) == "vmapped on 2 devices (given)"
+    shared = LayoutChoice("auto", 4, "rule", 2)
+    assert str(shared) == "auto on 4 devices, 2 for each client (rule)"
+
+
+SMALL = Settings(clients=6, cohort=4, rounds=1, local_steps=1, model="linear")
 
 
 @pytest.mark.all
@@ -153,8 +151,7 @@ def test_what_decided_is_told(choice, text):
 )
 def test_a_comparison_records_what_decided(accelerator, memory, expected):
     accelerator(memory)
-    settings = Settings(clients=6, cohort=4, rounds=1, local_steps=1, model="linear")
-    experiment = prepare(settings, methods_of(("fedavg", "scaffold"), settings))
+    experiment = prepare(SMALL, methods_of(("fedavg", "scaffold"), SMALL))
     assert experiment.layout[:3] == expected
     layouts = {str(engine.placement.layout) for engine in experiment.engines.values()}
     assert layouts == {expected[0]}
@@ -163,7 +160,7 @@ def test_a_comparison_records_what_decided(accelerator, memory, expected):
 @pytest.mark.all
 def test_a_sweep_takes_what_fits_of_one_run(accelerator):
     def layout(given):
-        settings = Settings(clients=6, cohort=4, rounds=1, model="linear", layout=given)
+        settings = dataclasses.replace(SMALL, layout=given)
         return prepare_sweep(settings, "fedavg", {"client_learning_rate": [0.1]}).batched.layout
 
     assert layout("auto") == "auto"
@@ -176,35 +173,29 @@ def test_memory_is_known_of_accelerators_that_tell_it(monkeypatch):
     assert limits.accelerator_memory() is None
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert limits.accelerator_memory() is None  # this device has no statistics
-    device = type(
-        "Device", (), {"memory_stats": lambda self: {"bytes_limit": 7, "bytes_in_use": 3}}
-    )
-    monkeypatch.setattr(jax, "local_devices", lambda: [device()])
+    device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 7, "bytes_in_use": 3})
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
     assert limits.accelerator_memory() == 7
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("batch_size", [20, pytest.param(64, marks=pytest.mark.nightly)])
-def test_a_round_of_resnet20_on_a_gpu_has_no_patches(batch_size):
+def test_a_round_of_resnet20_on_a_gpu_has_no_patches():
     """Lowered only. All clients at once: no layout that "auto" chooses has larger arrays."""
     clients, cohort_size, total = 500, 100, 50_000
     shape = jax.ShapeDtypeStruct
     examples = {"x": shape((total, 32, 32, 3), jnp.uint8), "y": shape((total,), jnp.int32)}
     of_clients = shape((total,), jnp.int32), shape((clients + 1,), jnp.int32)
     data = fa.data.FederatedData(examples, *of_clients)
-    local = fa.Local(learning_rate=0.1, steps=8, batch_size=batch_size)
+    local = fa.Local(learning_rate=0.1, steps=8, batch_size=20)
     algorithm = fa.algorithms.fedavg(models.make("resnet20", (32, 32, 3), 100), local)
     state = fa.make_engine(algorithm).shapes(fa.Population(clients, cohort_size, total))
     cohorts = Cohorts(np.full(clients, 100), local, cohort_size=cohort_size, seed=0)
     round_fn = jax.jit(FederatedRound(algorithm, Placement("vmapped")).run_round)
     traced = round_fn.trace(state, data, one_round(cohorts.dispatches(1), 0))
     program = traced.lower(lowering_platforms=("cuda",)).as_text()
-    arrays = re.findall(r"tensor<((?:\d+x)+)[a-z]*(\d+)>", program)
-    bytes_of_arrays = {
-        dims: np.prod([*map(int, dims.split("x")[:-1])]) * max(int(bits) // 8, 1)
-        for dims, bits in arrays
-    }
-    assert f"{batch_size}x32x32x1600x" in bytes_of_arrays  # 16 channels of all clients
-    assert max(bytes_of_arrays.values()) <= 1e9
+    arrays = dict(re.findall(r"tensor<((?:\d+x)+)[a-z]*(\d+)>", program))
+    assert "20x32x32x1600x" in arrays  # 16 channels of all clients
+    for dims, bits in arrays.items():
+        assert math.prod(map(int, dims.split("x")[:-1])) * max(int(bits) // 8, 1) <= 1e9
     assert "stablehlo.convolution" in program
     assert "optimization_barrier" not in program

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import CASES, Case, Toy, kind_of, one_round, stored, unused_params, with_unused
+from engine_helpers import kinds_in_all
+from helpers import CASES, Case, Toy, one_round, stored, unused_params, with_unused
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -24,10 +25,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, epochs=2)
 POPULATION = fa.Population(num_clients=4, cohort_size=3, total_examples=18)
 ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff", "fedcompass")
-ONE_EACH = [*{case.name: case for case in CASES if case.name not in ASYNCHRONOUS}.values()]
-KINDS = [*{kind_of(case): case for case in ONE_EACH}.values()]
-ROUNDS, RATE, VALUE = 5, 0.05, 0.3  # the client learning rate, and all float options
-STEP = 1e-5
+ONE_EACH = {case.name: case for case in reversed(CASES) if case.name not in ASYNCHRONOUS}
+RATE, VALUE, STEP = 0.05, 0.3, 1e-5  # client learning rate, all float options, difference
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +34,7 @@ def toy():
     """A model with one number; four clients with 5, 2, 8 and 3 examples: 6, 2, 8 and 4 steps."""
 
     def apply(model, batch, key, training):
-        x = model.params["x"] if isinstance(model.params, dict) else model.params
-        logits = x * batch["a"]
+        logits = model.params["x"] * batch["a"]
         return Outputs(logits, jnp.stack([logits, batch["a"]], 1)), ()
 
     problem = fa.Problem(
@@ -51,28 +49,20 @@ def toy():
 
 @pytest.fixture(scope="module")
 def dispatches(toy):
-    return Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=1).dispatches(ROUNDS)
+    return Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=1).dispatches(5)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.all if case in KINDS else pytest.mark.nightly)
-        for case in ONE_EACH
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", kinds_in_all(ONE_EACH.values()), ids=str)
 def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     """`vmap`, `grad`, `jacfwd` and central differences agree, also with a plain run without bounds.
 
-    The params are one array, except where the algorithm divides them. That a `scan` has the
-    engine's bits is in tests/algorithms/test_every_algorithm.py.
+    That a `scan` has the engine's bits is in tests/algorithms/test_every_algorithm.py.
     """
     bounded = fa.differentiable(LOCAL, toy.data.counts())
     names = [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
-    divides = case.name in ("fedrep", "fedbn")
-    flat = toy.problem._replace(init=lambda key: fa.Model(jnp.zeros(())))
-    problem = with_unused(toy.problem) if divides else flat
+    problem, others = toy.problem, {}
+    if case.name in ("fedrep", "fedbn"):  # which divide the params by their names
+        problem, others = with_unused(problem), unused_params()
 
     def final(point, seed, local=bounded):
         x, rate, *values = point
@@ -81,11 +71,10 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
         rates = jnp.broadcast_to(rate, dispatches.client.shape)
         state, metrics = jax.lax.scan(
             lambda state, of_round: round_fn(state, toy.data, of_round),
-            round_fn.init(seed, POPULATION, {"x": x} | unused_params() if divides else x),
+            round_fn.init(seed, POPULATION, {"x": x} | others),
             dispatches._replace(learning_rate=rates),
         )
-        end = state.server.params["x"] if divides else state.server.params
-        return end + metrics["train_loss"].total.sum()
+        return state.server.params["x"] + metrics["train_loss"].total.sum()
 
     @jax.jit
     @jax.vmap
@@ -193,9 +182,8 @@ def test_wrong_calls(toy):
     fedavg = algorithms["fedavg"]
 
     def pure(layout="auto", reverse=None, **options):
-        return fa.pure_round(
-            fedavg(toy.problem, LOCAL._replace(reverse=reverse)), layout, **options
-        )
+        local = LOCAL._replace(reverse=reverse)
+        return fa.pure_round(fedavg(toy.problem, local), layout, **options)
 
     for make, error, named in (
         (lambda: fa.pure_round(fedavg), TypeError, "what a factory returns"),

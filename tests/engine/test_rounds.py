@@ -6,25 +6,12 @@ import chex
 import jax
 import numpy as np
 import pytest
-from engine_helpers import (
-    ALGORITHM,
-    CLIENTS,
-    LOCAL,
-    POPULATION,
-    SEED,
-    STACKED,
-    Run,
-    client_init,
-    examples,
-    in_files,
-    rows_of,
-    train,
-)
+from engine_helpers import ALGORITHM, CLIENTS, POPULATION, SEED, STACKED, examples, in_files
 from helpers import dispatches_of, one_round
-from same_runs import host
+from naive_rounds import Naive, added, draws
+from same_runs import assert_close, host
 
 import fedjax_algos as fa
-from fedjax_algos.core import Mean
 from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.non_finite import Excluded, NonFiniteUpdateError, all_finite
 
@@ -44,7 +31,7 @@ def marks(places):
 
 def drawn(spoiled=SPOILED):
     """All ids modulo 4 are spoiled, in round 2 all clients, and one that fails; 3 is empty."""
-    dispatches = dispatches_of(examples(), LOCAL, SETS, STEPS)
+    dispatches = dispatches_of(examples(), ALGORITHM.local, SETS, STEPS)
     empty = marks(EMPTY)
     return dispatches._replace(
         client=np.where(empty, CLIENTS, dispatches.client).astype(np.int32),
@@ -54,20 +41,13 @@ def drawn(spoiled=SPOILED):
     )
 
 
+NAIVE = Naive(ALGORITHM)
+
+
 @functools.cache
 def by_hand():
-    """The run, and the sum of its losses."""
-    run, total = Run(), Mean(0.0, 0.0)
-    for number in range(len(SETS)):
-        run.round(one_round(drawn(), number))
-        total = jax.tree.map(np.add, total, run.loss)
-    assert len(run.excluded) == 8
-    assert len(run.rows) < CLIENTS  # some client has no row
-    return run, total
-
-
-def close(found, expected):
-    chex.assert_trees_all_close(host(found), host(expected), rtol=1e-5, atol=1e-6)
+    """What there is after each round."""
+    return NAIVE.rounds(examples(), drawn(), POPULATION, seed=np.uint32(SEED))
 
 
 SHARDED = {"devices": 2, "examples": "sharded"}
@@ -91,23 +71,22 @@ def test_rounds_with_clients_that_fail_or_are_not_finite(algorithm, data, option
     """Sums and counts, the mean of the statistics, metrics, and the rows where they are."""
     if options.get("client_state") == "disk":
         options = options | {"client_state": fa.RowsOnDisk(tmp_path)}
-    run, loss = by_hand()
-    engine = fa.make_engine(algorithm, **options)
+    engine, end = fa.make_engine(algorithm, **options), by_hand()[-1]
     start = engine.init(SEED, POPULATION)
     state, metrics = engine.rounds(start, engine.put_data(data()), drawn())
-    close((state.server, state.statistics), (run.server, run.statistics))
-    close(metrics["train_loss"], loss)
-    assert [int(leaf) for leaf in state.excluded] == [len(run.excluded), *min(run.excluded)]
-    known = [client in run.rows for client in range(CLIENTS)]
-    assert np.asarray(state.dispatched).tolist() == known
+    assert_close((state.server, state.statistics), (end.server, end.statistics))
+    assert_close(metrics["train_loss"], added([after.loss for after in by_hand()]))
+    assert [int(leaf) for leaf in state.excluded] == [8, 0, 2]
+    known = np.isin(range(CLIENTS), drawn().client[drawn().arrives])
+    assert not known.all()
+    assert np.asarray(state.dispatched).tolist() == known.tolist()
     if "client_state" in options:  # off the devices there are only those that have been dispatched
-        assert sorted(state.clients) == sorted(run.rows)
-    zero = np.zeros_like(run.origin)
-    close(rows_of(state.clients), {i: run.rows.get(i, zero) for i in range(CLIENTS)})
+        assert sorted(state.clients) == np.flatnonzero(known).tolist()
+    rows = [np.asarray(state.clients[client]) for client in range(CLIENTS)]
+    assert_close(np.stack(rows), np.where(known, end.clients, 0))
     states = fa.client_states(engine, state)
-    assert np.asarray(states.dispatched).tolist() == known
-    new = [client_init(run.origin, client_key(SEED, client)) for client in range(CLIENTS)]
-    close(states.rows, np.array([run.rows.get(i, new[i]) for i in range(CLIENTS)]))
+    assert np.asarray(states.dispatched).tolist() == known.tolist()
+    assert_close(states.rows, end.clients)
 
 
 @pytest.mark.parametrize(
@@ -115,32 +94,32 @@ def test_rounds_with_clients_that_fail_or_are_not_finite(algorithm, data, option
 )
 def test_updates_of_a_cohort_are_in_its_order(options):
     """Also of clients that fail or are not finite; empty slots are masked."""
-    engine, one, run = fa.make_engine(ALGORITHM, **options), one_round(drawn(), 1), Run()
+    engine, one = fa.make_engine(ALGORITHM, **options), one_round(drawn(), 1)
     one = one._replace(arrives=one.arrives & (np.arange(4) < 3))
     state = engine.init(SEED, POPULATION)
     stack = engine.updates(state, engine.put_data(examples()), one)
     assert stack.mask.tolist() == (one.client < CLIENTS).tolist()
     assert stack.dispatches.client.tolist() == one.client.tolist()
     for index in np.flatnonzero(one.client < CLIENTS):
-        dispatch = one_round(one, index)._replace(arrives=())
-        _, (_, update, _) = train(
-            run.data, run.seed, run.origin, run.version(), np.float32(0), False, dispatch
-        )
-        close(stack.updates[index], update)
+        dispatch = one_round(one, index)
+        row = ALGORITHM.client_init(state.origin, client_key(SEED, dispatch.client))
+        given = state.server.params, row, examples(), state.statistics, dispatch
+        _, update, _ = NAIVE.train(*given, *draws(state.seed, dispatch, False))
+        assert_close(stack.updates[index], update)
 
 
 def test_rounds_of_equal_steps_in_one_program_and_one_by_one():
     """All clients answer; of three rounds two are run."""
-    engine, drawn = fa.make_engine(ALGORITHM, 3), dispatches_of(examples(), LOCAL, SETS[:3])
+    engine = fa.make_engine(ALGORITHM, 3)
+    drawn = dispatches_of(examples(), ALGORITHM.local, SETS[:3])
+    history = NAIVE.rounds(examples(), drawn, POPULATION, seed=np.uint32(SEED))[:2]
     many, total = engine.rounds(engine.init(SEED, POPULATION), examples(), drawn, 2)
-    state, run, losses = engine.init(SEED, POPULATION), Run(), Mean(0.0, 0.0)
-    for number in range(2):
-        run.round(one_round(drawn, number))
-        losses = jax.tree.map(np.add, losses, run.loss)
+    state = engine.init(SEED, POPULATION)
+    for number, after in enumerate(history):
         state, metrics = engine.round(state, examples(), one_round(drawn, number))
-    close(state, many)
-    close(state.server, run.server)
-    close((metrics["train_loss"], total["train_loss"]), (run.loss, losses))
+        assert_close((state.server, metrics["train_loss"]), (after.server, after.loss))
+    assert_close(state, many)
+    assert_close(total["train_loss"], added([after.loss for after in history]))
 
 
 @pytest.mark.all

@@ -19,9 +19,8 @@ from fedjax_algos.engine.slots import (
 
 
 def test_layouts_are_chunk_sizes():
-    assert [chunk_size(layout, 7) for layout in ("vmapped", "sequential", 3, "3", 99, "auto")] == [
-        7, 1, 3, 3, 7, 1,
-    ]  # fmt: skip
+    sizes = {"vmapped": 7, "sequential": 1, 3: 3, "3": 3, 99: 7, "auto": 1}
+    assert {layout: chunk_size(layout, 7) for layout in sizes} == sizes
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,7 @@ from fedjax_algos.runs.planned_runs import Clock, plan_run
 from fedjax_algos.runs.results import configuration as configured
 from fedjax_algos.runs.settings import Settings
 
-TEST = QUADRATICS.data.examples
 BYTES = 16  # of the model
-
-
-def run(system, **options):
-    how = clock_executor(), QUADRATICS.data, immediate(steps=5), system
-    return fa.simulate_async(*how, **options)
 
 
 def planned(system, seconds, seed=0):
@@ -31,29 +25,25 @@ def planned(system, seconds, seed=0):
 
 def test_rows_count_what_has_arrived():
     """Four clients at 3, 6, 7.5 and 30 seconds a dispatch, for 30 seconds."""
-    durations = np.array([3.0, 6.0, 7.5, 30.0])
-    state, rows, plan = run(traced(durations / 5), seconds=30, evaluations=12, test=TEST)
+    durations, test = np.array([3.0, 6.0, 7.5, 30.0]), QUADRATICS.data.examples
+    how = clock_executor(), QUADRATICS.data, immediate(steps=5), traced(durations / 5)
+    state, rows, plan = fa.simulate_async(*how, seconds=30, evaluations=12, test=test)
     times = [row["simulated_seconds"] for row in rows]
     assert times == [2.5 * number for number in range(13)]
     arrivals = [int(sum(now // durations)) for now in times]
-    assert [row["arrivals"] for row in rows] == arrivals == [row["round"] for row in rows]
     assert len(plan.time) == arrivals[-1] == 10 + 5 + 4 + 1
-    uploads = [row["upload_bytes"] for row in rows]
-    assert uploads == [BYTES * number for number in arrivals]
-    assert uploads == [row["download_bytes"] for row in rows]
     # the first arrives after 2.5 and before 5 seconds; all dispatches have as many operations
-    per_dispatch = rows[2]["flops"]
-    assert [row["flops"] for row in rows] == pytest.approx([per_dispatch * n for n in arrivals])
+    of_each = {"arrivals": 1, "round": 1, "upload_bytes": BYTES, "download_bytes": BYTES}
+    for name, each in (of_each | {"flops": rows[2]["flops"]}).items():
+        assert [row[name] for row in rows] == pytest.approx([each * number for number in arrivals])
     losses = [row["test_loss"] for row in rows]
     assert losses[0] == losses[1] != losses[2]  # until then of the initial model
-    evaluate = fa.make_evaluate(QUADRATICS.problem)
-    last = evaluate(fa.Model(state.server.params), TEST)["loss"].value()
+    last = fa.make_evaluate(QUADRATICS.problem)(fa.Model(state.server.params), test)["loss"].value()
     assert losses[-1] == pytest.approx(float(last))
 
 
 def test_lost_dispatches_are_counted():
-    system = simulated(seconds_per_step=0.1, dropout=0.3, unavailable_seconds=1)
-    own = planned(system, 20, seed=1)
+    own = planned(simulated(seconds_per_step=0.1, dropout=0.3, unavailable_seconds=1), 20, seed=1)
     counted = own.counted(10, 7)
     ended = own.plan.ended <= 10
     lost = int((ended & (own.plan.fate == 2)).sum())
@@ -66,9 +56,6 @@ def test_lost_dispatches_are_counted():
 def test_communication_takes_the_bytes_of_the_method():
     system = simulated(speeds="homogeneous", jitter=0, bytes_per_second=8.0)
     assert planned(system, 20).plan.ended[0] == pytest.approx(0.5 + 2 * BYTES / 8)
-
-
-def test_seconds_that_are_too_short():
     with pytest.raises(ValueError, match=r"seconds=3 .* after 5 seconds"):
         planned(traced(np.full(4, 1.0)), 3)
 
@@ -112,18 +99,19 @@ def test_what_is_known_before_a_comparison_on_the_clock():
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
-def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):
+def test_the_dispatch_after_a_lost_first_one_has_no_anchor():
     """Client 0 loses its first dispatch: the first arrival equals FedAvg's, the next does not."""
     system, models = traced(np.array([0.2, 99.0, 99.0, 99.0]), {(0, 0): (0.5, 1.0)}), []
     data, local = QUADRATICS.data, fa.Local(3, 0.05, steps=5)
-    for case in (Case(name, {"beta": 0.9}), Case("fedavg", {})):
+    plan = immediate(steps=5)(system(0), 4, seconds=4)
+    assert plan.fate[0] == 2
+    for name, options in (("fedavg", {}), ("fedhbm", {"beta": 0.9}), ("localghbm", {"beta": 0.9})):
+        case = Case(name, options)
         executor = fa.make_executor(case.build(QUADRATICS.problem, local), slots=1)
-        plan = immediate(steps=5)(system(0), 4, seconds=4)
         dispatches = plan_dispatches(plan, data.counts(), local)
         state = executor.init(0, fa.Population(4, 4, 17))
         stops = executor.run(state, data, plan, dispatches, stops=[1, 2])
         models.append([float(state.server.params["x"].sum()) for _, state, *_ in stops])
-    assert plan.fate[0] == 2
-    assert models[0][0] == models[1][0]
-    assert abs(models[0][1] - models[1][1]) > 1e-6
+    (first, second), *others = models
+    assert [own[0] for own in others] == [first] * 2
+    assert all(abs(own[1] - second) > 1e-6 for own in others)

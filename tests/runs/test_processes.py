@@ -28,8 +28,7 @@ def run_sets(folder, *names, seconds=1500):
     try:
         output, errors = started.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        texts = [path.read_text()[-2000:] for path in sorted(folder.rglob("err"))]
-        pytest.fail("\n".join(["a process has not ended", *texts]))
+        pytest.fail(f"a process has not ended\n{errors_in(folder)}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
@@ -38,19 +37,20 @@ def run_sets(folder, *names, seconds=1500):
     return {name: [int(code) for code in codes] for name, *codes in lines}
 
 
-@pytest.mark.parametrize(
-    ("kind", "numbers"),
-    [
-        pytest.param("some", (1, 2), marks=pytest.mark.all),
-        pytest.param("numbers", (1, 2, 4), marks=pytest.mark.nightly),
-    ],
-)
+def errors_in(folder):
+    return "\n".join(path.read_text()[-2000:] for path in sorted(folder.rglob("err")))
+
+
+NIGHTLY = pytest.param("numbers", (1, 2, 4), marks=pytest.mark.nightly)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(("kind", "numbers"), [("some", (1, 2)), NIGHTLY])
 def test_the_numbers_of_one_process(kind, numbers, tmp_path):
     """Two processes with two devices each have all of them; four with one have no pairs."""
     sets = {f"{kind} {number}": number for number in numbers}
     ends = run_sets(tmp_path, *sets)
-    texts = [path.read_text()[-2000:] for path in sorted(tmp_path.rglob("err"))]
-    assert ends == {name: [0] * number for name, number in sets.items()}, "\n".join(texts)
+    assert ends == {name: [0] * number for name, number in sets.items()}, errors_in(tmp_path)
     files = {name: sorted((tmp_path / name).rglob("numbers.npz")) for name in sets}
     found = {name: [dict(np.load(path)) for path in paths] for name, paths in files.items()}
     (one,), *others = found.values()
@@ -62,9 +62,8 @@ def test_the_numbers_of_one_process(kind, numbers, tmp_path):
                 close = 0 if EXACT.search(name) else 1e-6
                 np.testing.assert_allclose(value, one[name], rtol=close, atol=close, err_msg=name)
                 np.testing.assert_array_equal(value, first[name], err_msg=name)
-                if name.endswith(" resumed"):  # a run that was cut in two
-                    whole = own[name.removesuffix(" resumed")]
-                    np.testing.assert_array_equal(value, whole, err_msg=name)
+                whole = own[name.removesuffix(" resumed")]  # a run that was cut in two
+                np.testing.assert_array_equal(value, whole, err_msg=name)
 
 
 @pytest.mark.nightly
@@ -73,19 +72,15 @@ def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     ends = run_sets(tmp_path, "killed", "differing", "missing")
     assert ends["killed"][0]
     assert ends["killed"][1] == -signal.SIGKILL
-    said = (tmp_path / "killed" / "0" / "err").read_text()
-    line = "process 0 of 2: ended, because it or another one was lost; go on with: fedjax-algos run"
-    assert line in said, said
-    assert "Traceback" not in said, said
-    assert "--resume" in said.partition(line)[2]
-
     assert ends["differing"] == [2, 2]
-    said = [(tmp_path / "differing" / index / "err").read_text() for index in "01"]
-    assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in said[1]
-
     assert ends["missing"] != [0]
-    said = (tmp_path / "missing" / "0" / "err").read_text()
-    assert "process 0 of 3 has ended: at least one of the 3 did not come to the address of" in said
+    places = "killed/0", "differing/1", "missing/0"
+    killed, differing, missing = ((tmp_path / place / "err").read_text() for place in places)
+    line = "process 0 of 2: ended, because it or another one was lost; go on with: fedjax-algos run"
+    assert "--resume" in killed.partition(line)[2], killed
+    assert "Traceback" not in killed, killed
+    assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in differing
+    assert "process 0 of 3 has ended: at least one of the 3 did not come to the address" in missing
 
     assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.checkpoint")]
     with pytest.warns(UserWarning, match="of 2 device.s., and the run goes on with 1"):
@@ -102,7 +97,6 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
     ("environment", "options", "expected"),
     [
         ({}, {}, None),
-        ({}, {"processes": 1}, None),
         ({}, {"coordinator": "a:1", "processes": 2, "process": 1}, (1, 2, "a:1")),
         (SLURM, {}, (3, 4, None)),
         (SLURM, {"coordinator": "a:1"}, (3, 4, "a:1")),

@@ -3,7 +3,7 @@
 import builtins
 import math
 import sys
-import types
+from unittest import mock
 
 import pytest
 from sweep_helpers import QUADRATICS, clock_executor, rounds_engine, run_rounds
@@ -34,7 +34,7 @@ def test_a_log_has_a_line_for_each_evaluation(capsys):
     assert told(capsys) == [f"{done} of 8 rounds" for done in (4, 6, 8)]
     _, rows = run(progress=True)
     out, err = capsys.readouterr()
-    losses = [f", train loss {row['train_loss']:.4g}" if row["round"] else "" for row in rows]
+    losses = ["", *(f", train loss {row['train_loss']:.4g}" for row in rows[1:])]
     expected = zip((0, 2, 4), losses, strict=True)
     assert err.splitlines() == [f"{done} of 4 rounds{loss}" for done, loss in expected]
     assert out == ""
@@ -50,22 +50,15 @@ def test_a_terminal_has_a_bar(capsys, monkeypatch):
 
 
 def test_a_notebook_has_a_bar_without_widgets(capsys, monkeypatch, recwarn):
-    shown = []
-
-    class Handle:
-        def update(self, bar):
-            shown.append(bar._repr_mimebundle_((), ())["text/plain"])
-
-    def display(bar, display_id):
-        assert display_id
-        return Handle()
-
+    shown, module = [], mock.Mock()
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
-    module = types.SimpleNamespace(display=display)
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython", mock.Mock())
     monkeypatch.setitem(sys.modules, "IPython.display", module)
+    update = module.display.return_value.update
+    update.side_effect = lambda bar: shown.append(bar._repr_mimebundle_((), ())["text/plain"])
     run(progress=True)
+    assert module.display.call_args.kwargs["display_id"]
     assert [text.split("/4")[0][-1] for text in shown] == ["0", "2", "4"]
     assert "train loss" in shown[-1]
     assert capsys.readouterr() == ("", "")

@@ -5,6 +5,7 @@
 writes the file again after an intended change.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -22,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 RECORDED = Path(__file__).with_name("recorded_runs.json")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
-METHODS = Case("fedavg", {}), Case("fedgbo", {"optimizer": "adam"}), Case("scaffold", {})
-METHODS += (Case("ghbm", {"tau": 2}),)
+METHODS = {"fedavg": {}, "fedgbo": {"optimizer": "adam"}, "scaffold": {}, "ghbm": {"tau": 2}}
 SHAPES = {"x": (5, (6, 3)), "y": (6, 6)}
 HELD_OUT = {n: np.random.default_rng(seed).normal(size=size) for n, (seed, size) in SHAPES.items()}
 
@@ -31,31 +31,28 @@ HELD_OUT = {n: np.random.default_rng(seed).normal(size=size) for n, (seed, size)
 def in_rounds():
     toy, work = small_network(), participation.partial(share=0.5)
     options = {"cohort_size": 3, "rounds": 5, "eval_every": 2, "work": work}
-    for case in METHODS:
-        engine = fa.make_engine(case.build(toy.problem, LOCAL), 2)
+    for name, hyperparameters in METHODS.items():
+        engine = fa.make_engine(Case(name, hyperparameters).build(toy.problem, LOCAL), 2)
         yield from fa.simulate(engine, toy.data, seed=3, test=HELD_OUT, **options)[1]
 
 
 def on_the_clock():
     toy = small_network()
-    runs = {
-        "fedasync": asynchrony.immediate(steps=4),
-        "fedbuff": asynchrony.buffered(size=2, steps=4),
-        "fedcompass": asynchrony.compass(min_steps=2, max_steps=8),
-    }
+    runs = {"fedasync": "immediate:steps=4", "fedbuff": "buffered:size=2,steps=4"}
+    runs |= {"fedcompass": "compass:min_steps=2,max_steps=8"}
     system = asynchrony.simulated(speeds="exponential", dropout=0.1, bytes_per_second=1e4)
     options = {"seconds": 8, "evaluations": 3, "seed": 3, "test": HELD_OUT}
-    for name, planner in runs.items():
+    for name, spec in runs.items():
         executor = fa.make_executor(Case(name, {}).build(toy.problem, LOCAL), slots=2)
-        yield from fa.simulate_async(executor, toy.data, planner, system, **options).rows
+        how = toy.data, asynchrony.planners.make(spec), system
+        yield from fa.simulate_async(executor, *how, **options).rows
 
 
 def in_a_sweep():
     toy = small_network()
     runs = [
         Run(f"mu={mu}", seed, toy.data, LOCAL, {"mu": mu}, {"mu": mu})
-        for mu in (0.01, 0.3)
-        for seed in (0, 3)
+        for mu, seed in itertools.product((0.01, 0.3), (0, 3))
     ]
     options = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": HELD_OUT}
     yield from run_batched(fa.algorithms.fedprox, toy.problem, runs, **options).rows
@@ -95,12 +92,8 @@ if __name__ == "__main__":
     import conftest  # noqa: F401 (the compiler's flags of the tests)
 
     jax.config.update("jax_enable_x64", True)
-    runs = {name: measured(name) for name in RUNS}
+    text = json.dumps({name: measured(name) for name in RUNS}, indent=0) + "\n"
     if "--record" in sys.argv:
-        RECORDED.write_text(json.dumps(runs, indent=0) + "\n")
-    found, recorded = (
-        [value for rows in each.values() for row in rows for value in row.values()]
-        for each in (runs, json.loads(RECORDED.read_text()))
-    )
-    differing = sum(now != then for now, then in zip(found, recorded, strict=True))
-    print(f"{differing} of {len(found)} values differ")
+        RECORDED.write_text(text)
+    lines = zip(text.splitlines(), RECORDED.read_text().splitlines(), strict=True)
+    print(f"{sum(now != then for now, then in lines)} values differ")

@@ -1,54 +1,44 @@
 """The loops of runs: what the host does while the devices compute."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from same_runs import assert_same, without_time
-from sweep_helpers import DECAYING, LOCAL, POPULATION, QUADRATICS, rounds_engine, run_rounds, toy
+from sweep_helpers import POPULATION, QUADRATICS, rounds_engine, run_rounds, sweep_toy, traced
 
 import fedjax_algos as fa
-from fedjax_algos.runs.batched import Run, run_batched
-from fedjax_algos.runs.batched import program as batched_program
+from fedjax_algos.runs.batched import program as programs
 
 # three windows of two, two and one round: the next one is drawn before the metrics of one are read
-EXPECTED = [
-    "draws [0, 1]", "computes", "draws [2, 3]", "reads", "computes", "draws [4]", "reads",
-    "computes", "reads",
-]  # fmt: skip
+FIRST, NEXT, LAST = (f"draws {rounds}" for rounds in ([0, 1], [2, 3], [4]))
+EXPECTED = [FIRST, "computes", NEXT, "reads", "computes", LAST, "reads", "computes", "reads"]
 
 
 def watched(log):
-    """A sampler that logs what it draws."""
+    """Options of a run with a sampler that logs what it draws."""
 
     def sampler(seed, rounds, num_clients, cohort_size):
         log.append(f"draws {rounds.tolist()}")
         return np.tile(np.arange(cohort_size, dtype=np.int32), (len(rounds), 1))
 
-    return sampler
+    return {"cohort_size": 3, "rounds": 5, "sampler": sampler, "test": None}
 
 
 def test_the_next_rounds_are_drawn_before_metrics_are_read(monkeypatch):
-    log, real = [], fa.make_engine(rounds_engine().algorithm)
-
-    class Measured:
-        weight = 1.0
-
-        def over_classes(self):
-            return self
-
-        def value(self):
-            log.append("reads")
-            return 1.0
+    log, engine, loss = [], fa.make_engine(rounds_engine().algorithm), mock.Mock(weight=1.0)
+    loss.over_classes.return_value = loss
+    loss.value.side_effect = lambda: log.append("reads") or 1.0
 
     def rounds(state, data, dispatches, number):
         log.append("computes")
-        return state, {"train_loss": Measured()}
+        return state, {"train_loss": loss}
 
-    monkeypatch.setattr(real, "rounds", rounds)
-    _, rows = run_rounds(real, cohort_size=3, sampler=watched(log), test=None)
+    monkeypatch.setattr(engine, "rounds", rounds)
+    _, rows = run_rounds(engine, **watched(log))
     assert log == EXPECTED
     assert [row["round"] for row in rows] == [0, 2, 4, 5]
     flops = [row["flops"] for row in rows]
@@ -57,39 +47,22 @@ def test_the_next_rounds_are_drawn_before_metrics_are_read(monkeypatch):
 
 def test_batched_runs_draw_the_next_rounds_before_metrics_are_read(monkeypatch):
     """The programs are traced, and not compiled."""
-    (problem, data, _), log = toy(), []
-    runs = [Run("fedavg", seed, data[seed], LOCAL, {}, {}) for seed in (0, 7)]
+    log = []
+    traced(monkeypatch)
 
-    def traced(function, program, *inputs):
-        shapes = jax.eval_shape(functools.partial(function, program), *inputs)
-        return jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+    def spy(told, function, *arguments):
+        log.append(told)
+        return function(*arguments)
 
-    def spied(name, function):
-        def spy(*arguments):
-            log.append(name)
-            return function(*arguments)
-
-        return spy
-
-    begin, advance = (getattr(batched_program, name) for name in ("begin_each", "advance_each"))
-    monkeypatch.setattr(batched_program, "begin_each", functools.partial(traced, begin))
-    advance = spied("computes", functools.partial(traced, advance))
-    monkeypatch.setattr(batched_program, "advance_each", advance)
-    monkeypatch.setattr(jax, "device_get", spied("reads", jax.device_get))
-    options = {"cohort_size": 3, "rounds": 5, "eval_every": 2, "sampler": watched(log)}
-    result = run_batched(fa.algorithms.fedavg, problem, runs, **options)
+    advance = functools.partial(spy, "computes", programs.advance_each)
+    monkeypatch.setattr(programs, "advance_each", advance)
+    monkeypatch.setattr(jax, "device_get", functools.partial(spy, "reads", jax.device_get))
+    rows, _ = sweep_toy("fedavg", {"client_learning_rate": [0.1]}, **watched(log))
     log = log[log.index("computes") - 2 :]  # before, one dispatch for its shape
-    start = ["draws [0, 1]"] * 2 + ["computes", "reads"]  # of the first models
+    start = [FIRST] * 2 + ["computes", "reads"]  # of the first models
     twice = [line for line in EXPECTED[1:] for _ in range(1 + line.startswith("draws"))]
     assert log == start + twice
-    assert [row["round"] for row in result.rows] == [0, 2, 4, 5] * 2
-
-
-ITERATED = {"cohort_size": 2, "seed": 3, "eval_every": 2, "test": QUADRATICS.data.examples}
-
-
-def iterated(**options):
-    return fa.iterate_rounds(rounds_engine(), QUADRATICS.data, **ITERATED | options)
+    assert [row["round"] for row in rows] == [0, 2, 4, 5] * 2
 
 
 def run(rounds=5, place="device", **options):
@@ -99,7 +72,6 @@ def run(rounds=5, place="device", **options):
 @pytest.mark.parametrize("place", ["device", pytest.param("host", marks=pytest.mark.all)])
 def test_a_run_in_pieces_is_the_same_run(place):
     """Its states and rows, bit for bit: rates, orders and costs count all earlier rounds."""
-    assert (DECAYING.rate_by, DECAYING.learning_rate(1)) == ("dispatch", 0.05)
     whole, rows = run(7, place)
     state, first = run(4, place)
     state, second = run(3, place, state=state, start_round=4)
@@ -113,9 +85,8 @@ def test_a_run_in_pieces_is_the_same_run(place):
 def test_a_state_of_init_begins_a_run():
     initial = rounds_engine().init(3, POPULATION)
     assert_same(run(3, state=initial, start_round=0), run(3))
-    for consumed in (lambda: initial.server, lambda: run(3, state=initial, start_round=0)):
-        with pytest.raises(ValueError, match="this state was consumed"):
-            consumed()
+    with pytest.raises(ValueError, match="this state was consumed"):
+        run(3, state=initial, start_round=0)
 
 
 @pytest.mark.all
@@ -123,42 +94,31 @@ def test_a_second_piece_goes_on_from_its_checkpoint(tmp_path):
     whole, rows = run(7)
     state, _ = run(4)
     seen, piece = [], {"start_round": 4, "checkpoints": fa.Checkpoints(tmp_path, every=0)}
-    copy, other = (jax.tree.map(jnp.copy, state) for _ in range(2))
 
     def end(row):
         seen.append(row["round"])
         return seen == [4, 6]
 
-    for given in (state, copy):
+    for given in (state, jax.tree.map(jnp.copy, state)):
         last, resumed = run(3, state=given, on_evaluation=end, **piece)
     assert seen == [4, 6, 4, 6, 7]
     assert_same((last, resumed[1:]), (whole, rows[3:]))
-    with pytest.raises(ValueError, match="start_round: 4 in the checkpoint"):
-        run(3, state=other, start_round=0, checkpoints=tmp_path)
 
 
-def test_an_iterator_gives_the_states_of_simulate():
-    """Each step consumes the state before it."""
-    given = iterated(rounds=2)
-    first, _ = next(given)
-    assert first.server.params["x"].shape == (4,)
-    next(given)
-    with pytest.raises(ValueError, match="this state was consumed"):
-        _ = first.server
-    whole, rows = run()
+def test_an_iterator_gives_the_states_and_rows_that_a_callback_sees():
+    """If the callback has a parameter for the state. Each step consumes the state before it."""
+    seen, how = [], {"cohort_size": 2, "seed": 3, "eval_every": 2, "test": QUADRATICS.data.examples}
+    iterated = functools.partial(fa.iterate_rounds, rounds_engine(), QUADRATICS.data, **how)
+    whole, rows = run(on_evaluation=lambda row, *, state: seen.append(state.server.params["x"][0]))
     pairs = ((jax.tree.map(jnp.copy, state), row) for state, row in iterated(rounds=5))
     states, told = zip(*pairs, strict=True)
     assert_same((states[-1], told), (whole, rows))
+    assert seen == [state.server.params["x"][0] for state in states]
     (*_, (state, row)) = iterated(rounds=3, state=states[1], start_round=2)
     assert row["round"] == 5
     assert_same((state, []), (whole, []))
-
-
-def test_a_callback_sees_the_state_if_it_has_a_parameter_for_it():
-    seen = []
-    run(on_evaluation=lambda row, *, state: seen.append(float(state.server.params["x"].sum())))
-    assert seen == [float(state.server.params["x"].sum()) for state, _ in iterated(rounds=5)]
-    assert len(seen) == 4
+    with pytest.raises(ValueError, match="this state was consumed"):
+        _ = states[1].server
 
 
 def test_a_callback_that_returns_true_ends_the_run(tmp_path):

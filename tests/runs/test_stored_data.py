@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import Case, small_network
 from same_runs import assert_same
+from sweep_helpers import run_rounds
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
@@ -19,30 +20,19 @@ PROBLEM = small_network().problem
 LOCAL = fa.Local(4, 0.1, epochs=1.0)
 RNG = np.random.default_rng(0)
 SIZES = [3, 30, 9, 31, 1, 22, 27, 5, 40, 16, 8, 25]  # any four of them fit into 128 rows
-EXAMPLES = {
-    "x": RNG.normal(size=(sum(SIZES), 3)).astype(np.float32),
-    "y": RNG.normal(size=sum(SIZES)).astype(np.float32),
-}
+SHAPES = {"x": (sum(SIZES), 3), "y": sum(SIZES)}
+EXAMPLES = {name: RNG.normal(size=size).astype(np.float32) for name, size in SHAPES.items()}
 ROWS = np.split(RNG.permutation(sum(SIZES)), np.cumsum(SIZES)[:-1])
 PARTITION = fa.Partition.of(ROWS)
 DATA = fa.federate(EXAMPLES, PARTITION)
 SOURCE = source_of(EXAMPLES, PARTITION, [f"client {i}" for i in range(12)])
+run = functools.partial(run_rounds, cohort_size=4, test=EXAMPLES)
 
 
 def watching(clients, **options):
     """Data that add each client that is read to a list."""
-
-    def read(client):
-        clients.append(client)
-        return SOURCE.read(client)
-
+    read = lambda client: clients.append(client) or SOURCE.read(client)  # noqa: E731
     return StoredData(SOURCE._replace(read=read), **options)
-
-
-def run(engine, data, **options):
-    """Evaluated after 0, 2, 4 and 5 rounds."""
-    rounds = {"cohort_size": 4, "rounds": 5, "eval_every": 2, "seed": 3, "test": EXAMPLES}
-    return fa.simulate(engine, data, **rounds | options)
 
 
 @functools.cache
@@ -51,18 +41,13 @@ def engine_of(name="fedavg", **options):
 
 
 SHARDED = {"devices": 2, "examples": "sharded", "client_state": "host"}
-CASES = [
-    pytest.param("scaffold", SHARDED, marks=pytest.mark.all),
-    pytest.param("mime", {}, marks=pytest.mark.all),  # a prelude, and gradients of all examples
-    pytest.param("fedlga", {"layout": "vmapped"}, marks=pytest.mark.nightly),  # a stack of updates
-    pytest.param("ifca", {}, marks=pytest.mark.nightly),
-]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.all
+@pytest.mark.parametrize(("name", "options"), [("scaffold", SHARDED), ("mime", {})])
 def test_rounds(name, options):
-    engine = engine_of(name, **options)
-    data = StoredData(SOURCE, **({"cache_bytes": 0} if "devices" in options else {}))
+    """With rows of clients on two devices, and with a prelude, of gradients of all examples."""
+    engine, data = engine_of(name, **options), StoredData(SOURCE, cache_bytes=0)
     assert_same(run(engine, DATA, rounds=4), run(engine, data, rounds=4))
 
 
@@ -82,50 +67,40 @@ def test_the_virtual_clock():
 
 @pytest.mark.all
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
-    data = StoredData(SOURCE)
+    """It reads the clients of a cohort when it comes."""
+    data = watching(read := [], cache_bytes=0)
     run(engine_of(), data, checkpoints=tmp_path, on_evaluation=lambda row: row["round"] == 2)
+    read.clear()
     assert_same(run(engine_of(), DATA), run(engine_of(), data, checkpoints=tmp_path))
+    drawn = fa.participation.Cohorts(DATA.counts(), LOCAL, cohort_size=4, seed=3).dispatches(5)
+    assert np.sort(np.reshape(read, (3, 4))).tolist() == np.sort(drawn.client)[2:].tolist()
     with pytest.raises(ValueError, match="the clients' examples: others in the checkpoint"):
         run(engine_of(), DATA, checkpoints=tmp_path)
 
 
-@pytest.mark.all
-def test_the_clients_of_a_cohort_are_read_when_it_comes():
-    run(engine_of(), watching(read := [], cache_bytes=0))
-    drawn = fa.participation.Cohorts(DATA.counts(), LOCAL, cohort_size=4, seed=3).dispatches(5)
-    assert [sorted(read[4 * i : 4 * i + 4]) for i in range(5)] == np.sort(drawn.client).tolist()
-
-
-def cohort_data(data, least_rows=1):
-    same, nothing = lambda cohort: cohort, lambda cohort: None
-    return CohortData(data, put=same, check=nothing, least_rows=least_rows)
+def cohort_data(data, least_rows=1, put=lambda own: own):
+    return CohortData(data, put, check=lambda own: None, least_rows=least_rows)
 
 
 def test_cohorts_have_few_sizes():
     """The arrays have the size of the largest cohort, or a half, a quarter, ... of it."""
-    cohorts = [[8], [0, 3], [4], [3, 5], [8, 1, 3, 6], [2]]
-    rows, known, unknown = [40, 34, 1, 53, 128, 9], *(cohort_data(StoredData(SOURCE)) for _ in "ab")
-    known.reserve(map(np.array, cohorts))
-    sizes = [len(each.indices) for each in known.cohorts(map(np.array, cohorts))]
-    assert sizes == [64, 64, 1, 64, 128, 16]
-    assert all(size >= count for size, count in zip(sizes, rows, strict=True))
-    # sizes grow if it is not known what comes
-    sizes = [len(each.indices) for each in unknown.cohorts(map(np.array, cohorts))]
-    assert sizes == [48, 48, 1, 64, 128, 16]
-    least = cohort_data(StoredData(SOURCE), least_rows=100)
-    assert len(least.cohort(np.array([4])).indices) == 100
+    # of 40, 34, 1, 53, 128 and 9 examples
+    cohorts = [*map(np.array, ([8], [0, 3], [4], [3, 5], [8, 1, 3, 6], [2]))]
+    known, unknown, large = (cohort_data(StoredData(SOURCE), least) for least in (1, 1, 100))
+    known.reserve(cohorts)
+    for data, expected in (
+        (known, [64, 64, 1, 64, 128, 16]),
+        (unknown, [48, 48, 1, 64, 128, 16]),  # sizes grow if it is not known what comes
+        (large, [100, 100, 100, 100, 128, 100]),
+    ):
+        assert [len(each.indices) for each in data.cohorts(cohorts)] == expected
 
 
 def test_cohorts_are_read_ahead_in_another_thread():
     """The next two cohorts are read without being asked for, and no more."""
-
-    class Clients(list):
-        def append(self, client):
-            super().append(client)
-            threads.add(threading.current_thread())
-
-    read, threads = Clients(), set()
-    cohorts = cohort_data(watching(read)).cohorts(np.arange(12)[:, None])
+    data, threads = watching(read := []), set()
+    reader = cohort_data(data, put=lambda own: threads.add(threading.current_thread()))
+    cohorts = reader.cohorts(np.arange(12)[:, None])
     for number in range(12):
         next(cohorts)
         soon = min(number + 3, 12)
@@ -166,24 +141,23 @@ def test_the_cache_holds_the_clients_that_were_read_last():
     assert read == [1, 2, 3, 2, 8]
 
 
-WRONG = {
-    "another length": (lambda own: {"x": own["x"][1:], "y": own["y"]}, r"has x float32\[.*, 3\]"),
-    "another shape": (lambda own: own | {"x": own["x"][:, :2]}, r"has x float32\[.*, 2\], not"),
-    "another type": (lambda own: own | {"y": own["y"].astype(int)}, r"has y int64.*not float32"),
-}
+WRONG = [
+    (lambda own: {"x": own["x"][1:], "y": own["y"]}, r"has x float32\[.*, 3\]"),
+    (lambda own: own | {"x": own["x"][:, :2]}, r"has x float32\[.*, 2\], not"),
+    (lambda own: own | {"y": own["y"].astype(int)}, r"has y int64.*not float32"),
+]
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_examples_that_are_not_as_the_source_says_are_named(kind):
-    change, message = WRONG[kind]
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_examples_that_are_not_as_the_source_says_are_named(change, message):
     data = StoredData(SOURCE._replace(read=lambda client: change(SOURCE.read(client))))
     with pytest.raises(ValueError, match=f"client 'client .* {message}"):
-        run(engine_of(), data)
+        data.cohort(np.array([0]))
 
 
 def test_labels_that_are_no_classes_are_refused_when_they_are_read():
     labels = EXAMPLES | {"y": np.full(sum(SIZES), 3, np.int32)}
-    data = StoredData(source_of(labels, PARTITION, [str(i) for i in range(12)]))
+    data = StoredData(source_of(labels, PARTITION, [*map(str, range(12))]))
     engine = fa.make_engine(fa.algorithms.fedavg(fa.models.linear((3,), 3), LOCAL))
     with pytest.raises(ValueError, match="the examples of a cohort have label 3"):
         fa.simulate(engine, data, cohort_size=4, rounds=1)

@@ -1,11 +1,11 @@
 """What is remembered of what codecs have lost, upwards and downwards, and what downloads cost."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import fixed, run, small_network, stored, with_statistics
+from helpers import fixed, run, small_network, with_statistics
+from histories import COUNTS, RATE, SETS, START, local_models, regression
 from wrapper_helpers import (
     NETWORK_LOCAL,
     in_a_round,
@@ -27,8 +27,6 @@ from fedjax_algos.wrappers import Codec, compress, randk, topk, wrap
 pytestmark = pytest.mark.usefixtures("x64")
 V = np.array([3.0, -1.0, 0.5, -4.0])
 ALONE = [(0,)] * 4
-
-
 TOY = small_network()
 POPULATION = fa.Population(4, 2, 17, seed=np.uint32(5))
 GROUP = jnp.int32(0)
@@ -36,39 +34,25 @@ LOSSY = "topk:fraction=0.3,direction=down"
 DIFFERENCES = f"{LOSSY},feedback=ef21"
 
 
-class Regression:
-    """Three clients with f_i(y) = |a_i y - b_i|^2 / 2 n_i, and two local steps in NumPy."""
-
-    counts, d, rate = (2, 5, 3), 7, 0.1
-    sets = ((0, 1), (2, 1), (0, 2), (1, 0))
-    local = fa.Local(batch_size=8, learning_rate=rate, steps=2, batches="full")
-
-    def __init__(self):
-        rng = np.random.default_rng(6)
-        self.a = [rng.normal(size=(n, self.d)) for n in self.counts]
-        self.b = [rng.normal(size=n) for n in self.counts]
-        self.start = rng.normal(size=self.d)
-        self.data = stored([{"a": self.a[i], "b": self.b[i]} for i in range(3)])
-        first = jnp.asarray(self.start)
-        self.problem = fa.Problem(
-            init=lambda key: fa.Model({"x": first}),
-            apply=lambda model, batch, key, training: (batch["a"] @ model.params["x"], ()),
-            loss=lambda outputs, batch: 0.5 * (outputs - batch["b"]) ** 2,
-        )
-
-    def trained(self, y, i):
-        """The model of client i after its local steps from y."""
-        for _ in range(self.local.steps):
-            y = y - self.rate * self.a[i].T @ (self.a[i] @ y - self.b[i]) / self.counts[i]
-        return y
+def vector(params):
+    return np.hstack([params["offset"], params["slope"]])
 
 
-def largest(v, k):
-    """The k entries of largest magnitude, in float32, and else 0."""
-    kept = np.zeros(len(v))
-    places = np.argsort(-np.abs(v), kind="stable")[:k]
-    kept[places] = v[places].astype(np.float32)
-    return kept
+def trained(y, client):
+    """The vector of a client's model after two local steps from y, in NumPy."""
+    return vector(local_models({"offset": y[0], "slope": y[1:]}, client, 2)[-1])
+
+
+def largest(v):
+    """The entry of largest magnitude, in float32, and else 0."""
+    return np.where(np.arange(len(v)) == np.abs(v).argmax(), v.astype(np.float32), 0)
+
+
+def on_regression(specs, **options):
+    """The vectors after rounds of FedAvg with wrappers; top-k of .3 sends one entry of three."""
+    local = fa.Local(8, RATE, steps=2, batches="full")
+    algorithm = fa.algorithms.fedavg(regression().problem, local, **options)
+    return [vector(params) for params in run(wrap(algorithm, specs), regression().data, SETS)]
 
 
 def always(vector, dispatches=4):
@@ -173,21 +157,18 @@ def test_an_unbiased_codec_that_expands_does_not_diverge(spec, most):
 
 
 def test_fedavg_with_top_k_and_error_feedback_in_numpy():
-    """Two of three clients a round, two local steps of full gradients, weights by examples."""
-    toy, k = Regression(), 2
-    bare = fa.algorithms.fedavg(toy.problem, toy.local)
-    history = run(topk(bare, fraction=k / toy.d, feedback="ef"), toy.data, toy.sets)
-    x, e = toy.start, np.zeros((3, toy.d))
-    for cohort, found in zip(toy.sets, history, strict=True):
-        total = np.zeros(toy.d)
+    """Three of six clients a round, two local steps of full gradients, weights by examples."""
+    x, e = vector(START), np.zeros((6, 3))
+    for cohort, found in zip(SETS, on_regression("topk:fraction=0.3,feedback=ef"), strict=True):
+        total = np.zeros(3)
         for i in cohort:
-            wanted = x - toy.trained(x, i) + e[i]
-            message = largest(wanted, k)
+            wanted = x - trained(x, i) + e[i]
+            message = largest(wanted)
             e[i] = wanted - message
-            total += toy.counts[i] * message
-        x = x - total / sum(toy.counts[i] for i in cohort)
-        np.testing.assert_allclose(found["x"], x, atol=1e-7)
-    assert np.abs(e).min(0).max() > 1e-3  # an entry of which all clients have a residual
+            total += COUNTS[i] * message
+        x = x - total / sum(COUNTS[i] for i in cohort)
+        np.testing.assert_allclose(found, x, atol=1e-7)
+    assert np.abs(e).max(1).min() > 1e-3  # all clients have a residual
 
 
 def fedavg(*specs):
@@ -197,18 +178,15 @@ def fedavg(*specs):
 @pytest.mark.parametrize("feedback", ["none", "ef21"])
 def test_both_rules_in_numpy(feedback):
     """FedAvg with top-k of the model, or of its change; updates are differences to x^."""
-    toy, k = Regression(), 3
-    algorithm = fa.algorithms.fedavg(toy.problem, toy.local, server_learning_rate=0.7)
-    spec = f"topk:fraction={k / toy.d},direction=down,feedback={feedback}"
-    history = run(wrap(algorithm, spec), toy.data, toy.sets)
-    x = held = toy.start  # the first download is the model itself
-    for cohort, found in zip(toy.sets, history, strict=True):
+    history = on_regression(f"{LOSSY},feedback={feedback}", server_learning_rate=0.7)
+    x = held = vector(START)  # the first download is the model itself
+    for cohort, found in zip(SETS, history, strict=True):
         if feedback == "none":
-            held = largest(x, k)
-        total = sum(toy.counts[i] * (held - toy.trained(held, i)) for i in cohort)
-        x = x - 0.7 * total / sum(toy.counts[i] for i in cohort)
-        held = held + largest(x - held, k)
-        np.testing.assert_allclose(found["x"], x, atol=1e-7)
+            held = largest(x)
+        total = sum(COUNTS[i] * (held - trained(held, i)) for i in cohort)
+        x = x - 0.7 * total / sum(COUNTS[i] for i in cohort)
+        held = held + largest(x - held)
+        np.testing.assert_allclose(found, x, atol=1e-7)
     assert np.abs(x - held).max() > 1e-3  # not all has been sent
 
 
@@ -228,18 +206,15 @@ def test_a_broadcast_has_one_key_for_all_clients_and_another_in_each_step():
     params = jax.tree.map(jnp.ones_like, TOY.problem.init(jax.random.key(0)).params)
 
     @jax.jit
-    def sent(seed, step):
-        server = algorithm.init(params, POPULATION._replace(seed=seed))
-        return algorithm.broadcast(server._replace(own=server.own._replace(step=step)), GROUP)
-
+    @jax.vmap
     def places(seed, step):
-        leaves = jax.tree.leaves(sent(np.uint32(seed), np.int32(step)))
-        return np.concatenate([np.ravel(leaf) != 0 for leaf in leaves])
+        server = algorithm.init(params, POPULATION._replace(seed=seed))
+        sent = algorithm.broadcast(server._replace(own=server.own._replace(step=step)), GROUP)
+        return jnp.concatenate([jnp.ravel(leaf) != 0 for leaf in jax.tree.leaves(sent)])
 
-    assert places(5, 0).sum() == 10
-    np.testing.assert_array_equal(places(5, 0), places(5, 0))
-    assert (places(5, 0) != places(5, 1)).any()
-    assert (places(5, 0) != places(6, 0)).any()
+    first, *others = np.asarray(places(np.uint32([5, 5, 6]), np.int32([0, 1, 0])))
+    assert first.sum() == 10
+    assert (first != others).any(1).all()
     lossy = wrap(sends(np.ones((1, 2, 3))), "randk:fraction=0.5,direction=down")
     owns = [state.server.own for state in rounds_of(lossy, [(0,)] * 2, 1, seed=7)]
     assert [(own.seed, own.step) for own in owns] == [(7, 1), (7, 2)]
@@ -259,22 +234,17 @@ def test_a_broadcast_is_decoded_once_a_round():
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    ("up", "down"),
-    [
-        ("topk:fraction=0.3,feedback=ef", "qsgd:levels=7,direction=down"),
-        ("topk:fraction=0.3,feedback=ef21", DIFFERENCES),
-    ],
+    ("feedback", "down"), [("ef", "qsgd:levels=7,direction=down"), ("ef21", DIFFERENCES)]
 )
-def test_both_ways_in_either_order(up, down):
+def test_both_ways_in_either_order(feedback, down):
     """Both have random numbers and memories of their own, so that the order does not count."""
-    toy = Regression()
-    bare = fa.algorithms.fedavg(toy.problem, toy.local, weighting="uniform")
+    up = f"topk:fraction=0.3,feedback={feedback}"
     one, other, one_way = (
-        run(wrap(bare, specs), toy.data, toy.sets) for specs in ([up, down], [down, up], [up])
+        on_regression(specs, weighting="uniform") for specs in ([up, down], [down, up], [up])
     )
-    chex.assert_trees_all_close(one, other, rtol=1e-12)
+    np.testing.assert_allclose(one, other, rtol=1e-12)
     assert transfer_of(fedavg(up, down)) == transfer_of(fedavg(down, up))
-    assert np.abs(one_way[-1]["x"] - one[-1]["x"]).max() > 1e-3
+    assert np.abs(one_way[-1] - one[-1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("feedback", ["none", "ef21"])
@@ -350,23 +320,19 @@ def test_who_missed_rounds_downloads_more(catch_up):
 @pytest.mark.all
 def test_downloads_of_runs(tmp_path):
     """One run, batched ones, and one that goes on from a checkpoint, but not of the other kind."""
-    engine, other = (
-        fa.make_engine(fedavg(f"{DIFFERENCES},catch_up={each}")) for each in DOWNLOADED
-    )
-
-    def downloaded(rows):
-        return [row["download_bytes"] for row in rows]
-
-    _, rows = fa.simulate(engine, TOY.data, rounds=11, **ROUNDS)
-    assert downloaded(rows) == DOWNLOADED["sum"]
+    engine, full = fa.make_engine(fedavg(DIFFERENCES)), fedavg(f"{DIFFERENCES},catch_up=full")
     saved = {"checkpoints": Checkpoints(tmp_path, every=0)}
-    for rounds in (5, 10, 11):
-        state, rows = fa.simulate(engine, TOY.data, rounds=rounds, **saved, **ROUNDS)
-    assert downloaded(rows) == DOWNLOADED["sum"]
-    _, rows = fa.simulate(engine, TOY.data, rounds=1, state=state, start_round=10, **ROUNDS)
-    assert downloaded(rows) == DOWNLOADED["sum"][-2:]
+
+    def train(rounds, engine=engine, **options):
+        state, rows = fa.simulate(engine, TOY.data, rounds=rounds, **options, **ROUNDS)
+        return state, [row["download_bytes"] for row in rows]
+
+    assert train(11)[1] == DOWNLOADED["sum"]
+    _, (state, _), (_, found) = (train(rounds, **saved) for rounds in (5, 10, 11))
+    assert found == DOWNLOADED["sum"]
+    assert train(1, state=state, start_round=10)[1] == DOWNLOADED["sum"][-2:]
     with pytest.raises(ValueError, match="the algorithm, its options or the model: others"):
-        fa.simulate(other, TOY.data, rounds=11, **saved, **ROUNDS)
+        train(11, fa.make_engine(full), **saved)
 
     def factory(problem, local):
         return wrap(fa.algorithms.fedavg(problem, local, weighting="uniform"), DIFFERENCES)
@@ -374,7 +340,7 @@ def test_downloads_of_runs(tmp_path):
     runs = [Run("fedavg", seed, TOY.data, NETWORK_LOCAL, {}, {}) for seed in (0, 1)]
     batched = run_batched(factory, TOY.problem, runs, rounds=11, **ROUNDS).rows
     assert [row["seed"] for row in batched] == [0] * 4 + [1] * 4
-    assert downloaded(batched) == 2 * DOWNLOADED["sum"]
+    assert [row["download_bytes"] for row in batched] == 2 * DOWNLOADED["sum"]
 
 
 def test_a_broadcast_that_is_not_what_is_declared_is_refused():

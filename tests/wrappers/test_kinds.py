@@ -1,12 +1,10 @@
 """Every wrapper around every kind of algorithm: without loss it changes nothing, or it is refused.
 
-Quick has each kind of algorithm once and each kind of wrapper once, `all` each pair of these kinds,
-and nightly every algorithm.
+Quick has each kind of both once, `all` each pair of these kinds, and nightly every algorithm.
 """
 
 import functools
 import itertools
-import re
 
 import chex
 import jax
@@ -22,6 +20,7 @@ from helpers import (
     quadratics,
     run,
     small_network,
+    with_statistics,
     with_unused,
 )
 from wrapper_helpers import NETWORK_LOCAL, in_a_round, later, traced
@@ -29,7 +28,6 @@ from wrapper_helpers import NETWORK_LOCAL, in_a_round, later, traced
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import simulated
-from fedjax_algos.asynchrony.planning import check_asynchronous
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.wrappers import wrap
@@ -170,24 +168,6 @@ def test_weights_and_models_are_looked_at_in_a_round(case, name, reason):
         traced(wrap(bare, LOSSLESS[name]))
 
 
-@pytest.mark.parametrize("case", by_kind())
-def test_codecs_on_the_virtual_clock_are_refused_with_the_reason_of_the_algorithm(case):
-    """Whatever runs there without a codec does so with one."""
-    bare, reason = uniform(case, small_network().problem), None
-    try:
-        check_asynchronous(bare)
-    except ValueError as error:
-        reason = re.escape(str(error).partition("; ")[0])
-    for name, spec in {"codec": "eden:bits=2", "ef": "topk:fraction=0.3,feedback=ef"}.items():
-        if reason_of(case, name):
-            continue
-        if reason is None:
-            fa.make_executor(wrap(bare, spec))
-        else:
-            with pytest.raises(ValueError, match=reason):
-                fa.make_executor(wrap(bare, spec))
-
-
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
@@ -253,10 +233,9 @@ def test_a_size_of_two_exchanges_and_uploads_of_statistics_are_refused():
         fa.make_engine(fa.algorithms.fedavg(problem, NETWORK_LOCAL)._replace(uploads=3))
     with pytest.raises(ValueError, match=r"measure_size=True.*twice in a round"):
         wrap(fa.algorithms.mime(problem, NETWORK_LOCAL), "topk:measure_size=true")
-    init = problem.init
-    problem = problem._replace(init=lambda key: init(key)._replace(statistics={"mean": 0.0}))
+    bare = fa.algorithms.fedavg(with_statistics(problem), NETWORK_LOCAL)
     with pytest.raises(ValueError, match="the model has statistics"):
-        wrap(fa.algorithms.fedavg(problem, NETWORK_LOCAL), "optimal_client_sampling")
+        wrap(bare, "optimal_client_sampling")
 
 
 @pytest.mark.parametrize("more", ["", ",feedback=ef", ",direction=down"])

@@ -1,4 +1,4 @@
-"""Rules on the server: FetchSGD's sketches, the majority's votes, MIFA's mean of all clients."""
+"""Rules on the server: FetchSGD's sketches, the majority's votes, MIFA's mean, AFL's weights."""
 
 import math
 import zlib
@@ -8,16 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from codec_helpers import decoded
-from helpers import dispatches_of, quadratics, run, small_network
-from wrapper_helpers import (
-    NETWORK_LOCAL,
-    later,
-    one_example_each,
-    rounds_of,
-    sends,
-    transfer_of,
-    weighted,
-)
+from helpers import quadratics, run
+from wrapper_helpers import later, one_example_each, rounds_of, sends, transfer_of, weighted
 
 import fedjax_algos as fa
 from fedjax_algos.wrappers import fetchsgd, majority, wrap
@@ -82,14 +74,10 @@ def rule(vectors, hashes, k, rho, zeroed):
     return history
 
 
-@pytest.mark.parametrize(
-    ("sent", "layout"),
-    [
-        ("zeroed", "sequential"),
-        ("subtracted", "vmapped"),
-        *later(("zeroed", 2), ("zeroed", "vmapped")),
-    ],
-)
+ZEROED = [("zeroed", "sequential"), *later(("zeroed", 2), ("zeroed", "vmapped"))]
+
+
+@pytest.mark.parametrize(("sent", "layout"), [*ZEROED, ("subtracted", "vmapped")])
 def test_the_rule_of_fetchsgd_in_numpy(sent, layout):
     """On small integers, so that all sums are exact; the layouts give the same bits."""
     d, rows, columns = 30, 3, 8
@@ -124,16 +112,6 @@ def test_a_message_is_the_table(d):
     assert transfer_of(algorithm, one_example_each(2)).upload == 4 * 3 * math.ceil(0.1 * d / 3)
 
 
-@pytest.mark.all
-def test_an_engine_consumes_the_tables_and_broadcasts_of_fewer_leaves_are_encoded():
-    toy = small_network()
-    bare = fa.algorithms.fedrep(toy.problem, NETWORK_LOCAL, head="out*")
-    engine = fa.make_engine(wrap(bare, "fetchsgd:size=0.5+qsgd:direction=down"))
-    dispatches = dispatches_of(toy.data, NETWORK_LOCAL, [(0, 1), (3, 0)])
-    state, _ = engine.rounds(engine.init(0, fa.Population(4, 2, 17)), toy.data, dispatches)
-    assert np.any(state.server.inner.own.error)
-
-
 @pytest.mark.parametrize(
     ("cohort", "votes", "expected"),
     [
@@ -158,30 +136,22 @@ def test_where_an_entry_is_0_the_client_votes_at_random():
     assert abs((signs[:, 0] * signs[:, 1]).mean()) < 0.2
 
 
+AFL = [0.4110750000, 0.1423046299, -0.0778160049, -0.1188470423, 0.0527995273]
+MIFA = [0.2017500000, 0.1844654688, 0.1965059589, 0.2065131653, 0.2142405021]
+
+
 @pytest.mark.parametrize(
-    ("spec", "everyone"), [("mifa", False), *later(("cast:dtype=float32,feedback=ef21", True))]
+    ("spec", "sets", "expected", "atol"),
+    [
+        ("afl:gamma=0.3", [(0, 1, 2, 3)] * 5, AFL, 5e-11),
+        # its option c is 0: the model moves before all clients have been seen
+        ("mifa", [(0, 1), (1, 2), (0, 2), (3, 1), (2, 0)], MIFA, 1e-6),
+    ],
 )
-def test_the_mean_over_who_has_been_seen(spec, everyone, x64):
-    """EF21 without loss counts an update that was not sent as 0."""
-    vectors, before = np.random.default_rng(0).normal(size=(4, 5, 6)), np.zeros(6)
-    sets, last, numbers = [*SETS, (3, 1)], np.zeros((4, 6)), [0] * 4
-    for cohort, state in zip(sets, rounds_of(wrap(sends(vectors), spec), sets, 4), strict=True):
-        for client in cohort:
-            last[client] = vectors[client, numbers[client]]
-            numbers[client] += 1
-        number = 4 if everyone else np.count_nonzero(numbers)
-        after = state.server.params["x"]
-        np.testing.assert_allclose(before - after, last.sum(0) / number, atol=1e-6)
-        before = after
-    assert all(numbers)
-
-
-def test_mifa_by_the_code_of_flgo(x64):
-    """Its option c is 0: the model moves before all clients have been seen."""
+def test_models_by_the_code_of_flgo(spec, sets, expected, atol, x64):
+    """Three full steps of rate .1."""
     toy = quadratics([[1.0], [2.0], [0.5], [1.5]], [[1.0], [-1.0], [3.0], [0.2]])
     local = fa.Local(1, 0.1, steps=3, batches="full")
     bare = fa.algorithms.fedavg(toy.problem, local, weighting="uniform")
-    expected = [0.2017500000, 0.1844654688, 0.1965059589, 0.2065131653, 0.2142405021]
-    sets = [(0, 1), (1, 2), (0, 2), (3, 1), (2, 0)]
-    found = [float(params["x"]) for params in run(wrap(bare, "mifa"), toy.data, sets)]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    found = [float(params["x"]) for params in run(wrap(bare, spec), toy.data, sets)]
+    np.testing.assert_allclose(found, expected, atol=atol)

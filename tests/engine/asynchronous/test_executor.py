@@ -8,32 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_helpers import (
-    ALGORITHM,
-    CLIENTS,
-    COMPASS,
-    LOCAL,
-    PLANNERS,
-    POPULATION,
-    SEED,
-    Run,
-    examples,
-    in_files,
-    plan_of,
-    rows_of,
-)
+from engine_helpers import ALGORITHM, PLANNERS, POPULATION, SEED, examples, in_files, plan_of
 from helpers import Case, Compilations, one_round
-from same_runs import host, without_time
+from naive_rounds import Naive
+from same_runs import assert_close, host, without_time
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, simulated, tiers
 from fedjax_algos.asynchrony.plan import LOST, plan_dispatches
-from fedjax_algos.engine.asynchronous.call_tables import (
-    merge_data,
-    merge_plans,
-    merge_states,
-    state_of_run,
-)
+from fedjax_algos.engine.asynchronous import call_tables
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import make_waves
@@ -41,10 +24,16 @@ from fedjax_algos.engine.non_finite import NonFiniteUpdateError
 from fedjax_algos.runs.clock import simulate_async_seeds
 
 ROWS = 15  # of versions and of updates, so that all plans share a program
+NAIVE = Naive(ALGORITHM)
+CLIENTS = POPULATION.num_clients
+IN_ALL = pytest.mark.all
 
 
-def dispatches_of(plan, data=None):
-    return plan_dispatches(plan, (examples() if data is None else data).counts(), LOCAL)
+def dispatches_of(plan, spoiled=(), data=None):
+    """The plan's dispatches, of which some are spoiled by the rate NaN."""
+    dispatches = plan_dispatches(plan, (data or examples()).counts(), ALGORITHM.local)
+    nan = np.isin(np.arange(len(plan.client)), spoiled)
+    return dispatches._replace(learning_rate=np.where(nan, np.nan, dispatches.learning_rate))
 
 
 @functools.cache
@@ -59,94 +48,89 @@ def with_rows(waves):
     return waves._replace(num_version_rows=ROWS, num_update_rows=ROWS)
 
 
-def execute(executor, plan, stops=(), dispatches=None, share=True):
-    """The stops in NumPy arrays; plans `share` a program, or have the rows that they need."""
-    state = executor.init(SEED, POPULATION)
-    waves = with_rows(executor.waves(state, plan)) if share else None
-    dispatches = dispatches_of(plan) if dispatches is None else dispatches
-    data = executor.put_data(examples())
-    calls = executor.run(state, data, plan, dispatches, stops=stops, waves=waves)
+def execute(executor, plan, stops=(), spoiled=()):
+    """The stops in NumPy arrays."""
+    state, data = executor.init(SEED, POPULATION), executor.put_data(examples())
+    how = {"stops": stops, "waves": with_rows(executor.waves(state, plan))}
+    calls = executor.run(state, data, plan, dispatches_of(plan, spoiled), **how)
     return [stop._replace(**host(stop._asdict())) for stop in calls]
 
 
-def by_hand(plan, dispatches=None, seed=SEED, data=None):
-    """The run at its end, the models after each server step, and the losses."""
-    run = Run(seed, data)
-    ends = run.plan(plan, dispatches_of(plan) if dispatches is None else dispatches)
-    *models, losses = zip(*ends, strict=True)
-    return run, list(zip(*models, strict=True)), [float(loss.total) for loss in losses]
+def by_hand(plan, spoiled=(), seed=SEED, data=None):
+    """What there is after each server step."""
+    arrivals = []
+    for step, group in enumerate(plan.group):
+        here = plan.step == step
+        arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
+    given = data or examples(), dispatches_of(plan, spoiled, data), arrivals, POPULATION
+    return [*NAIVE.steps(*given, seed=np.uint32(seed))]
 
 
-def check_rows(state, run, same=chex.assert_trees_all_equal):
+@functools.cache
+def ten_plans():
+    """Plans, and what there is after each of their server steps."""
+    plans = [plan_of(kind, seed) for kind in PLANNERS for seed in (2, 1)]
+    return [(plan, by_hand(plan)) for plan in plans]
+
+
+def check_loss(metrics, steps, run=()):
+    total = sum(float(after.loss.total) for after in steps)
+    assert float(metrics["train_loss"].total[run]) == pytest.approx(total, rel=1e-5, abs=1e-5)
+
+
+def check_model(state, after, same=chex.assert_trees_all_equal):
+    same(host((state.server, state.statistics)), host((after.server, after.statistics)))
+
+
+def check_rows(state, plan, end, same=chex.assert_trees_all_equal):
     """Dispatches that are lost or in flight at the end write none."""
-    zero = np.zeros_like(run.origin)
-    same(rows_of(state.clients), host({i: run.rows.get(i, zero) for i in range(CLIENTS)}))
+    known = np.isin(range(CLIENTS), plan.client[plan.dispatch])
+    same(host(state.clients), np.where(known, end.clients, 0))
     states = fa.client_states(executor_of(3), state)
-    known = [client in run.rows for client in range(CLIENTS)]
-    assert state.dispatched.tolist() == np.asarray(states.dispatched).tolist() == known
-    rows = dict(zip(range(CLIENTS), states.rows, strict=True))
-    same(rows_of(rows, run.rows), host(dict(run.rows)))
-
-
-def close(one, other):
-    chex.assert_trees_all_close(host(one), host(other), rtol=1e-5, atol=1e-6)
-
-
-IN_ALL = pytest.mark.all
+    assert state.dispatched.tolist() == np.asarray(states.dispatched).tolist() == known.tolist()
+    same(host(states.rows), end.clients)
 
 
 @pytest.mark.parametrize(
-    ("slots", "devices", "layout"),
+    ("slots", "layout", "devices"),
     [
-        (3, None, "sequential"),
-        pytest.param(1, None, "sequential", marks=IN_ALL),
-        pytest.param(8, None, "sequential", marks=IN_ALL),
-        pytest.param(2, 2, "sequential", marks=IN_ALL),
-        pytest.param(6, 3, "sequential", marks=IN_ALL),
-        pytest.param(3, None, "vmapped", marks=IN_ALL),
-        pytest.param(6, 2, "vmapped", marks=IN_ALL),
+        (3, "sequential", None),
+        pytest.param(1, "sequential", None, marks=IN_ALL),
+        pytest.param(8, "sequential", None, marks=IN_ALL),
+        pytest.param(6, "sequential", 3, marks=IN_ALL),
+        pytest.param(6, "vmapped", 2, marks=IN_ALL),
     ],
 )
-def test_slots_and_devices_change_no_bit(slots, devices, layout):
-    """Ten plans: models and losses at server steps inside waves and at their ends, and rows.
+def test_slots_and_devices_change_no_bit(slots, layout, devices):
+    """Models and losses at server steps inside waves and at their ends, and rows.
 
     Mapped waves differ by rounding.
     """
     executor = executor_of(slots, layout, devices)
-    same = chex.assert_trees_all_equal if layout == "sequential" else close
-    for plan in (plan_of(kind, seed) for kind in PLANNERS for seed in (2, 1)):
-        run, models, losses = by_hand(plan)
-        made, number = make_waves(plan, slots).steps, len(models)
+    same = chex.assert_trees_all_equal if layout == "sequential" else assert_close
+    for plan, expected in ten_plans():
+        made, number = make_waves(plan, slots).steps, len(expected)
         stops = sorted({1, number // 2, int(made[-2])} - {0, number})
         found = execute(executor, plan, stops)
         assert [stop.server_steps for stop in found] == [*stops, number]
         before = 0
         for done, state, metrics, _ in found:
-            same((state.server, state.statistics), host(models[done - 1]))
-            total = sum(losses[before:done])
-            assert float(metrics["train_loss"].total) == pytest.approx(total, rel=1e-5, abs=1e-5)
+            check_model(state, expected[done - 1], same)
+            check_loss(metrics, expected[before:done])
             before = done
-        check_rows(found[-1].state, run, same)
+        check_rows(found[-1].state, plan, expected[-1], same)
 
 
 def test_the_plans_cover_the_cases():
-    plans = [plan_of(kind, seed) for kind in PLANNERS for seed in (2, 1)]
+    plans = [plan for plan, _ in ten_plans()]
     for plan in plans[:6]:
         assert {1, 4} <= set(plan.num_steps[plan.dispatch])
         assert plan.staleness.max() >= 2
     assert any((plan.fate[plan.number == 0] == LOST).any() for plan in plans)
     assert any(len(set(plan.client[plan.dispatch])) < CLIENTS for plan in plans)  # without a row
     assert {0, 1} == set(plan_of("groups").group)
-    assert np.bincount(plan_of("groups", 1).step).max() > 5  # with late ones
     stops = make_waves(plan_of("each arrival"), 3).steps
     assert set(range(1, 31)) - set(stops)  # some server steps are made inside of waves
-
-
-def spoiled(plan, which, data=None):
-    """The plan's dispatches, of which some have the rate NaN."""
-    dispatches = dispatches_of(plan, data)
-    nan = np.isin(np.arange(len(plan.client)), which)
-    return dispatches._replace(learning_rate=np.where(nan, np.nan, dispatches.learning_rate))
 
 
 @pytest.mark.usefixtures("any_rate")
@@ -157,24 +141,25 @@ def spoiled(plan, which, data=None):
 def test_merged_plans_are_the_runs_of_their_seeds(layout, non_finite):
     """Each has its own clients, keys and rows, and its losses since a stop of its own."""
     seeds, stop, keeps = (3, 4), 6, non_finite == "keep"
+    same = chex.assert_trees_all_equal if keeps else assert_close
     data = [examples(seed) for seed in seeds]
     executor = executor_of(3, layout, non_finite=non_finite)
     plans = [plan_of("buffers of 3"), plan_of("groups", 1)]
     which = [[] if keeps else plan.dispatch[::4] for plan in plans]
-    drawn = [*map(spoiled, plans, which, data)]
-    plan, dispatches = merge_plans(plans, drawn, CLIENTS)
-    states = merge_states([executor.init(seed, POPULATION) for seed in seeds])
-    same = chex.assert_trees_all_equal if keeps else close
-    *_, end = executor.run(states, merge_data(data), plan, dispatches, stops=[stop])
-    for number, seed in enumerate(seeds):
-        run, models, losses = by_hand(plans[number], drawn[number], seed, data[number])
-        state = host(state_of_run(end.state, number))
-        same((state.server, state.statistics), host(models[-1]))
-        check_rows(state, run, same)
-        assert keeps or int(state.excluded.number) == len(run.excluded) > 0
-        before = (plan.run[:stop] == number).sum() if plan.run[stop - 1] == number else 0
-        total = float(end.metrics["train_loss"].total[number])
-        assert total == pytest.approx(sum(losses[before:]), rel=1e-5, abs=1e-5)
+    plan, dispatches = call_tables.merge_plans(
+        plans, [*map(dispatches_of, plans, which, data)], CLIENTS
+    )
+    states = call_tables.merge_states([executor.init(seed, POPULATION) for seed in seeds])
+    merged = call_tables.merge_data(data)
+    *_, end = executor.run(states, merged, plan, dispatches, stops=[stop])
+    for run, seed in enumerate(seeds):
+        expected = by_hand(plans[run], which[run], seed, data[run])
+        state = host(call_tables.state_of_run(end.state, run))
+        check_model(state, expected[-1], same)
+        check_rows(state, plans[run], expected[-1], same)
+        assert keeps or int(state.excluded.number) == len(which[run]) > 0
+        before = (plan.run[:stop] == run).sum() if plan.run[stop - 1] == run else 0
+        check_loss(end.metrics, expected[before:], run)
 
 
 @pytest.mark.usefixtures("any_rate")
@@ -184,31 +169,26 @@ def test_contributions_that_are_not_finite_are_left_out(layout):
     plan = plan_of("buffers of 3")
     these = [*plan.dispatch[plan.step == 2], *plan.dispatch[[1, 11, 14, 17]]]
     assert {0, 1, 2, 3} == set(plan.client[these] % 4)
-    run, models, losses = by_hand(plan, spoiled(plan, these))
-    executor = executor_of(3, layout, non_finite="exclude")
-    before, after, end = execute(executor, plan, [2, 3], spoiled(plan, these))
+    expected = by_hand(plan, these)
+    before, after, end = execute(executor_of(3, layout, non_finite="exclude"), plan, [2, 3], these)
     for stop in (before, after, end):
-        model = stop.state.server, stop.state.statistics
-        close(model, models[stop.server_steps - 1])
+        check_model(stop.state, expected[stop.server_steps - 1], assert_close)
     chex.assert_trees_all_equal(before.state.server, after.state.server)
     assert int(before.state.excluded.number) + 3 == int(after.state.excluded.number)
-    excluded = [int(leaf) for leaf in end.state.excluded]
     first = plan.dispatch[1]
-    assert excluded == [len(these), plan.version[first], plan.client[first]]
-    assert len(run.excluded) == len(these)
-    check_rows(end.state, run, close)
-    total = float(end.metrics["train_loss"].total)
-    assert total == pytest.approx(sum(losses[3:]), rel=1e-5, abs=1e-5)
+    excluded = [len(these), plan.version[first], plan.client[first]]
+    assert [int(leaf) for leaf in end.state.excluded] == excluded
+    check_rows(end.state, plan, expected[-1], assert_close)
+    check_loss(end.metrics, expected[3:])
 
 
 @pytest.mark.all
 @pytest.mark.usefixtures("any_rate")
 def test_an_update_that_is_not_finite_is_an_error_on_request():
     plan = plan_of("buffers of 3")
-    executor = executor_of(3, non_finite="error")
-    who = plan.client[plan.dispatch[4]]
-    with pytest.raises(NonFiniteUpdateError, match=f"client {who} made an update"):
-        execute(executor, plan, dispatches=spoiled(plan, plan.dispatch[[4]]))
+    spoiled = plan.dispatch[[4]]
+    with pytest.raises(NonFiniteUpdateError, match=f"client {plan.client[spoiled[0]]} made an"):
+        execute(executor_of(3, non_finite="error"), plan, spoiled=spoiled)
 
 
 @pytest.mark.parametrize("slots", [3, pytest.param(1, marks=IN_ALL), pytest.param(8, marks=IN_ALL)])
@@ -243,25 +223,23 @@ def test_memory_is_the_bytes_of_all_rows():
     assert waves.num_version_rows < memory.version_rows <= 1.5 * waves.num_version_rows + 1
     assert waves.num_update_rows <= memory.update_rows <= 1.5 * waves.num_update_rows
     assert memory.version_bytes == memory.version_rows * 2 * 4  # the model and its statistics
-    dispatch = sum(leaf.itemsize for leaf in jax.tree.leaves(dispatches))
-    facts = dispatch + 2 * 4  # and train_loss
+    facts = sum(leaf.itemsize for leaf in jax.tree.leaves(dispatches)) + 2 * 4  # and train_loss
     assert memory.update_bytes == memory.update_rows * (2 * 4 + facts)
 
 
 def test_arguments_that_cannot_be_executed():
-    for options, message in (
-        ({"layout": "rows"}, "layout='rows' is unknown"),
-        ({"slots": 0}, "slots=0"),
-        ({"slots": 3, "devices": 2}, "slots=3 do not divide over 2 devices"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make_executor(ALGORITHM, **options)
     plan, executor = plan_of("groups"), executor_of(1)
-    state, data = executor.init(SEED, POPULATION), examples()
-    with pytest.raises(ValueError, match=f"ascending server steps from 1 to {len(plan.time)}"):
-        executor.run(state, data, plan, dispatches_of(plan), stops=[3, 2])
-    with pytest.raises(ValueError, match="dispatches do not fit a plan with"):
-        executor.run(state, data, plan, one_round(dispatches_of(plan), slice(3)))
+    given, drawn = (executor.init(SEED, POPULATION), examples(), plan), dispatches_of(plan)
+    make, run = functools.partial(make_executor, ALGORITHM), functools.partial(executor.run, *given)
+    for call, named in (
+        (lambda: make(layout="rows"), "layout='rows' is unknown"),
+        (lambda: make(slots=0), "slots=0"),
+        (lambda: make(slots=3, devices=2), "slots=3 do not divide over 2 devices"),
+        (lambda: run(drawn, stops=[3, 2]), f"server steps from 1 to {len(plan.time)}"),
+        (lambda: run(one_round(drawn, slice(3))), "dispatches do not fit a plan with"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            call()
 
 
 # merged runs
@@ -285,18 +263,12 @@ def together(executor, planner, seeds, **options):
     return simulate_async_seeds(executor, data, planner, SYSTEM, **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "devices", "slots", "seeds"),
-    [
-        pytest.param("groups", None, 3, (2, 5), marks=IN_ALL),
-        pytest.param("buffers of 3", 2, 4, (2, 5, 7), marks=pytest.mark.nightly),
-    ],
-)
-def test_merged_runs_have_the_bits_of_each_alone(kind, devices, slots, seeds):
-    executor, reported, memories = executor_of(slots, devices=devices), [], []
+@pytest.mark.all
+def test_merged_runs_have_the_bits_of_each_alone():
+    seeds, reported, memories = (2, 5), [], []
     told = {"on_evaluation": lambda seed, row: reported.append((seed, row, len(memories)))}
     evaluate = fa.make_evaluate(ALGORITHM.problem)
-    run = functools.partial(together, executor, PLANNERS[kind], evaluate=evaluate)
+    run = functools.partial(together, executor_of(3), PLANNERS["groups"], evaluate=evaluate)
     merged = run(seeds, merged_bytes=ALWAYS, on_memory=memories.append, **told)
     assert list(merged) == list(seeds)
     assert [memory.runs for memory in memories] == [len(seeds)]
@@ -335,13 +307,15 @@ def test_memory_splits_seeds():
 
 def test_states_of_different_shapes_do_not_share_waves():
     """FedAT keeps a model for each tier, and seeds have different numbers of tiers."""
-    executor, memories = make_executor(Case("fedat", {}).build(ALGORITHM.problem, LOCAL)), []
+    executor, memories = (
+        make_executor(Case("fedat", {}).build(ALGORITHM.problem, ALGORITHM.local)),
+        [],
+    )
     how = tiers(steps=4, ratio=1.5), (1, 2, 3)
     options = {"merged_bytes": ALWAYS, "on_memory": memories.append}
     results = together(untrained(executor), *how, **options)
     assert list(results) == [1, 2, 3]
-    numbers = [int(result.plan.group.max()) for result in results.values()]
-    assert len(set(numbers)) == 2
+    assert len({int(result.plan.group.max()) for result in results.values()}) == 2
     assert memories[0].runs == 2
 
 
@@ -351,15 +325,16 @@ def test_runs_that_cannot_be_merged():
     executor, plan = executor_of(3), plan_of("groups")
     first, second = (executor.init(seed, POPULATION) for seed in (0, 1))
     wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)
-    merged = merge_plans([plan] * 2, [dispatches_of(plan)] * 2, CLIENTS)
+    merged = call_tables.merge_plans([plan] * 2, [dispatches_of(plan)] * 2, CLIENTS)
     for call, named in (
-        (lambda: merge_data([examples(), other]), "examples of run 1 .* run 0"),
-        (lambda: merge_data([examples(), fewer]), "run 1 has 7 clients and run 0 8"),
-        (lambda: merge_data([in_files()] * 2), "examples in files"),
-        (lambda: merge_states([first, wide]), "state of run 1 .* run 0"),
+        (lambda: call_tables.merge_data([examples(), other]), "examples of run 1 .* run 0"),
+        (lambda: call_tables.merge_data([examples(), fewer]), "run 1 has 7 clients and run 0 8"),
+        (lambda: call_tables.merge_data([in_files()] * 2), "examples in files"),
+        (lambda: call_tables.merge_states([first, wide]), "state of run 1 .* run 0"),
         (lambda: executor.run(first, examples(), *merged), "2 runs and the state has 1"),
-        (lambda: together(executor, COMPASS, []), "there are no seeds"),
+        (lambda: together(executor, PLANNERS["groups"], []), "there are no seeds"),
     ):
         with pytest.raises(ValueError, match=named):
             call()
-    chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
+    states = call_tables.merge_states([first, second])
+    chex.assert_trees_all_equal(call_tables.state_of_run(states, 1), second)

@@ -1,5 +1,6 @@
 """Waves: the order in which a plan is trained; merged plans. Nothing is executed here."""
 
+import chex
 import numpy as np
 import pytest
 from engine_helpers import CLIENTS, COMPASS, LOCAL, PLANNERS, make_plan, plan_of
@@ -39,12 +40,12 @@ def test_slots_are_assigned_to_the_least_loaded_device(draw):
 
 def test_costs_of_waves_by_hand():
     trained, steps = np.arange(6)[None], np.array([1, 9, 5, 5, 2, 2])  # on devices: 1 4 0, 2 3 5
-    for filled, layout, devices, cost in (
+    for filled, *how, cost in (
         (6, "sequential", 2, 12),
         (6, "vmapped", 2, 9),
         (3, "sequential", 3, 9),
     ):
-        assert wave_costs(trained, np.array([filled]), steps, layout, devices).tolist() == [cost]
+        assert wave_costs(trained, np.array([filled]), steps, *how).tolist() == [cost]
 
 
 @st.composite
@@ -66,9 +67,8 @@ def check_waves(plan, waves, stateful):
     starting = np.bincount(plan.version[plan.dispatch], minlength=plan.num_versions)
     versions, updates, added, made = {waves.version_row[0]: 0}, {}, 0, 0
     most_versions = most_updates = 0
-    for filled, trained, to_add, to_make in zip(
-        waves.filled, waves.trained, waves.contributions, waves.steps, strict=True
-    ):
+    fields = waves.filled, waves.trained, waves.contributions, waves.steps
+    for filled, trained, to_add, to_make in zip(*fields, strict=True):
         most_versions = max(most_versions, sum(starting[v] > 0 for v in range(made + 1)))
         clients = plan.client[plan.dispatch[trained[:filled]]]
         assert not stateful or len(set(clients)) == filled
@@ -106,11 +106,8 @@ def test_waves_are_consistent(plan, slots, stateful, cut):
     waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
     assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
     if cut:
-        stops = np.arange(1, len(ends) + 1)
-        waves = waves.split_at(stops, ends)
-        assert set(zip(stops, ends, strict=True)) <= set(
-            zip(waves.steps, waves.contributions, strict=True)
-        )
+        waves = waves.split_at(np.arange(1, len(ends) + 1), ends)
+        assert {*enumerate(ends, 1)} <= {*zip(waves.steps, waves.contributions, strict=True)}
     most_versions, most_updates = check_waves(plan, waves, stateful)
     # for any number of slots: dispatches in flight at once, and arrivals that wait for their step
     begun, now = plan.started, plan.started[:, None]
@@ -125,8 +122,7 @@ def test_waves_are_consistent(plan, slots, stateful, cut):
 def test_with_slots_for_all_the_waves_are_the_longest_chain(plan, stateful):
     depth = np.zeros(len(plan.client), int)  # waves until the dispatch is trained
     latest = np.zeros(plan.client.max() + 1, int)
-    exists = [0]
-    dispatch = 0
+    exists, dispatch = [0], 0
     for step in range(len(plan.time)):
         while dispatch < len(depth) and plan.version[dispatch] <= step:
             if plan.fate[dispatch] == AGGREGATED:
@@ -157,9 +153,7 @@ def test_dispatches_of_a_plan():
     assert {np.asarray(leaf).dtype.name for leaf in dispatches[:-1]} == {"int32", "float32"}
     np.testing.assert_array_equal(dispatches.server_step, plan.version)
     np.testing.assert_allclose(dispatches.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
-    np.testing.assert_allclose(
-        dispatches.share, np.array([0.1, 0.15, 0.25])[plan.client], rtol=1e-6
-    )
+    np.testing.assert_allclose(dispatches.share, counts[plan.client] / 20, rtol=1e-6)
     done = np.zeros(3, int)
     for dispatch, client in enumerate(plan.client):
         assert dispatches.first_step[dispatch] == done[client]
@@ -189,33 +183,29 @@ def test_a_merged_plan_contains_each_run_s_plan_in_fewer_waves(planner, seeds, s
     waves = make_waves(merged, slots, stateful=stateful)  # which also checks the plan
     assert len(waves.filled) <= sum(len(each.filled) for each in separate)
     for run, plan in enumerate(plans):
-        own = merged.client // CLIENTS == run
-        np.testing.assert_array_equal(dispatches.client[own], plan.client)
-        np.testing.assert_array_equal(dispatches.server_step[own], plan.version)
-        steps = np.flatnonzero(merged.run == run)
-        np.testing.assert_array_equal(merged.time[steps], plan.time)
+        own, steps = merged.client // CLIENTS == run, np.flatnonzero(merged.run == run)
         versions = np.concatenate([[run], steps + len(plans)])
+        found = dispatches.client[own], dispatches.server_step[own], merged.time[steps]
+        chex.assert_trees_all_equal(found, (plan.client, plan.version, plan.time))
         np.testing.assert_array_equal(merged.version[own], versions[plan.version])
 
 
 def test_plans_that_contradict_themselves():
     plan = plan_of("buffers of 3")
+    # dispatch 0 is lost, and made after version 1, but before all others, which start from 0
+    first, others = np.arange(len(plan.client)) == 0, plan.dispatch > 0
+    falling = {
+        "version": first.astype(np.int32),
+        "fate": np.where(first, LOST, plan.fate),
+        "dispatch": plan.dispatch[others],
+        "step": plan.step[others],
+    }
     for changes, message in (
         ({"time": plan.time[:0]}, "no server step"),
         ({"time": np.arange(50.0)}, "server steps 0 to 49"),
         ({"version": plan.version + 1}, "before that version"),
         ({"fate": np.full_like(plan.fate, LOST)}, "contributes 1 times and has fate 2"),
+        (falling, "versions of the plan's dispatches are not ascending"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_waves(plan._replace(**changes), 1)
-    # dispatch 0 is lost, and made after version 1, but before all others, which start from 0
-    first = np.arange(len(plan.client)) == 0
-    others = plan.dispatch > 0
-    falling = plan._replace(
-        version=first.astype(np.int32),
-        fate=np.where(first, LOST, plan.fate),
-        dispatch=plan.dispatch[others],
-        step=plan.step[others],
-    )
-    with pytest.raises(ValueError, match="versions of the plan's dispatches are not ascending"):
-        make_waves(falling, 1, stateful=True)
+            make_waves(plan._replace(**changes), 1, stateful=True)

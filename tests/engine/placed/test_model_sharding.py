@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_helpers import in_files
+from engine_helpers import in_files, in_tier
 from flax import nnx
 from helpers import one_round, small_network
 from jax.sharding import PartitionSpec as P
-from same_runs import host, without_time
+from same_runs import assert_close, host, without_time
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
@@ -89,29 +89,24 @@ def assert_same(found, expected):
 
 
 SHARDED = {"examples": "sharded", "layout": 2}
-PLACES = [{"devices": 2}, {"client_state": "host"}, {"client_state": "disk"}, SHARDED, {"files": 1}]
+PLACES = {"devices": 2}, {"client_state": "host"}, {"client_state": "disk"}, SHARDED, {"files": 1}
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, marks=pytest.mark.all),
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in PLACES),
-    ],
-    ids=str,
+    "options", [*in_tier(pytest.mark.all, {}), *in_tier(pytest.mark.nightly, *PLACES)], ids=str
 )
 def test_a_run_in_two_parts(options, tmp_path):
     """On two pairs of devices, or one pair, and on one device; rows and examples in all places."""
-    options, saved = PAIRS | options, tmp_path / "run"
+    options, saved, toy = PAIRS | options, tmp_path / "run", small_network()
     if options.get("client_state") == "disk":
         options["client_state"] = fa.RowsOnDisk(tmp_path / "rows")
-    data = in_files(small_network().data) if options.pop("files", 0) else small_network().data
-    algorithm = algorithms["scaffold"](small_network().problem, LOCAL)
+    data = in_files(toy.data) if options.pop("files", 0) else toy.data
+    algorithm = algorithms["scaffold"](toy.problem, LOCAL)
     begun = run(algorithm, data, rounds=1, checkpoints=saved, **options)
     assert len(begun[2]) == 2
     found = run(algorithm, data, checkpoints=saved, **options)
-    assert_same(found, run(algorithm, small_network().data))
+    assert_same(found, run(algorithm, toy.data))
 
 
 @pytest.mark.nightly
@@ -124,21 +119,17 @@ def test_the_virtual_clock():
         how = small_network().data, asynchrony.buffered(steps=2, size=2), asynchrony.simulated()
         result = fa.simulate_async(executor, *how, seconds=4.0, seed=1, evaluations=2, test=TEST)
         ends.append(host((result.state.server, without_time(result.rows))))
-    assert_same(ends[1], ends[0])
-    assert_same(ends[2], ends[0])
+    assert_same(ends[1:], ends[:1] * 2)
 
 
-def trained(algorithm, x, **options):
-    """The state after one round, and the bytes that the round needs."""
+def trained(problem, x, name="fedavg", **options):
+    """The state after one round."""
     y = np.arange(len(x), dtype=np.int32) % 3
     data = fa.federate({"x": x, "y": y}, fa.Partition.of(np.split(np.arange(len(x)), 4)))
-    engine = fa.make_engine(algorithm, **options)
+    engine = fa.make_engine(algorithms[name](problem, LOCAL), **options)
+    first = Cohorts(data.counts(), LOCAL, cohort_size=4, seed=0).dispatches(1)
     state = engine.init(0, fa.Population(4, 4, len(x)))
-    cohorts = Cohorts(data.counts(), algorithm.local, cohort_size=4, seed=0)
-    first = one_round(cohorts.dispatches(1), 0)
-    memory = engine.memory(state, data, first)
-    state, _ = engine.round(state, engine.put_data(data), first)
-    return state, memory
+    return engine.round(state, engine.put_data(data), one_round(first, 0))[0]
 
 
 def normal(*shape):
@@ -146,51 +137,32 @@ def normal(*shape):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("model", ["mlp", "vit"])
-def test_a_device_holds_its_part_of_large_arrays(model, optimised):
-    """Of params, and of rows also those of its clients. The round is that of one device.
-
-    A transformer needs little more than half of the memory.
-    """
-    if model == "mlp":
-        problem, x = models.make("mlp:hidden=32", (64,), 10), normal(8, 64)
-        local, name = LOCAL, "scaffold"
-    else:
-        problem = models.make("vit:patch_size=8,width=64,depth=1,heads=2", (32, 32, 3), 10)
-        x, local, name = normal(64, 32, 32, 3), LOCAL._replace(batch_size=16), "fedavg"
-    algorithm = algorithms[name](problem, local)
-    alone, whole = trained(algorithm, x)
-    state, shared = trained(algorithm, x, devices=8, devices_per_client=2)
-    assert model == "mlp" or shared < 0.6 * whole
-    for tree in (state.server, state.clients):
+def test_a_device_holds_its_part_of_large_arrays(optimised):
+    """Of params, and of rows also those of its clients. The round is that of one device."""
+    given = models.make("mlp:hidden=32", (64,), 10), normal(8, 64), "scaffold"
+    state = trained(*given, devices=8, devices_per_client=2)
+    for tree, parts in ((state.server, 1), (state.clients, 4)):
         for leaf in jax.tree.leaves(tree):
             held = [shard.data.size for shard in leaf.addressable_shards]
-            rows = 4 if leaf.ndim and tree is state.clients else 1
-            assert len(held) == 8
-            assert set(held) == {leaf.size // rows // (2 if leaf.size // rows >= 1024 else 1)}
-    close(state.server.params, alone.server.params)
+            size = leaf.size // (parts if leaf.ndim else 1)
+            assert held == [size // (2 if size >= 1024 else 1)] * 8
+    assert_close(state.server.params, trained(*given).server.params)
     copy = one_copy(state.server.params)
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(copy)} == {2}
 
 
-def close(found, expected):
-    chex.assert_trees_all_close(host(found), host(expected), rtol=1e-5, atol=1e-6)
-
-
 class Linen(nn.Module):
-    """Divided in two dense layers and between them, as Flax's pages show."""
+    """Divided in its first layer and after it, as Flax's pages show."""
 
     @nn.compact
     def __call__(self, x, training=False):
-        normal = nn.initializers.lecun_normal()
-        columns = nn.with_partitioning(normal, (None, "model"))
-        x = fa.models.shard(nn.relu(nn.Dense(8, kernel_init=columns)(x)), None, "model")
-        rows = nn.with_partitioning(normal, ("model", None))
-        return nn.Dense(3, kernel_init=rows)(x)
+        columns = nn.with_partitioning(nn.initializers.lecun_normal(), (None, "model"))
+        x = nn.relu(nn.Dense(8, kernel_init=columns)(x))
+        return nn.Dense(3)(fa.models.shard(x, None, "model"))
 
 
 class Nnx(nnx.Module):
-    """The same first layer in NNX."""
+    """The same in NNX."""
 
     def __init__(self, rngs):
         columns = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
@@ -201,32 +173,24 @@ class Nnx(nnx.Module):
         return self.last(fa.models.shard(nnx.relu(self.first(x)), None, "model"))
 
 
-def specs_of(kind):
-    """The specs of Flax's own functions."""
-    if kind == "linen":
-        shapes = jax.eval_shape(Linen().init, jax.random.key(0), jnp.ones((1, 6)))
-        return nn.get_partition_spec(shapes)["params"]
-    with nnx.use_eager_sharding(False):
-        params = nnx.eval_shape(lambda: nnx.state(Nnx(nnx.Rngs(0)), nnx.Param))
-    return nnx.to_pure_dict(nnx.get_partition_spec(params))
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("kind", "divided"),
-    [("linen", {"Dense_0kernel", "Dense_1kernel"}), ("nnx", {"firstkernel"})],
-)
-def test_models_that_say_how_they_are_divided(kind, divided):
-    problem = classifier(Linen(), (6,)) if kind == "linen" else nnx_classifier(Nnx)
-    algorithm, x = algorithms["fedavg"](problem, LOCAL), normal(24, 6)
-    alone, _ = trained(algorithm, x)
-    state, _ = trained(algorithm, x, **PAIRS | {"model_sharding": specs_of(kind)})
-    specs = {
-        jax.tree_util.keystr(path, simple=True): tuple(leaf.sharding.spec)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state.server.params)
-    }
-    assert {name for name, spec in specs.items() if "model" in spec} == divided
-    close(state.server.params, alone.server.params)
+@pytest.mark.parametrize("kind", ["linen", "nnx"])
+def test_models_that_say_how_they_are_divided(kind):
+    """By the specs that Flax's own functions make of them."""
+    if kind == "linen":
+        problem, divided = classifier(Linen(), (6,)), "Dense_0kernel"
+        shapes = jax.eval_shape(Linen().init, jax.random.key(0), jnp.ones((1, 6)))
+        specs = nn.get_partition_spec(shapes)["params"]
+    else:
+        problem, divided = nnx_classifier(Nnx), "firstkernel"
+        with nnx.use_eager_sharding(False):
+            params = nnx.eval_shape(lambda: nnx.state(Nnx(nnx.Rngs(0)), nnx.Param))
+        specs = nnx.to_pure_dict(nnx.get_partition_spec(params))
+    params = trained(problem, normal(24, 6), **PAIRS | {"model_sharding": specs}).server.params
+    leaves = jax.tree.leaves_with_path(params)
+    on_model = [path for path, leaf in leaves if "model" in tuple(leaf.sharding.spec)]
+    assert [jax.tree_util.keystr(path, simple=True) for path in on_model] == [divided]
+    assert_close(params, trained(problem, normal(24, 6)).server.params)
 
 
 def test_activations_are_not_divided_where_devices_share_no_client():

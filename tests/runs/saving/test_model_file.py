@@ -1,8 +1,6 @@
 """Models in files: every bit comes back, damage is refused by name, and so are other models."""
 
-import io
 import re
-import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from same_runs import assert_same_bits
 
 import fedjax_algos as fa
 
@@ -23,17 +22,6 @@ PARAMS = {
     "empty": np.zeros((0, 3), np.float32),
 }
 MODEL = fa.Model(PARAMS, {"mean": jnp.ones(2)}, {"base": jnp.full((2, 2), 2, jnp.bfloat16)})
-
-
-def bits(leaf):
-    """The shape, the type and the bytes of an array."""
-    array = np.asarray(leaf)
-    return array.shape, array.dtype, array.tobytes()
-
-
-def assert_same_bits(first, second):
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    assert [*map(bits, jax.tree.leaves(first))] == [*map(bits, jax.tree.leaves(second))]
 
 
 @pytest.fixture
@@ -52,22 +40,9 @@ def test_every_bit_comes_back(model, path):
         assert getattr(one, "sharding", None) == getattr(like, "sharding", None)
 
 
-@pytest.mark.all
-def test_the_model_of_a_problem_goes_on_from_its_file(path):
-    problem = fa.models.mlp((4,), 3, hidden=5)
-    model = problem.init(jax.random.key(1))
-    fa.save_model(path, model)
-    loaded = fa.load_model(path, jax.eval_shape(problem.init, jax.random.key(0)))
-    assert_same_bits(loaded, model)
-    fedavg = fa.algorithms.fedavg(problem, fa.Local(batch_size=2, learning_rate=0.1, steps=1))
-    state = fa.make_engine(fedavg).init(0, fa.Population(2, 1, 4), loaded)
-    assert_same_bits(state.model, model)
-
-
 def test_numpy_alone_reads_the_file(path):
     fa.save_model(path, MODEL)
     with np.load(path) as file:
-        assert "params/layer/kernel" in file.files
         assert_array_equal(file["params/layer/kernel"], PARAMS["layer"]["kernel"])
         stored = file["params/half"]
     assert stored.dtype.names == ("bfloat16",)
@@ -101,7 +76,6 @@ GOOD = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, ml_dtypes.bfloat16)}
     ("like", "message"),
     [
         (GOOD | {"a": np.zeros((3, 2), np.float32)}, "a is float32[3, 2] in `like` and float32[2"),
-        (GOOD | {"a": np.zeros((2, 3))}, "a is float64[2, 3] in `like` and float32[2, 3] in"),
         (GOOD | {"b": np.zeros(2, np.float16)}, "b is float16[2] in `like` and bfloat16[2] in"),
         (GOOD | {"b": np.zeros(2, np.uint16)}, "b is uint16[2] in `like` and bfloat16[2] in"),
         (GOOD | {"c": np.zeros(2)}, "params/c is float64[2] in `like` and missing"),
@@ -137,30 +111,22 @@ def test_what_cannot_be_saved(path, given, message):
 
 def test_which_files_are_written_and_read(path):
     """One is replaced only if that is asked for."""
-    fa.save_model(path, {"a": jnp.zeros(1)})
+    zeros, ones = {"a": np.zeros(1)}, {"a": np.ones(1)}
+    fa.save_model(path, zeros)
     for where, model, message in (
-        (path, {"a": jnp.ones(1)}, "exists; .* give overwrite=True"),
+        (path, ones, "exists; .* give overwrite=True"),
         (path.with_name("b.npz"), {"a": {"b": np.ones(2)}, "a/b": np.ones(2)}, "'params/a/b'"),
-        ("model", GOOD, "path='model' has not the suffix .npz"),
-        (path / "b.npz", GOOD, "cannot be written"),
+        ("model", ones, "path='model' has not the suffix .npz"),
+        (path / "b.npz", ones, "cannot be written"),
     ):
         with pytest.raises(ValueError, match=message):
             fa.save_model(where, model)
     with pytest.raises(TypeError, match="overwrite=1 is not of type bool"):
-        fa.save_model(path, {"a": jnp.ones(1)}, overwrite=1)
-    fa.save_model(path, {"a": jnp.ones(1)}, overwrite=True)
-    assert fa.load_model(path, {"a": jnp.zeros(1)})["a"] == 1
+        fa.save_model(path, ones, overwrite=1)
+    fa.save_model(path, ones, overwrite=True)
+    assert fa.load_model(path, zeros)["a"] == 1
     assert [entry.name for entry in path.parent.iterdir()] == ["model.npz"]
     with pytest.raises(ValueError, match="there is no such file"):
-        fa.load_model(path.with_name("other.npz"), GOOD)
+        fa.load_model(path.with_name("other.npz"), ones)
     with pytest.raises(TypeError, match=r"give state\.model"):
         fa.load_model(path, STATE)
-
-
-def test_pickles_run_nothing(path):
-    content = io.BytesIO()
-    np.save(content, np.array([print], object), allow_pickle=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("params/a.npy", content.getvalue())
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        fa.load_model(path, {"a": np.zeros(1)})
