@@ -1,8 +1,7 @@
 """Files of claims for tests."""
 
-import csv
-
 import tomli_w
+from claim_files.measured import write_measured
 
 ROUNDS = "rounds to 65%"
 CLAIM = {
@@ -44,8 +43,7 @@ def write_claim(folder, name="table_1", values=None, measure=ROUNDS, **changes):
         ]
         if "seeds" in content and "seeds" not in changes:
             content["seeds"] = 1 + max(seed for *_, seed, _ in lines)
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("case", "method", "measure", "seed", "value"), *lines])
+        write_measured(path.with_suffix(".csv"), lines)
     path.write_text(tomli_w.dumps(content))
     return path
 

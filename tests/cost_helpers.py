@@ -14,7 +14,7 @@ from fedjax_algos.analysis.costs.flops import count
 from fedjax_algos.core import Dispatch
 from fedjax_algos.models import models
 
-SCALARS = 100  # more operations on single numbers than any algorithm does in a step
+LOCAL = fa.Local(8, 0.1, steps=3)
 
 
 def shape(*sizes, dtype=jnp.float32):
@@ -37,37 +37,29 @@ def dispatches_of(num_steps, num_examples):
 
 @functools.cache
 def wide():
-    """A perceptron, and 4 clients with 100 images each."""
+    """A perceptron, and 4 clients with 100 images each, as floats, which memory would count."""
     problem = models["mlp"]((28, 28), 10, hidden=400)
-    clients = [{"x": np.zeros((100, 28, 28), np.uint8), "y": np.zeros(100, np.int32)}] * 4
-    return problem, stored(clients)
+    client = {"x": np.zeros((100, 28, 28), np.float32), "y": np.zeros(100, np.int32)}
+    return problem, stored([client] * 4)
 
 
 def state_of(algorithm, data):
     """The shapes of an engine's first state: nothing is computed."""
-    init = fa.make_engine(algorithm).init
     population = fa.Population(data.num_clients, 2, int(data.counts().sum()))
-    return jax.eval_shape(functools.partial(init, 0, population))._replace(seed=0)
-
-
-def build(name, problem, local=None, **hyperparameters):
-    """An algorithm, by default with three steps of 8 examples."""
-    local = local or fa.Local(8, 0.1, steps=3)
-    if name == "ghbm":
-        hyperparameters["tau"] = 2
-    if name == "fedrep":
-        hyperparameters.setdefault("head", "*1*")
-    return algorithms[name](problem, local, **hyperparameters)
+    init = functools.partial(fa.make_engine(algorithm).init, 0, population)
+    return jax.eval_shape(init)._replace(seed=0)
 
 
 @functools.cache
-def on_perceptron(name, **hyperparameters):
+def on_perceptron(name, local=LOCAL, **hyperparameters):
     """An algorithm, the shapes of its first state, and the examples; one trace serves all tests."""
     problem, data = wide()
-    algorithm = build(name, problem, **hyperparameters)
+    hyperparameters |= {"tau": 2} if name == "ghbm" else {}
+    algorithm = algorithms[name](problem, local, **hyperparameters)
     return algorithm, state_of(algorithm, data), data
 
 
-def flop_counter(name, **hyperparameters):
-    """The operations of an algorithm on the perceptron."""
-    return count_flops(*on_perceptron(name, **hyperparameters))
+def loops_of(name, local=LOCAL, **hyperparameters):
+    """The operations in each loop of an algorithm on the perceptron, for one pass of it."""
+    flops = count_flops(*on_perceptron(name, local, **hyperparameters))
+    return [loop.body.fixed for loop in flops.loops]

@@ -1,12 +1,13 @@
-"""The metrics of one model and of fine-tuned ones, for each client, against plain NumPy."""
+"""Metrics for each client of one model, fine-tuned ones and its own, against plain NumPy."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from evaluation_helpers import check_metrics, expected, fine_tune, held_out, network
-from helpers import Compilations, quadratics, stored
+from evaluation_helpers import check_metrics, expected, fine_tune, held_out, network, start
+from helpers import Case, Compilations, quadratics, stored, with_statistics
 
 import fedjax_algos as fa
 from fedjax_algos.core import Mean
@@ -14,12 +15,10 @@ from fedjax_algos.core import Mean
 pytestmark = pytest.mark.usefixtures("x64")
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=4)
-NUMBER = -1  # the dispatch number of fine-tuning
 
 
 def test_means_of_each_client_are_exact_and_another_model_compiles_nothing():
-    toy = network()
-    models = [toy.problem.init(jax.random.key(seed)) for seed in range(2)]
+    toy, models = network(), [start(seed) for seed in range(2)]
     evaluate = fa.make_evaluate_clients(toy.problem, 4)
     check_metrics(evaluate(models[1], toy.data), [models[1].params] * 4, toy.clients)
     with Compilations() as compilations:
@@ -27,29 +26,20 @@ def test_means_of_each_client_are_exact_and_another_model_compiles_nothing():
     assert compilations.count == 0
 
 
-def test_a_nan_stays_with_its_client():
-    toy = network()
-    clients = held_out()
-    clients[1]["y"][3] = np.nan
-    model = toy.problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate_clients(toy.problem, 5)(model, stored(clients))
-    assert np.isnan(metrics["loss"].value()).tolist() == [False, True, False, False]
-
-
-def test_examples_of_no_client_are_not_read_and_empty_clients_have_weight_0():
-    toy = network()
+def test_examples_of_others_are_not_read_and_empty_clients_have_weight_0():
+    """A NaN stays with its client."""
     examples = {"x": np.full((9, 3), np.nan), "y": np.full(9, np.nan)}
-    client = held_out([4])[0]
+    client, model = held_out([4])[0], start()
     for key, rows in examples.items():
         rows[[8, 1, 6, 3]] = client[key]
     data = fa.FederatedData(
-        examples, jnp.asarray([8, 1, 6, 3], jnp.int32), jnp.asarray([0, 0, 4, 4, 4], jnp.int32)
+        examples, jnp.asarray([8, 1, 6, 3, 0], jnp.int32), jnp.asarray([0, 0, 4, 4, 5], jnp.int32)
     )
-    model = toy.problem.init(jax.random.key(1))
-    loss = fa.make_evaluate_clients(toy.problem, 3)(model, data)["loss"]
-    assert loss.weight.tolist() == [0, 4, 0, 0]
-    assert loss.value().tolist() == pytest.approx([0, expected(model.params, client)[0], 0, 0])
-    summary = fa.summarise_clients(loss, "highest")
+    loss = fa.make_evaluate_clients(network().problem, 3)(model, data)["loss"]
+    assert loss.weight.tolist() == [0, 4, 0, 1]
+    values = [0, expected(model.params, client)[0], 0, np.nan]
+    np.testing.assert_allclose(loss.value(), values, rtol=1e-12)
+    summary = fa.summarise_clients(jax.tree.map(lambda leaf: leaf[:3], loss), "highest")
     assert summary.mean == summary.worst_decile == summary.weighted_mean == loss.value()[1]
     assert summary.standard_deviation == 0
 
@@ -61,12 +51,9 @@ def test_sums_have_at_least_the_precision_of_float32():
     )
     data = stored([{"a": np.ones(1000), "b": np.zeros(1000)}])
     model = problem.init(None)
-    for metrics in (
-        fa.make_evaluate_clients(problem, 10)(model, data),
-        fa.make_evaluate(problem, 10)(model, data.examples),
-    ):
-        assert float(np.squeeze(metrics["half"].total)) == 1000
-        assert float(np.squeeze(metrics["half"].weight)) == 1000
+    each = fa.make_evaluate_clients(problem, 10)(model, data)["half"]
+    whole = fa.make_evaluate(problem, 10)(model, data.examples)["half"]
+    assert [*each.total, *each.weight, *whole] == [1000] * 4
 
 
 def metric(values, weights=None):
@@ -99,77 +86,36 @@ def test_jain_indices(values, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_wrong_calls():
-    toy = network()
-    model = toy.problem.init(jax.random.key(1))
-    for make in (fa.make_evaluate, fa.make_evaluate_clients):
-        with pytest.raises(ValueError, match="batch_size=0 is out of range; give a whole"):
-            make(toy.problem, 0)
-    averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs.logits))
-    with pytest.raises(ValueError, match=r"loss has shape \(\), but must give one value for each"):
-        fa.make_evaluate_clients(averaged)(model, toy.data)
-    empty = toy.data._replace(indices=toy.data.indices[:0], offsets=toy.data.offsets * 0)
-    with pytest.raises(ValueError, match="the 4 clients hold 0 examples"):
-        fa.make_evaluate_clients(toy.problem)(model, empty)
-    with pytest.raises(ValueError, match="worst='best' is unknown; choose lowest or highest"):
-        fa.summarise_clients(metric([1.0]), "best")
-    with pytest.raises(ValueError, match="none of the 2 clients has examples"):
-        fa.summarise_clients(metric([1.0, 2.0], [0, 0]), "lowest")
-
-
-# fine-tuned models
-
-
 @pytest.mark.parametrize("layout", ["auto", pytest.param(3, marks=pytest.mark.all)])
 def test_fine_tuning_equals_a_loop_in_every_layout(layout):
     """Other models, seeds and steps compile nothing."""
-    toy = network()
-    test = held_out()
-    model = toy.problem.init(jax.random.key(1))
+    toy, test = network(), held_out()
+    model, other, data = start(), start(2), stored(test)
     evaluate = fa.make_evaluate_personal(toy.problem, LOCAL, batch_size=4, layout=layout)
-    metrics = evaluate(model, toy.data, stored(test), seed=3)
-    tuned = fine_tune(model.params, toy.clients, seed=3, steps=[4] * 4, number=NUMBER)
-    check_metrics(metrics, tuned, test, tolerance=1e-12)
-    other, unequal = toy.problem.init(jax.random.key(2)), [3, 0, 7, 1]
-    data = stored(test)
+    metrics = evaluate(model, toy.data, data, seed=3)
+    tuned = fine_tune(model.params, toy.clients, seed=3, steps=[4] * 4)
+    check_metrics(metrics, tuned, test, 1e-12)
     with Compilations() as compilations:
-        metrics = evaluate(other, toy.data, data, seed=4, num_steps=unequal)
+        metrics = evaluate(other, toy.data, data, seed=4, num_steps=[3, 0, 7, 1])
         evaluate(model, toy.data, data, num_steps=9)
     assert compilations.count == 0
-    tuned = fine_tune(other.params, toy.clients, seed=4, steps=unequal, number=NUMBER)
+    tuned = fine_tune(other.params, toy.clients, seed=4, steps=[3, 0, 7, 1])
     check_metrics(metrics, tuned, test, 1e-12)
 
 
-@pytest.mark.all
-def test_auto_maps_32_clients_at_once_on_an_accelerator(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    problem = network().problem
-    clients = held_out(np.random.default_rng(0).integers(1, 5, size=35))
-    model = problem.init(jax.random.key(1))
-    evaluate = fa.make_evaluate_personal(problem, LOCAL._replace(steps=2))
-    data = stored(clients)
-    metrics = evaluate(model, data, data, seed=3)
-    tuned = fine_tune(model.params, clients, seed=3, steps=[2] * 35, number=NUMBER)
-    check_metrics(metrics, tuned, clients, tolerance=1e-12)
-
-
 def test_epochs_depend_on_each_client_s_size():
-    toy = network()
-    model = toy.problem.init(jax.random.key(1))
+    toy, model = network(), start()
     evaluate = fa.make_evaluate_personal(toy.problem, LOCAL._replace(steps=None, epochs=2))
-    metrics = evaluate(model, toy.data, toy.data)
-    tuned = fine_tune(model.params, toy.clients, seed=0, steps=[4, 2, 6, 2], number=NUMBER)
-    check_metrics(metrics, tuned, toy.clients, 1e-12)
+    tuned = fine_tune(model.params, toy.clients, seed=0, steps=[4, 2, 6, 2])
+    check_metrics(evaluate(model, toy.data, toy.data), tuned, toy.clients, 1e-12)
 
 
 def test_a_client_without_examples():
     """It does not train on the examples of others, and has weight 0 in a test."""
-    toy = network()
+    toy, model, test = network(), start(), held_out()
     offsets = np.asarray(toy.data.offsets).copy()
     offsets[2] -= 1  # client 1 gives its only example to client 2
     emptied = toy.data._replace(offsets=jnp.asarray(offsets))
-    model = toy.problem.init(jax.random.key(1))
-    test = held_out()
     evaluate = fa.make_evaluate_personal(toy.problem, LOCAL, layout=3)
     tuned = evaluate(model, emptied, stored(test), num_steps=5)
     loss, _ = expected(model.params, test[1])
@@ -179,20 +125,9 @@ def test_a_client_without_examples():
     assert float(tested.value()[1]) == 0
 
 
-@pytest.mark.all
-def test_the_transform_of_local_is_applied():
-    """The first step of Adam moves by the rate: x = .5 becomes .6 and .4 for any gradient."""
-    toy = quadratics([[1.0], [1.0]], [[100.0], [-100.0]])
-    local = fa.Local(1, 0.1, steps=1, transform=optax.scale_by_adam(eps=0.0))
-    test = stored([{"a": np.asarray([2.0]), "b": np.asarray([0.0])}] * 2)
-    evaluate = fa.make_evaluate_personal(toy.problem, local)
-    loss = evaluate(toy.problem.init(None), toy.data, test)["loss"]
-    np.testing.assert_allclose(loss.value(), [0.36, 0.16], rtol=1e-12)
-
-
 def test_statistics_are_personal():
     """Statistics that count training batches reach the evaluation of the same client."""
-    toy = quadratics([[1.0], [1.0], [1.0]], [[0.0], [0.0], [0.0]])
+    toy = quadratics([[1.0]] * 3, [[0.0]] * 3)
     problem = toy.problem._replace(
         init=lambda key: fa.Model({"x": jnp.asarray(0.5)}, jnp.asarray(10.0)),
         apply=lambda model, batch, key, training: (model.statistics, model.statistics + training),
@@ -203,18 +138,125 @@ def test_statistics_are_personal():
     assert loss.value().tolist() == [10, 15, 12]
 
 
-def test_wrong_calls_of_personal_evaluation():
+def trained(case, problem=None, *, cohort_size=2, **options):
+    """An algorithm, its engine, and the state after one round of two of the four clients."""
     toy = network()
-    for local, options, message in (
-        (LOCAL, {"batch_size": -1}, "batch_size=-1 is out of range"),
-        (LOCAL, {"layout": "diagonal"}, "layout='diagonal' is unknown"),
-        (fa.Local(3, 0.1), {}, "give exactly one of them"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            fa.make_evaluate_personal(toy.problem, local, **options)
-    model = toy.problem.init(jax.random.key(1))
-    evaluate = fa.make_evaluate_personal(toy.problem, LOCAL)
-    with pytest.raises(ValueError, match="4 clients to train and 1 to test"):
-        evaluate(model, toy.data, stored(held_out([3])))
-    with pytest.raises(ValueError, match="num_steps=-2 is out of range"):
-        evaluate(model, toy.data, toy.data, num_steps=[1, -2, 0, 0])
+    algorithm = case.build(problem or toy.problem, LOCAL._replace(steps=2))
+    engine = fa.make_engine(algorithm, 2, **options)
+    state, _ = fa.simulate(engine, toy.data, cohort_size=cohort_size, rounds=1, seed=1)
+    return algorithm, engine, state
+
+
+def own_params(algorithm, engine, state, number):
+    """The params of each of the clients, also of those that were never dispatched."""
+    rows = fa.client_states(engine, state).rows
+    of_client = [jax.tree.map(lambda leaf, c=c: leaf[c], rows) for c in range(number)]
+    return [algorithm.personal(state.server, row).params for row in of_client]
+
+
+@functools.cache
+def ditto():
+    return trained(Case("ditto", {}))
+
+
+@pytest.mark.parametrize("layout", ["auto", pytest.param(3, marks=pytest.mark.all)])
+def test_every_client_is_evaluated_with_its_own_model(layout):
+    """Two of the four were never dispatched; on training and on held-out examples."""
+    algorithm, engine, state = ditto()
+    params = own_params(algorithm, engine, state, 4)
+    assert fa.client_states(engine, state).dispatched.sum() == 2
+    evaluate = fa.make_evaluate_own(algorithm, batch_size=4, layout=layout)
+    check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)
+    check_metrics(evaluate(state, stored(held_out())), params, held_out(), 1e-12)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("where", ["host", "disk", "two devices"])
+def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
+    """Two pieces of rows in host memory and on disk; rows divided over two devices."""
+    monkeypatch.setattr("fedjax_algos.analysis.personal_evaluation._MAX_ROWS", 3)
+    case = Case("fedrep", {"head": "out", "body_share": 0.5})
+    places = {"host": "host", "disk": fa.RowsOnDisk(tmp_path)}
+    given = {"client_state": places[where]} if where in places else {"devices": 2}
+    algorithm, engine, state = trained(case, **given)
+    evaluate = fa.make_evaluate_own(algorithm)
+    params = own_params(algorithm, engine, state, 4)
+    check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)
+
+
+@pytest.mark.all
+def test_own_models_that_train_further():
+    algorithm, engine, state = ditto()
+    evaluate = fa.make_evaluate_own(algorithm)
+    metrics = evaluate(state, stored(held_out()), train=network().data, num_steps=3, seed=5)
+    starts = own_params(algorithm, engine, state, 4)
+    tuned = [fine_tune(own, network().clients, seed=5, steps=[3] * 4) for own in starts]
+    check_metrics(metrics, [tuned[client][client] for client in range(4)], held_out(), 1e-12)
+
+
+@pytest.mark.all
+def test_an_algorithm_without_models_of_clients():
+    """The common model; Per-FedAvg's clients take a step of their own rate from it."""
+    algorithm, _, state = trained(Case("perfedavg", {"alpha": 0.2}))
+    params, test = [state.server.params] * 4, stored(held_out())
+    check_metrics(fa.make_evaluate_own(algorithm)(state, test), params, held_out())
+    evaluate = fa.make_evaluate_own(algorithm, local=fa.Local(3, 0.2, steps=1))
+    tuned = fine_tune(params[0], network().clients, seed=0, steps=[1] * 4, rate=0.2)
+    check_metrics(evaluate(state, test, train=network().data), tuned, held_out(), 1e-12)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["fedbn", "fedrep"])
+def test_statistics_are_the_client_s_own_or_those_of_the_run(name):
+    """FedBN's are those of the row; FedRep's models take the run's."""
+    case = Case(name, {"head": "out"} if name == "fedrep" else {})
+    algorithm, engine, state = trained(case, with_statistics(network().problem), cohort_size=4)
+    rows = fa.client_states(engine, state).rows
+    means = rows.statistics["mean"] if name == "fedbn" else [state.statistics["mean"]] * 4
+    each = zip(network().clients, means, strict=True)
+    shifted = [client | {"x": client["x"] - np.asarray(mean)} for client, mean in each]
+    metrics = fa.make_evaluate_own(algorithm)(state, network().data)
+    check_metrics(metrics, own_params(algorithm, engine, state, 4), shifted, 1e-12)
+
+
+@pytest.mark.all
+def test_own_models_compile_once_for_all_sizes_of_clients_and_all_states():
+    algorithm, engine, state = trained(Case("apfl", {}))
+    evaluate, data = fa.make_evaluate_own(algorithm), stored(held_out([1, 40, 3, 7]))
+    other = engine.init(7, fa.Population(4, 2, 17))
+    first = evaluate(state, data)
+    with Compilations() as compilations:
+        second = evaluate(other, data)
+    assert compilations.count == 0
+    assert first["loss"].weight.tolist() == second["loss"].weight.tolist() == [1, 40, 3, 7]
+    assert not np.array_equal(first["loss"].total, second["loss"].total)
+
+
+def test_wrong_calls():
+    toy, model = network(), start()
+    averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs.logits))
+    empty = toy.data._replace(indices=toy.data.indices[:0], offsets=toy.data.offsets * 0)
+    make, tune = fa.make_evaluate_personal, fa.make_evaluate_personal(toy.problem, LOCAL)
+    algorithm, _, state = ditto()
+    own, others = fa.make_evaluate_own(algorithm), stored(held_out([3]))
+    for call, named in {
+        lambda: fa.make_evaluate(toy.problem, 0): "batch_size=0",
+        lambda: fa.make_evaluate_clients(toy.problem, 0): "batch_size=0",
+        lambda: fa.make_evaluate_clients(averaged)(model, toy.data): r"loss has shape \(\)",
+        lambda: fa.make_evaluate_clients(toy.problem)(model, empty): "the 4 clients hold 0",
+        lambda: fa.summarise_clients(metric([1.0]), "best"): "worst='best'",
+        lambda: fa.summarise_clients(metric([1.0, 2.0], [0, 0]), "lowest"): "none of the 2",
+        lambda: make(toy.problem, LOCAL, batch_size=-1): "batch_size=-1",
+        lambda: make(toy.problem, LOCAL, layout="diagonal"): "layout='diagonal'",
+        lambda: make(toy.problem, fa.Local(3, 0.1)): "give exactly one of them",
+        lambda: tune(model, toy.data, others): "4 clients to train and 1 to test",
+        lambda: own(state, others, train=toy.data): "4 clients to train and 1 to test",
+        lambda: own(state, toy.data, num_steps=3): "num_steps=3 need examples",
+        lambda: tune(model, toy.data, toy.data, num_steps=[1, -2, 0, 0]): "num_steps=-2",
+    }.items():
+        with pytest.raises(ValueError, match=named):
+            call()
+    with pytest.raises(TypeError, match=r"engine\.init"):
+        own(state.server, toy.data)
+    with pytest.raises(TypeError, match=r"algorithms\.fedavg"):
+        fa.make_evaluate_own(toy.problem)

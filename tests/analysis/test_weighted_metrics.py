@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from evaluation_helpers import own_params
 from sklearn.metrics import recall_score
 
 import fedjax_algos as fa
@@ -16,13 +15,14 @@ from fedjax_algos.runs.results import client_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+NAMES = "accuracy", "balanced_accuracy", "words"
 NUM_CLASSES = 3
 COUNTS = (5, 1, 0, 7, 2)
 LOCAL = fa.Local(batch_size=3, learning_rate=0.5, steps=2)
 
 
 def words(outputs, batch):
-    """The accuracy weighted by the examples' own weights, of which some are 0."""
+    """The accuracy by the examples' own weights; some are 0."""
     correct = jnp.asarray(outputs.logits.argmax(-1) == batch["y"], float)
     total = jnp.where(batch["w"] > 0, correct * batch["w"], 0)
     return {"words": fa.Mean(total, batch["w"])}
@@ -30,7 +30,7 @@ def words(outputs, batch):
 
 @functools.cache
 def task():
-    """A linear problem with both metrics, and examples of clients that lack some classes."""
+    """A linear problem with both metrics, its model, and examples of clients that lack classes."""
     linear = with_metrics(fa.models.linear((2,), NUM_CLASSES), "balanced_accuracy")
     problem = linear._replace(metrics=lambda out, b: {**linear.metrics(out, b), **words(out, b)})
     rng = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def task():
         for i, n in enumerate(COUNTS)
     ]
     clients[4]["w"][:] = 0  # examples without weight
-    return problem, clients
+    return problem, problem.init(jax.random.key(1)), clients
 
 
 def pooled(clients):
@@ -68,88 +68,76 @@ def expected(params, examples):
     return correct.mean(), np.mean(recalls), weighted
 
 
+def values(metrics):
+    return np.stack([metrics[name].value() for name in NAMES], -1)
+
+
 def check(metrics, params, clients):
     """The metrics of each client against those of its params and examples."""
-    for index, (own, client) in enumerate(zip(params, clients, strict=True)):
-        found = [metrics[n].value()[index] for n in ("accuracy", "balanced_accuracy", "words")]
-        of_client = expected(own, client) if len(client["y"]) else (0, 0, 0)
-        np.testing.assert_allclose(found, of_client, rtol=1e-12)
+    each = zip(params, clients, strict=True)
+    wanted = [expected(own, client) if len(client["y"]) else (0, 0, 0) for own, client in each]
+    np.testing.assert_allclose(values(metrics), wanted, rtol=1e-12)
     assert metrics["accuracy"].weight.tolist() == list(COUNTS)
     np.testing.assert_allclose(metrics["words"].weight, [c["w"].sum() for c in clients])
     classes = [np.bincount(c["y"], minlength=NUM_CLASSES) for c in clients]
     np.testing.assert_allclose(metrics["balanced_accuracy"].weight, classes)
 
 
+@functools.cache
+def of_each_client():
+    problem, model, clients = task()
+    return fa.make_evaluate_clients(problem, 4)(model, stored(clients))
+
+
 @pytest.mark.parametrize("batch_size", [4, pytest.param(64, marks=pytest.mark.all)])
 def test_over_all_examples(batch_size):
     """15 examples: batches that are full, short, and larger than all of them."""
-    problem, clients = task()
-    model, examples = problem.init(jax.random.key(1)), pooled(clients)
-    metrics = fa.make_evaluate(problem, batch_size)(model, examples)
-    found = [metrics[n].value() for n in ("accuracy", "balanced_accuracy", "words")]
-    np.testing.assert_allclose(found, expected(model.params, examples), rtol=1e-12)
-    assert found[0] != found[1] != found[2]
-    assert isinstance(metrics["balanced_accuracy"], fa.ClassMean)
+    problem, model, clients = task()
+    metrics = fa.make_evaluate(problem, batch_size)(model, pooled(clients))
+    np.testing.assert_allclose(values(metrics), expected(model.params, pooled(clients)), rtol=1e-12)
+    assert len(set(values(metrics))) == 3
 
 
-@pytest.mark.parametrize("batch_size", [4, pytest.param(64, marks=pytest.mark.all)])
-def test_of_each_client(batch_size):
-    problem, clients = task()
-    model = problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate_clients(problem, batch_size)(model, stored(clients))
-    check(metrics, [model.params] * len(clients), clients)
-    whole = jax.tree.map(lambda leaf: leaf.sum(0), metrics)
-    over_all = fa.make_evaluate(problem)(model, pooled(clients))
-    for name, mean in whole.items():
-        np.testing.assert_allclose(mean.value(), over_all[name].value(), rtol=1e-12)
+def test_of_each_client():
+    """Their sum is the metric over all examples."""
+    _, model, clients = task()
+    check(of_each_client(), [model.params] * len(clients), clients)
+    whole = values(jax.tree.map(lambda leaf: leaf.sum(0), of_each_client()))
+    np.testing.assert_allclose(whole, expected(model.params, pooled(clients)), rtol=1e-12)
 
 
 @pytest.mark.all
 def test_of_clients_that_train_further():
     """With no step it is the common model; the sixth slot of three chunks of two is empty."""
-    problem, clients = task()
-    model, data = problem.init(jax.random.key(1)), stored(clients)
+    problem, model, clients = task()
+    data = stored(clients)
     evaluate = fa.make_evaluate_personal(problem, LOCAL, batch_size=4, layout=2)
     check(evaluate(model, data, data, num_steps=0), [model.params] * 5, clients)
 
 
-@pytest.mark.all
-def test_of_clients_with_models_of_their_own():
-    problem, clients = task()
-    data = stored(clients)
-    train = stored([each if len(each["y"]) else clients[0] for each in clients])
-    ditto = fa.algorithms.ditto(problem, LOCAL)
-    engine = fa.make_engine(ditto)
-    state, _ = fa.simulate(engine, train, cohort_size=3, rounds=1, seed=1)
-    metrics = fa.make_evaluate_own(ditto, batch_size=4)(state, data)
-    check(metrics, own_params(ditto, engine, state, 5), clients)
-    # a client without examples, and one whose examples have no weight
-    written = client_rows("ditto", 1, 1, metrics, np.zeros(len(metrics["loss"].weight)))
+def test_rows_of_clients_without_examples_or_weight():
+    written = client_rows("fedavg", 1, 1, of_each_client(), np.zeros(len(COUNTS)))
     assert [np.isnan(row["balanced_accuracy"]) for row in written] == [n == 0 for n in COUNTS]
     assert [np.isnan(row["words"]) for row in written] == [False, False, True, False, True]
     assert [row["examples"] for row in written] == list(COUNTS)
 
 
 def test_summaries_over_clients():
-    """Each client's own value; and the value of all examples together."""
-    problem, clients = task()
-    model = problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate_clients(problem)(model, stored(clients))
-    of_all = expected(model.params, pooled(clients))
-    found = fa.summarise_clients(metrics["balanced_accuracy"], "lowest")
-    values = [expected(model.params, each)[1] for each in clients if len(each["y"])]
-    jain = sum(values) ** 2 / (len(values) * np.square(values).sum())
-    wanted = np.mean(values), np.std(values), min(values), of_all[1], max(values), jain
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    found = fa.summarise_clients(metrics["words"], "lowest")
-    values = [expected(model.params, each)[2] for each in clients if each["w"].any()]
-    np.testing.assert_allclose([found.mean, found.weighted_mean], [np.mean(values), of_all[2]])
+    """The mean of each client's own value; and the value of all examples together."""
+    _, model, clients = task()
+    each = np.array([expected(model.params, client) for client in clients if len(client["y"])])
+    _, *of_all = expected(model.params, pooled(clients))
+    own = each[:, 1], each[:-1, 2]  # the last client has no weight
+    for name, values_of_clients, together in zip(NAMES[1:], own, of_all, strict=True):
+        found = fa.summarise_clients(of_each_client()[name], "lowest")
+        wanted = values_of_clients.mean(), values_of_clients.min(), together
+        found = found.mean, found.worst_decile, found.weighted_mean
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_a_mean_over_classes():
-    mean = fa.ClassMean(
-        jnp.array([[1.0, 0.0, 3.0], [0.0, 0, 0]]), jnp.array([[4.0, 0, 3], [0, 0, 0]])
-    )
+    total, weight = jnp.array([[[1.0, 0, 3], [0, 0, 0]], [[4.0, 0, 3], [0, 0, 0]]])
+    mean = fa.ClassMean(total, weight)
     assert mean.value().tolist() == [(1 / 4 + 1) / 2, 0]
     assert mean.over_classes().weight.tolist() == [2, 0]
     assert isinstance(jax.tree.map(lambda leaf: leaf + 1, mean), fa.ClassMean)
@@ -159,25 +147,19 @@ def test_a_mean_over_classes():
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("metrics", "message"),
     [
-        (lambda n: fa.Mean(jnp.ones(()), jnp.ones(())), r"Mean of total \(\) and weight \(\), but"),
-        (lambda n: fa.Mean(jnp.ones(n), jnp.ones(())), r"give both for each example, shape \(2,\)"),
-        (lambda n: fa.Mean(jnp.ones((n, 3)), jnp.ones((n, 3))), r"Mean of total \(2, 3\)"),
-        (lambda n: fa.ClassMean(jnp.ones(n), jnp.ones(n)), r"shape \(2, classes\): return them"),
-        (lambda n: jnp.ones((n, 3)), r"own has shape \(2, 3\), but must give one value for each"),
+        (lambda n: {"own": fa.Mean(jnp.ones(()), jnp.ones(()))}, r"total \(\) and weight \(\)"),
+        (lambda n: {"own": fa.Mean(jnp.ones(n), jnp.ones(()))}, r"shape \(2,\)"),
+        (lambda n: {"own": fa.Mean(jnp.ones((n, 3)), jnp.ones((n, 3)))}, r"total \(2, 3\)"),
+        (lambda n: {"own": fa.ClassMean(jnp.ones(n), jnp.ones(n))}, r"shape \(2, classes\)"),
+        (lambda n: {"own": jnp.ones((n, 3))}, r"own has shape \(2, 3\)"),
+        (lambda n: {"loss": jnp.ones(n)}, "the name 'loss'"),
     ],
 )
-def test_wrong_shapes_get_the_fix(value, message):
-    problem, clients = task()
-    problem = problem._replace(metrics=lambda outputs, batch: {"own": value(len(batch["y"]))})
+def test_wrong_metrics(metrics, message):
+    problem, model, clients = task()
+    problem = problem._replace(metrics=lambda outputs, batch: metrics(len(batch["y"])))
     examples = {name: leaf[:2] for name, leaf in clients[0].items()}
     with pytest.raises(ValueError, match=message):
-        fa.make_evaluate(problem)(problem.init(jax.random.key(0)), examples)
-
-
-def test_the_name_of_the_loss_is_taken():
-    problem, clients = task()
-    problem = problem._replace(metrics=lambda outputs, batch: {"loss": batch["w"]})
-    with pytest.raises(ValueError, match="a metric of the name 'loss', which is that of Problem"):
-        fa.make_evaluate(problem)(problem.init(jax.random.key(0)), clients[0])
+        fa.make_evaluate(problem)(model, examples)

@@ -1,22 +1,25 @@
-"""The papers' summaries, by hand on a few evaluations."""
+"""The papers' summaries, by hand on a few evaluations, and the command `paper_table.py`."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from paper_measures.fedcompass import time_to_target
 from paper_measures.fedgbo import maximum_and_cost
 from paper_measures.fedlga import rounds_to_target
 from paper_measures.ghbm import final_quality
-
-NAN = float("nan")
+from paper_table import main
+from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
 
 def run(method, seed, qualities, every=10, upload=4, seconds=2.0, **columns):
     """One run's rows; costs are given for one round."""
     columns |= {"download_bytes": 6, "upload_bytes": upload, "wall_seconds": seconds}
     return [
-        {"method": method, "seed": seed, "round": number, "test_accuracy": quality}
-        | {name: per_round * number for name, per_round in columns.items()}
-        for number, quality in zip(range(0, 10**6, every), qualities, strict=False)
+        {"method": method, "seed": seed, "round": every * i, "test_accuracy": quality}
+        | {name: per_round * every * i for name, per_round in columns.items()}
+        for i, quality in enumerate(qualities)
     ]
 
 
@@ -51,12 +54,10 @@ def test_runs_that_diverged_or_ended_early():
     (_, half) = maximum_and_cost(FEDAVG + early)
     assert (half.best.mean, half.cost.rounds, half.seeds_diverged) == (pytest.approx(0.7), 10, 1)
     (_, half) = final_quality(FEDAVG + early, last=10)
-    assert np.isnan(half.final.mean)
-    assert half.seeds_diverged == 1
+    assert (half.final.mean, half.seeds_diverged) == (pytest.approx(NAN, nan_ok=True), 1)
     gone, faster = maximum_and_cost(run("gone", 0, [NAN, NAN]) + FASTER, "gone")
-    assert np.isnan(gone.best.mean)
+    assert (gone.best.mean, faster.best.mean) == pytest.approx((NAN, 0.8), nan_ok=True)
     assert gone.cost is faster.reference_cost is None
-    assert faster.best.mean == pytest.approx(0.8)
 
 
 def test_rounds_and_seconds_to_a_target():
@@ -90,22 +91,26 @@ GHBM_ROWS = [
 
 
 def test_final_quality_and_the_cost_to_reach_fedavgs():
+    """GHBM reaches .45 at 50 and 100; never's first seed never, its second at 100."""
     lines = final_quality(GHBM_ROWS)
     assert [line.final.mean for line in lines] == pytest.approx([0.45, 0.8, 0.3])
     assert lines[1].final.values == pytest.approx((0.75, 0.85))
-    assert column(lines, "evaluations") == [2, 2, 2]
-    # ghbm reaches .45 at 50 and 100; never's first seed never, its second at 100
-    assert column(lines, "rounds") == [200, 75, 150]
-    assert column(lines, "overhead") == [1, 1.5, 3]
-    assert column(lines, "total_bytes") == [2000, 1125, 4500]
-    assert column(lines, "bytes_reduction") == pytest.approx([0, 1 - 1125 / 2000, -1.25])
-    assert column(lines, "seconds") == [400, 225, 300]
-    assert lines[1].seconds_reduction == pytest.approx(1 - 225 / 400)
-    assert column(lines, "seeds_reaching") == [2, 2, 1]
+    for name, expected in {
+        "evaluations": [2, 2, 2],
+        "rounds": [200, 75, 150],
+        "overhead": [1, 1.5, 3],
+        "total_bytes": [2000, 1125, 4500],
+        "bytes_reduction": [0, 1 - 1125 / 2000, -1.25],
+        "seconds": [400, 225, 300],
+        "seconds_reduction": [0, 1 - 225 / 400, 1 - 300 / 400],
+        "seeds_reaching": [2, 2, 1],
+    }.items():
+        assert column(lines, name) == pytest.approx(expected), name
 
+
+def test_other_windows_budgets_and_overheads():
     fedavg, _, never = final_quality(GHBM_ROWS, last=50)
-    assert fedavg.final.mean == pytest.approx(0.4)
-    assert never.evaluations == 1
+    assert (fedavg.final.mean, never.evaluations) == (pytest.approx(0.4), 1)
     fedavg, ghbm, _ = final_quality(GHBM_ROWS, last=500, budget=100)
     assert fedavg.final.mean == pytest.approx(0.3)  # of rounds 50 and 100, not of the start
     assert (fedavg.total_bytes, ghbm.rounds) == (1000, 50)
@@ -116,16 +121,16 @@ def test_final_quality_and_the_cost_to_reach_fedavgs():
 
 
 def test_divergence_does_not_affect_other_methods():
-    rows = GHBM_ROWS + runs("gone", [[0.1, 0.5, NAN, NAN, NAN], [0.1] + [NAN] * 4], 50)
-    *others, gone = final_quality(rows)
+    measured = GHBM_ROWS + runs("gone", [[0.1, 0.5, NAN, NAN, NAN], [0.1] + [NAN] * 4], 50)
+    *others, gone = final_quality(measured)
     assert others == final_quality(GHBM_ROWS)
     assert np.isnan(gone.final.mean)
     assert gone[3:7] == (125, 1, 1250, 1 - 1250 / 2000)  # at 50, and never
     assert gone[-3:] == (1, 2, 2)
-    _, ghbm, _, lost = final_quality(rows, "gone")
+    _, ghbm, _, lost = final_quality(measured, "gone")
     assert ghbm.final.mean == pytest.approx(0.8)
-    assert ghbm.rounds is ghbm.total_bytes is ghbm.seconds is None
-    assert ghbm.bytes_reduction is lost.rounds is None
+    assert ghbm.rounds is ghbm.total_bytes is ghbm.seconds is ghbm.bytes_reduction is None
+    assert lost.rounds is None
 
 
 def test_first_times_relative_to_a_method():
@@ -140,9 +145,8 @@ def test_first_times_relative_to_a_method():
     assert [line[1:4] for line in lines] == [(20, 1, 2), (50, 5, 1), (None, None, 0)]
     assert [lines[0].best, lines[2].best] == pytest.approx([0.8, 0.3])
     assert lines[0].best_deviation == pytest.approx(np.sqrt(0.02))
-    assert column(lines, "seeds_reaching") == [2, 1, 0]
-    assert column(lines, "seeds_diverged") == [0, 0, 1]
-    assert column(lines, "seeds") == [2, 2, 2]
+    counts = [(line.seeds_reaching, line.seeds_diverged, line.seeds) for line in lines]
+    assert counts == [(2, 0, 2), (1, 0, 2), (0, 1, 2)]
     lines = time_to_target(rows, 0.6, "fedasync", clock="clock")
     assert lines[1][1:4] == (50, None, 0)
     (one,) = time_to_target(rows[:3], 0.6, "fedcompass", clock="clock")
@@ -185,3 +189,86 @@ def without(rows, name):
 def test_errors_name_the_value(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+BOTH = rows("fedavg", FIRST) + rows("other", OTHER)
+
+
+def command(paper, *arguments):
+    """The output of the command; `paper` may have options."""
+    name, *options = paper.split()
+    result = CliRunner().invoke(main, [name, *arguments, *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_metric_of_the_runs_holds(here):
+    both = [row | {"test_dice_score": 0.9 * row["test_accuracy"]} for row in BOTH]
+    own = {"seeds": [0, 1], "target": 0.65, "target_metric": "dice_score"}
+    write_folder(Path("a"), both, settings=own)
+    assert "72.0, 81.0" in command("fedgbo", "a")  # of accuracies .8 and .9
+
+
+def test_labels_columns_a_file_and_what_a_paper_does_not_have(here):
+    write_folder(Path("a"), BOTH)
+    given = "fedlga --target 0.5 --columns rounds,best"
+    assert command(given, "a", "--label", "other=S", "--out", "a.txt") == ""
+    heading, *lines = Path("a.txt").read_text().splitlines()
+    assert heading.split() == ["method", "rounds", "best"]
+    assert [line.split()[:2] for line in lines[:2]] == [["FedAvg", "10"], ["S", "20"]]
+    assert command(f"{given} --format csv", "a").startswith("label,rounds,best\n")
+    for options, named in {
+        "fedlga --target 0.6 --reference fedavg": "reference",
+        "ghbm --target 0.6": "target",
+        "fedcompass": "needs a target",
+        "fedgbo --reference c": "'c' is unknown",
+        "fedgbo --format csv --label other=S": "--label",
+    }.items():
+        with pytest.raises(ValueError, match=named):
+            command(options, "a")
+
+
+PAPER_ROWS = [
+    row | {"simulated_seconds": 2.0 * row["round"], "download_bytes": row["upload_bytes"]}
+    for row in rows("fedavg", [[0.1, 0.6, 0.7], [0.1, 0.6, 0.5], [0.1, 0.2, 0.3]], flops=1e9)
+    + rows("other", [[0.1, 0.2, 0.6], [0.1, 0.6, 0.8], [0.1, 0.7, NAN]], flops=2e9)
+]
+
+
+TABLES = {  # the lines of FedAvg and of the other method, and the first columns
+    "fedgbo": (
+        "FedAvg | 30.0..70.0 | 53.3 | 20 | 2.0 | 20.0 | 20 | 2.0 | 20.0 | 0/3",
+        # other's mean curve is .1, .5 and, as a seed has diverged, nothing
+        "other | 20.0..70.0 | 70.0 | 10 | 1.0 | 20.0 | 10 | 1.0 | 20.0 | 1/3",
+        "method | best (%) | best of seeds (%) | rounds | upload (kB) | flops (GFLOP) | rounds ",
+    ),
+    "fedlga --target 0.6": (
+        "FedAvg | 10* | 1.50* | 0.100 | 30.0..70.0 | 2/3 | 0/3",
+        "other | 13.3333 | 2.00 | 0.100 | 60.0..80.0 | 3/3 | 1/3",
+        "method | rounds | time (s) | time of a round (s) | best (%) | reached | diverged",
+    ),
+    "ghbm": (
+        # the windows of all rounds but 0: fedavg .65, .55, .25; the target is .48333
+        "FedAvg | 25.0..65.0 | 20* | 1 | 4.0* | 0.0 | 2.00* | 0.0 | 2/3 | 0/3",
+        "other | 1/3 diverged | 13.3333 | 1 | 2.7 | 33.3 | 1.33 | 33.3 | 3/3 | 1/3",
+        "method | final (%) | rounds | overhead | traffic (kB) | traffic saved (%) | time (s) | ",
+    ),
+    "fedcompass --target 0.6 --reference fedavg": (
+        "FedAvg | 20* | 1.00 | 2/3 | 53.3 | 20.8 | 2/3 | 0/3",
+        # 40, 20 and 20 seconds; on the common seeds 60 / 40
+        "other | 26.6667 | 1.50 | 2/3 | 70.0 | 10.0 | 3/3 | 1/3",
+        "method | simulated time (s) | relative | common seeds | best (%) | deviation (%) | ",
+    ),
+}
+
+
+@pytest.mark.parametrize("paper", TABLES)
+def test_the_columns_of_each_paper(paper, here):
+    write_folder(Path("some"), PAPER_ROWS)
+    out = command(paper, "some", "--format", "markdown")
+    heading, _, *lines = (line[2:-2] for line in out.splitlines() if line.startswith("| "))
+    *expected, columns = TABLES[paper]
+    assert heading.startswith(columns)
+    assert [line.replace("\\", "") for line in lines] == expected
+    assert ("\n\\*: " in out) == ("*" in expected[0])
+    assert "chosen on test data" in out or "final" in heading
