@@ -2,22 +2,12 @@
 
 from hypothesis import HealthCheck, settings
 
-SMALL = {"--model": "linear", "--clients": "12", "--cohort": "4", "--rounds": "2", "--seeds": "1"}
+SMALL = ["--model", "linear", "--clients", "12", "--cohort", "4", "--rounds", "2", "--seeds", "1"]
 WRONG = [  # texts that no option has, but for paths
     *("", " ", "\t", "x", "é", "\u202e", "\x1b[31m", "a\nb", "\0", "\udcff", "[red]x[/red]", "$^$"),
     *("-1", "-inf", "nan", "inf", "1e400", "9" * 5000, "0x10", "1;2", "½", "²", "x" * 10**5),
     *("--", "--rounds", "-x", "None", "a=b", "a:b", "a@b", ":", "=", "@", ",", "/", "{}"),
 ]  # fmt: skip
 UNLIKELY = ["0", "-0", "1_000", "1e-400", "1.5", "٣", "1,2", "1-2", "2-1", "-", "1,", "2", "True"]
-quick = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
-def small(**changes):
-    """The options of a small run, of which some are replaced or left out."""
-    values = SMALL | {f"--{name.replace('_', '-')}": text for name, text in changes.items()}
-    return [text for flag, value in values.items() if value is not None for text in (flag, value)]
+checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+quick = settings(derandomize=True, database=None, deadline=None, suppress_health_check=checks)

@@ -1,21 +1,27 @@
-"""Reads a report: its elements in order, and what would load something from elsewhere."""
+"""Reads what commands write: tables, and reports with what they would load from elsewhere."""
 
+import csv
 import json
 import re
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "img", "input"}
-RAW = {"script", "style"}
+VOID, RAW = {"meta", "link", "img", "input"}, {"script", "style"}
+
+
+def read_table(path):
+    """The rows of a CSV file, as dictionaries of texts."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 class Page(HTMLParser):
-    """The elements, texts and tables of a page; every element has to be closed."""
+    """The elements, the text and the tables of a page; every element has to be closed."""
 
     def __init__(self, path):
         super().__init__()
         self.source = path.read_text(encoding="utf-8")
-        self.open, self.elements, self.tables, self.texts, self.raw = [], [], {}, [], {}
-        self.rows, self.caption = [], ""
+        self.open, self.elements, self.tables, self.raw = [], [], {}, {}
+        self.rows, self.caption, self.text = [], "", ""
         self.feed(self.source)
         self.close()
         assert self.open == []
@@ -40,7 +46,7 @@ class Page(HTMLParser):
         if self.open and self.open[-1] in RAW:
             self.raw[len(self.elements) - 1] = data
             return
-        self.texts.append(data)
+        self.text += data
         if "caption" in self.open:
             self.caption += data
         elif "th" in self.open or "td" in self.open:
@@ -48,10 +54,6 @@ class Page(HTMLParser):
 
     def attributes(self, tag):
         return [given for name, given in self.elements if name == tag]
-
-    @property
-    def text(self):
-        return "".join(self.texts)
 
     @property
     def figure(self):

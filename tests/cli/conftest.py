@@ -1,6 +1,5 @@
 """Fixtures that run the command line in a folder of its own."""
 
-import csv
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +15,8 @@ from fedjax_algos.runs.settings import Settings
 
 
 @pytest.fixture(autouse=True)
-def each_in_a_folder(here):
-    """All tests of commands have a working folder of their own."""
-
-
-@pytest.fixture(autouse=True)
-def no_cache():
-    """A command of one test keeps no compiled programs for the next ones."""
+def each_alone(here):
+    """Each test has a working folder of its own, and keeps no compiled programs for others."""
     yield
     if jax.config.jax_compilation_cache_dir is not None:
         jax.config.update("jax_compilation_cache_dir", None)
@@ -86,28 +80,21 @@ def command(capsys):
 
 @pytest.fixture
 def refused(capsys, here):
-    """Runs a command that is wrong and returns its error, which is one line; nothing is written."""
+    """Runs a command that is wrong and returns its error, of one line or more; no file changes."""
 
-    def run(*arguments):
-        before = sorted(here.rglob("*"))
+    def content():
+        found = [path for path in here.rglob("*") if path.name != ".lock"]
+        return {path: path.is_file() and path.stat().st_mtime_ns for path in found}
+
+    def run(*arguments, lines=1):
+        before = content()
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        assert stop.value.code == 2
-        assert output.out == ""
-        assert output.err.count("\n") == 1
-        assert sorted(here.rglob("*")) == before
-        return output.err
+        out, err = capsys.readouterr()
+        assert (stop.value.code, out, err.count("\n")) == (2, "", lines)
+        assert len(err.splitlines()) == lines
+        assert err.startswith("error: ")
+        assert content() == before
+        return err
 
     return run
-
-
-@pytest.fixture
-def read_table():
-    """Reads a CSV file as a list of dictionaries."""
-
-    def read(path):
-        with path.open() as file:
-            return list(csv.DictReader(file))
-
-    return read

@@ -37,8 +37,8 @@ def used(here, monkeypatch):
         given = []
         monkeypatch.setattr("fedjax_algos.cli.training.train", lambda *values: given.extend(values))
         main(["compare", "--config", name, *line.split()])
-        settings, methods, _, values, file = given
-        return SimpleNamespace(settings=settings, methods=methods, values=values, file=file)
+        names = ("settings", "methods", "name", "values", "file")
+        return SimpleNamespace(**dict(zip(names, given, strict=True)))
 
     return compare
 
@@ -65,8 +65,7 @@ def test_the_command_line_prevails_over_the_file(used):
 
 
 def test_a_run_is_repeated_from_its_configuration(used):
-    content = configuration() | {"tuning": {"seeds": [7]}}
-    again = used(json.dumps(content), "", "a.json")
+    again = used(json.dumps(configuration(tuning={"seeds": [7]})), "", "a.json")
     assert [method.spec for method in again.methods] == ["fedavg:client_learning_rate=0.1"]
     assert (again.settings.rounds, again.settings.seeds) == (3, (0,))
     assert again.file.tuning == {"seeds": [7]}
@@ -81,10 +80,7 @@ def test_a_run_is_repeated_from_its_configuration(used):
         ("--evaluate-clients held_out --held-out 0.1 --personal-steps 2", True),
         ("--rounds 7 --track tensorboard", True),
         ("--rounds 8", False),
-        ("--client-learning-rate 0.1", False),
         ("--model linear", False),
-        ("--non-finite keep", False),
-        ("fedavg:client_learning_rate=0.001 scaffold", False),
         ("fedavg:client_learning_rate=0.3", False),
     ],
 )
@@ -95,34 +91,27 @@ def test_what_was_not_tuned_is_not_called_tuned(used, line, tuned):
 
 WRONG = """
 roundz = 3 | a.toml: unknown setting 'roundz'; did you mean rounds?
-local-steps = 3 | a.toml: unknown setting 'local-steps'; did you mean local_steps?
 method = ['fedavg'] | a.toml: unknown setting 'method'; did you mean methods?
+"\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
 [fedavg] | a.toml: unknown setting 'fedavg'; choose
 rounds = 0 | a.toml: rounds=0 is out of range
+rounds = true | a.toml: rounds=True is no whole number
 rounds = [3] | a.toml: rounds=[3] is not one value
 clip_norm = nan | a.toml: clip_norm=nan is no number
 seeds = [1.5] | a.toml: seeds=[1.5] is no number of seeds
 model = 3 | unknown model '3'
-dataset = 'npz:nowhere.npz' | nowhere.npz
-dataset = "[/]\\u202e" | unknown dataset '[/]\\u202e'
 methods = 'fedavg' | a.toml: methods='fedavg' is no list of methods
 methods = [] | a.toml: methods=[] is no list of methods
-tuning = 3 | a.toml: tuning=3 is not what tune wrote
 rounds 3 | config='a.toml' is no TOML file
 compilation_cache = true | a.toml: compilation_cache=True is no folder
 compilation_cache = 'a.toml' | compilation_cache='a.toml' cannot be written to
-compilation_cash = 'a' | 'compilation_cash'; did you mean compilation_cache?
-"\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
 """
 HOSTILE = {
     "rounds = " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
-    "rounds" + ".a" * 100_000 + " = 1": "line 1 has more than 256 dots",
     "\n[rounds" + ".a" * 300 + "]": "line 2 has more than 256 dots",
     "rounds" + ".a" * 200 + " = 1": "rounds={'a': {'a': {'a': {",
     "rounds = " + "9" * 5000: "no TOML file: Exceeds the limit",
-    "rounds = 0x" + "f" * 5000: "a.toml: rounds has too many digits",
     "seeds = [0x" + "f" * 5000 + "]": "a.toml: seeds has too many digits",
-    "rounds = '" + "9" * 10_000 + "'": "is no whole number",
     "methods = [" + "1," * 10_000 + "]": "methods=[1, 1, 1, 1, 1, 1, ...] is no list of",
     "#" * 300_000: "it has more than 262 kB",
 }
@@ -140,14 +129,11 @@ def configuration(**changes):
 WRONG_RESULTS = [
     ("{", "config='a.json' is no JSON file: "),
     ([], "config='a.json' has no settings and methods of a run"),
-    ({"settings": {}}, "config='a.json' has no settings and methods of a run"),
     (configuration(methods={}), "config='a.json' has no methods"),
     (configuration(grid={}), "its command was fedjax-algos compare fedavg"),
     (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),
-    (configuration(settings={"rounds": 0}), "a.json: rounds=0 is out of range"),
     (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is no method"),
     (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is no method"),
-    (configuration(methods={"a": {"algorithm": "fedavgg"}}), "unknown algorithm 'fedavgg'"),
     (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
 ]
 TOML = [*(line.split(" | ") for line in WRONG.strip().splitlines()), *HOSTILE.items()]

@@ -1,10 +1,10 @@
 """The command `costs`: shapes and counts of every algorithm, without any computation."""
 
+import cost_helpers
 import jax
 import numpy as np
 import pytest
-from cost_helpers import dispatches_of, state_of
-from helpers import by_kind, small_network
+from helpers import by_kind, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.cli.costs import costs_of
@@ -12,29 +12,29 @@ from fedjax_algos.cli.costs import costs_of
 TOY = small_network()
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 POPULATION = fa.Population(4, 2, 17)
+COHORT = one_round(dispatches_of(TOY.data, LOCAL, [(0, 3)]), 0)
 MODEL = 4 * (3 * 4 + 4 + 4)  # bytes of the network
 
 
 def costs(algorithm):
-    cohorts = fa.participation.Cohorts(TOY.data.counts(), algorithm.local, cohort_size=2, seed=0)
-    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     with fa.measure_compilation() as compiled:
-        found = costs_of(algorithm, TOY.data, dispatches, POPULATION)
+        found = costs_of(algorithm, TOY.data, COHORT, POPULATION)
     assert compiled.programs <= 1  # once, of a constant
-    return found, dispatches
+    return found
 
 
 @pytest.mark.parametrize("case", by_kind())
 def test_every_algorithm_has_costs(case):
     """No round is compiled; FedRep and FedBN send a part of the model; more steps cost more."""
     algorithm = case.build(TOY.problem, LOCAL)
-    found, _ = costs(algorithm)
+    found = costs(algorithm)
     least = MODEL - 16 if case.name in ("fedrep", "fedbn") else MODEL
     assert min(found["download"], found["upload"]) >= least
     assert min(found["client memory"], found["server state"]) >= MODEL
     assert found["client memory"] >= found["client state"]
-    state = state_of(algorithm, TOY.data)
-    flops = fa.count_flops(algorithm, state, TOY.data).of(dispatches_of([1, 2, 3], 5))
+    state = cost_helpers.state_of(algorithm, TOY.data)
+    longer = cost_helpers.dispatches_of([1, 2, 3], 5)
+    flops = fa.count_flops(algorithm, state, TOY.data).of(longer)
     assert min(found["flops"], *flops) > 0
     assert case.name == "centralised" or (np.diff(flops) > 0).all()
     assert (found["client state"] > 0) == bool(jax.tree.leaves(state.clients))
@@ -42,14 +42,14 @@ def test_every_algorithm_has_costs(case):
 
 def test_costs_by_hand_and_by_the_engine():
     algorithm = fa.algorithms.scaffold(TOY.problem, LOCAL)
-    found, dispatches = costs(algorithm)
+    found = costs(algorithm)
     # the model and a control variate each way, one at the client, and both and N at the server
     assert (found["download"], found["upload"]) == (2 * MODEL, 2 * MODEL)
     assert (found["client state"], found["server state"]) == (MODEL, 2 * MODEL + 4)
     engine = fa.make_engine(algorithm)
     state = engine.init(0, POPULATION)
-    assert found.items() >= engine.transfer(state, TOY.data, dispatches)._asdict().items()
-    flops = fa.count_flops(algorithm, state, TOY.data).of(dispatches)
+    assert found.items() >= engine.transfer(state, TOY.data, COHORT)._asdict().items()
+    flops = fa.count_flops(algorithm, state, TOY.data).of(COHORT)
     assert found["flops"] == pytest.approx(np.mean(flops))
     assert found["client memory"] == fa.count_memory(algorithm, state, TOY.data).in_round
 

@@ -1,11 +1,10 @@
 """A bit that is flipped in any file that --resume reads: refused by name, or without any effect."""
 
 import importlib
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 EXPECTED = {
     "newest": {"older checkpoint"},
     "older": {"no effect"},
@@ -18,9 +17,9 @@ EXPECTED = {
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not EXPERIMENTS.exists(), reason="the experiments are not in this copy")
+@pytest.mark.skipif(not (ROOT / "experiments").exists(), reason="it is not in this copy")
 def test_no_flipped_bit_changes_a_result(here, monkeypatch):
-    monkeypatch.syspath_prepend(EXPERIMENTS)
+    monkeypatch.syspath_prepend(ROOT / "experiments")
     flip_bits = importlib.import_module("flip_bits")
     for name in flip_bits.COMMANDS:
         (folder := here / name.replace(" ", "-")).mkdir()

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from report_helpers import read_table
 from same_runs import without_time
 
 from fedjax_algos.cli import main
@@ -12,7 +13,7 @@ from fedjax_algos.data.stored import in_memory, packed
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
 PACK = "pack digits packed --partition dirichlet:alpha=0.3 --clients 12"
-RUN = "--partition natural --clients 12 --model linear --cohort 4 --rounds 4 --local-steps 2"
+RUN = "--model linear --rounds 4 --local-steps 2 --dataset packed:packed --partition natural"
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +28,17 @@ def folder(once, here):
     return shutil.copytree(once, here / "packed")
 
 
-@pytest.fixture
-def rows_of(read_table):
-    return lambda path: without_time(read_table(path))
+def rows_of(folder):
+    return without_time(read_table(folder / "metrics.csv"))
+
+
+def in_order(x):
+    return x[np.lexsort(x.reshape(len(x), -1).T)]
 
 
 def test_pack(command, refused, folder):
     dataset, digits = in_memory(packed(path=folder)), datasets.make("digits")
-    order = np.lexsort(dataset.train["x"].reshape(len(dataset.train["x"]), -1).T)
-    before = np.lexsort(digits.train["x"].reshape(len(digits.train["x"]), -1).T)
-    np.testing.assert_array_equal(dataset.train["x"][order], digits.train["x"][before])
+    np.testing.assert_array_equal(in_order(dataset.train["x"]), in_order(digits.train["x"]))
     np.testing.assert_array_equal(dataset.test["y"], digits.test["y"])
     assert np.bincount(dataset.users).tolist() == packed(path=folder).train.counts.tolist()
     again = command(*PACK.split())
@@ -53,7 +55,6 @@ pack digits x --partition iid --clients 0 | 0 is not in the range
 pack packed:packed x --seed 0 | packed:packed has clients of its own; leave --seed out
 pack packed:nowhere x | there is no such file
 pack digits packed/store.json --partition iid --clients 3 | 'packed/store.json' cannot be w
-pack unknown x | unknown dataset 'unknown'
 run fedavg --dataset packed:packed --partition iid --clients 5000 | for the 12 clients of
 """
 
@@ -65,33 +66,31 @@ def test_what_cannot_be_packed(refused, folder, case):
 
 
 @pytest.mark.all
-def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here, rows_of):
+def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here):
     """With centralised training, which reads the examples of all clients, all are in memory."""
-    small = ["--dataset", "packed:packed", *RUN.split(), "--seeds", "2", "--out"]
-    command("compare", "scaffold", *small, "files")
-    command("compare", "scaffold", "centralised", *small, "memory")
-    in_files = rows_of(here / "files" / "metrics.csv")
-    resident = rows_of(here / "memory" / "metrics.csv")
+    options = [*RUN.split(), "--clients", "12", "--cohort", "4", "--seeds", "2", "--out"]
+    command("compare", "scaffold", *options, "files")
+    command("compare", "scaffold", "centralised", *options, "memory")
+    in_files, resident = rows_of(here / "files"), rows_of(here / "memory")
     assert in_files == [row for row in resident if row["method"] != "centralised"]
     assert len(in_files) == 4
     assert (here / "memory" / "partition.png").exists()
     assert not (here / "files" / "partition.png").exists()
     assert "StoredData(name=packed/train" in (here / "files" / "partition.txt").read_text()
-    chosen = np.load(here / "files" / "partitions.npz")
-    assert chosen["clients_0"].tolist() == list(range(12))
+    assert np.load(here / "files" / "partitions.npz")["clients_0"].tolist() == list(range(12))
     command("report", "files")
 
 
 @pytest.mark.all
-def test_some_clients_and_some_test_examples(command, folder, here, rows_of):
-    some = "run scaffold --dataset packed:packed --partition natural:min_examples=50 --clients 5"
-    rest = "--model linear --cohort 2 --rounds 2 --local-steps 1 --test-examples 50 --out some"
-    command(*some.split(), *rest.split())
+def test_some_clients_and_some_test_examples(command, folder, here):
+    some = "--partition natural:min_examples=50 --clients 5 --cohort 2 --test-examples 50"
+    options = RUN.removesuffix(" --partition natural")
+    command("run", "scaffold", *f"{options} {some} --out some".split())
     chosen = np.load(here / "some" / "partitions.npz")["clients_0"]
     large = np.flatnonzero(packed(path=folder).train.counts >= 50)
     expected = np.sort(np.random.default_rng(0).choice(large, 5, replace=False))
     assert chosen.tolist() == expected.tolist()
-    accuracy = float(rows_of(here / "some" / "metrics.csv")[-1]["test_accuracy"])
+    accuracy = float(rows_of(here / "some")[-1]["test_accuracy"])
     assert accuracy * 50 == pytest.approx(round(accuracy * 50), abs=1e-4)
 
 
@@ -121,16 +120,14 @@ def regression(example_shape, num_classes):
 
 
 @pytest.mark.all
-def test_a_regression_of_ones_own_clients(command, refused, here, rows_of):
+def test_a_regression_of_ones_own_clients(command, refused, here):
     (here / "own.py").write_text(OWN)
     assert "3 clients with 12 training examples" in command("pack", "own.py:source", "mine")
-    small = "--partition natural --clients 3 --cohort 3 --rounds 2 --local-steps 1 --out"
-    line = small.split()
+    line = "run fedavg --partition natural --clients 3 --cohort 3 --rounds 2 --local-steps 1"
+    own = f"{line} --model own.py:regression --dataset".split()
     for name in ("packed:mine", "own.py:source"):
-        command("run", "fedavg", "--dataset", name, "--model", "own.py:regression", *line, name[:3])
-    packed_rows, read_rows = (rows_of(here / name / "metrics.csv") for name in ("pac", "own"))
-    assert packed_rows == read_rows
-    error = refused("run", "fedavg", "--dataset", "packed:mine", "--model", "linear", *line, "x")
+        command(*own, name, "--out", name[:3])
+    assert rows_of(here / "pac") == rows_of(here / "own")
+    error = refused(*f"{line} --dataset packed:mine --model linear".split())
     assert "model='linear' is for classes, and 'packed:mine' has none" in error
-    other = ["--dataset", "own.py:source:name=z", "--model", "own.py:regression"]
-    assert "mine has z, y, but no x" in refused("run", "fedavg", *other, *line, "x")
+    assert "mine has z, y, but no x" in refused(*own, "own.py:source:name=z")

@@ -12,12 +12,10 @@ TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox mu=0.1", OTHER)
 @pytest.fixture
 def folders(here):
     """Two results folders of the same name, and one of other seeds."""
-    for name in ("a", "b"):
+    for name, measured in {"a": TWO_METHODS, "b": rows("fedavg", OTHER)}.items():
         (here / name).mkdir()
-    write_folder(here / "a/compare", TWO_METHODS)
-    write_folder(here / "b/compare", rows("fedavg", OTHER))
-    measured = [row | {"../[a]/b": 1.0} for row in rows("fedavg", FIRST[:1])]
-    write_folder(here / "one", measured)
+        write_folder(here / name / "compare", measured)
+    write_folder(here / "one", [row | {"../[a]/b": 1.0} for row in rows("fedavg", FIRST[:1])])
     write_folder(here / "diverged", rows("fedavg", ALL_DIVERGED) + rows("scaffold", FIRST))
 
 
@@ -66,11 +64,10 @@ def test_folders_in_one_panel_and_in_panels(command, figure):
     of_first, of_second = ["FedAvg", "FedProx mu=0.1"], ["FedAvg (no finite value)", "SCAFFOLD"]
     expected = [f"compare: {name}" for name in of_first] + [f"diverged: {n}" for n in of_second]
     assert figure["legend"] == expected
-    line = ["plot", "a/compare", "b/compare", "--methods", "fedavg", "--label"]
-    command(*line, "fedavg=Average", "--out", "2.png")
+    line = "plot a/compare b/compare --methods fedavg --label fedavg=Average --out 2.png"
+    command(*line.split())
     assert figure["legend"] == ["a/compare: Average", "b/compare: Average"]
-    line = ["plot", "a/compare", "one", "--facet", "results", "--label", "one=1 seed"]
-    command(*line, "--out", "3.png")
+    command("plot", "a/compare", "one", "--facet", "results", "--label", "one=1 seed")
     assert [axes.get_title() for axes in figure["axes"]] == ["compare", "1 seed"]
     assert figure["legend"] == ["FedAvg", "FedProx mu=0.1"]
 
@@ -87,18 +84,14 @@ def test_what_a_figure_does_not_show_is_told(folders, capsys):
 WRONG = """
 --band interval | band='interval' needs at least 5 seeds, but there are 2
 --band std | band='std' is unknown; choose none, interval, range or seeds
---log z | log='z' is unknown; choose none, x, y or both
---metric test_accuracy,speed | metric='speed' is unknown; choose round
 --methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
 --methods fedavg,fedavg | methods has 'fedavg' twice
 --label fedavg | label='fedavg' has no new text
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
 --label fedavg=x --label fedavg=y | label='fedavg' is given twice
 --x-limits 5 | x_limits='5' is no pair of numbers
---y-limits 2,1 | y_limits=(2.0, 1.0) is no interval
 --x-limits 0,5 --log x | does not fit a logarithmic axis
 --size 3.5 | size='3.5' is no pair of numbers; give WIDTHxHEIGHT
---size 300x2 | size=(300.0, 2.0) is out of range
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
 one | different seeds, whose means are not comparable; add --facet results

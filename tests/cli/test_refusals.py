@@ -2,19 +2,18 @@
 
 import contextlib
 import json
-import tomllib
 
 import pytest
 from bad_input_helpers import UNLIKELY, WRONG, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.cli.config_file import parse_setting, read_config
+from fedjax_algos.cli.config_file import parse_setting
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
-from fedjax_algos.runs.method import Method, methods_of
+from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
 
 LINES = """
@@ -23,87 +22,65 @@ run fedavg --roundz 3 | unknown option '--roundz'; did you mean --rounds?
 run fedavg --rounds 0 | rounds=0 is out of range; give a whole number of at least 1
 run fedavg --rounds | '--rounds' requires an argument
 run fedavg --system simulated | --system simulated is for the virtual clock
-run fedavg --evaluations 3 | --evaluations 3 is for the virtual clock; give --seconds
-run fedavg --sampler in_session:60 | SimulatedSystem has no sessions
-run fedavg --sampler poisson:200 | mean=200 is more than the 100 slots
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
-run fedavg --personal-steps 2 | --personal-steps 2 is for --evaluate-clients
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
 run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
-run fedavg --sampler cyclic | cyclic needs num_groups
 run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
 run fedavg --examples half | examples='half' is unknown; choose replicated or sharded
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
-run fedavg --client-learning-rate nan | client_learning_rate='nan' is no number
 run fedavg --local-steps 2 --local-epochs 1 | are both given
-run fedavg --dataset digit | unknown dataset 'digit'; did you mean digits?
-run fedavg --partition dirichlet:0 | dirichlet: alpha=0 is out of range
 run fedavg --layout wide | layout='wide' is unknown; give auto, vmapped, sequential
 run fedavg --seeds x | seeds='x' is no number of seeds
 run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
 run fedavg --seeds 2147483648, | seed=2147483648 is out of range
-run fedprox --mu -1 | fedprox: mu=-1 is out of range
-run fedgbo --optimizer sgd | optimizer='sgd' is unknown; choose sgdm, rmsprop or adam
 run fedavg --client-optimizer sgd:momentum=0.9,nesterov | sgd: nesterov has no value
 run fedavg --rounds=5 --clients 3 --rounds 5 | --rounds is given twice
-run fedavg --config b.toml | unknown option '--config'
 run fedavg --resume | resume needs the folder in which a run stopped
 run fedavg --share 1/2 | share='1/2' needs a folder
 run fedavg --share 0/4 --out x | share='0/4' is no part
 run fedavg --share 5/4 --out x | share='5/4' is no part
 run fedavg --share 1/7 --seeds 6 --model linear --out x | share='1/7': there are only 6 runs
 run fedlga+mean | fedlga: mean cannot wrap this algorithm
-compare fedprox:mu=a | fedprox: mu='a' is no number
 compare fedprox mu=0.1 | unknown algorithm 'mu=0.1'; options follow a name and a colon
-compare fedcompass:mode=code,min_steps=5 | fedcompass: unknown option 'min_steps'
 compare fedavg: | 'fedavg:' has no options after the colon
-compare fedavg fedavg | the methods fedavg and fedavg are the same
 compare fedavg fedprox --reference fedpro | reference='fedpro' is unknown; choose fedavg or fedprox
 compare fedprox:1,mu=1 | fedprox: mu is given twice
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
-compare --track wandb:mode=off | mode='off' is unknown
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
-compare --track absent.py:mine | cannot be imported
 compare --track tensorboard --track tensorboard:flush_seconds=1 | track has 'tensorboard' twice
-compare --target-metric loss | 'loss' is lower for better
+sweep fedprox --grid mu=1 --evaluate-clients train | unknown option '--evaluate-clients'
+compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
+compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients
+compare --evaluate-clients train --target-metric client_accuracy_worst | is unknown; choose client
+compare --evaluate-clients train --target-metric client_accuracy_standard_deviation | is lower
+compare --evaluate-clients held_out --held-out 1e-6 | held_out=1e-06 of the examples
+run fedbuff --seconds 9 --evaluate-clients train --evaluate-clients-at evaluations | is not for the
 compare fedavg+ | 'fedavg+' has a plus without a wrapper
-compare fedavg+mean:f=1 | mean takes no options; leave 'f' out
 compare fedavg+mean --seconds 9 | reduce="stack"
 compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candidates
 list algorithm | unknown list 'algorithm'; did you mean algorithms?
 list models --json --json | --json is given twice
 lisst | unknown command 'lisst'; did you mean list?
-costs fedavgs | unknown algorithm 'fedavgs'
 costs | Missing argument
-costs fedavg --cohort 0 | cohort=0 is out of range
 plot nowhere --facet folder | facet='folder' is unknown; choose results, method or
 table | no results folder is given
 report nowhere | cannot be read
 sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
-sweep fedprox --grid mu=1 --mu 1 | unknown option '--mu'
-sweep fedprox --grid mu | grid='mu' has no values
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
-sweep fedprox:mu=2 --grid mu=1 | mu=2.0 is given beside the grid's values
 sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
 sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
 sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps
-sweep fedprox --grid mu=1 --examples sharded | examples='sharded' is not for sweeps
-tune | Missing argument
-tune fedavg | fedavg has nothing to tune
-tune fedavg --grid client_learning_rate=1,2 --trials 0 | trials=0 is out of range
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
-tune fedavg --grid client_learning_rate=1,2 --search best | search='best' is unknown
 tune fedavg --grid client_learning_rate=1 --track tensorboard | unknown option '--trac
-tune fedavg --grid q=1 --target-metric client_accuracy_worst_decile | is not measured
 tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
 tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
@@ -115,19 +92,16 @@ def test_a_mistake_is_one_line(refused, case):
     assert message in refused(*line.split())
 
 
-USAGE = ["-x", "run -x", "run --mu 1 fedprox", "run x y", "list models x", "list --json", "report"]
-USAGE += ["compare -9", "compare --config", "sweep", "sweep fedavg --grid", "run x --nu 1", "--x"]
-USAGE += ["plot -o x", "run fedavg --grid mu=1", "run fedavg --resume=1 --out x", "table --x"]
-USAGE += ["sweep fedavg fedprox", "run fedavg --out --resume"]
-USAGE += [
-    f"{command} EMPTY" for command in ("", "run", "compare", "list", "plot", "table", "sweep")
-]
+USAGE = ["-x", "run -x", "run --mu 1 fedprox", "list models x", "compare -9", "compare --config"]
+USAGE += ["run x --nu 1", "plot -o x", "run fedavg --grid mu=1", "run fedavg --resume=1 --out x"]
+USAGE += ["sweep fedavg fedprox", "sweep fedavg --grid", "run fedavg --out --resume"]
+USAGE = [line.split() for line in USAGE]
+USAGE += [[""], *([name, ""] for name in ("run", "compare", "list", "plot", "table", "sweep"))]
 
 
-@pytest.mark.parametrize("line", USAGE)
+@pytest.mark.parametrize("line", USAGE, ids=" ".join)
 def test_wrong_usage(refused, line):
-    words = ["" if word == "EMPTY" else word for word in line.split()]
-    assert refused(*words).startswith("error: ")
+    refused(*line)
 
 
 def test_what_a_choice_may_be_is_listed(command):
@@ -203,20 +177,3 @@ def test_any_spec_is_refused_or_read_back(data, kind):
         with contextlib.suppress(ValueError):
             method = Method.of(text, Settings(**clock))
             assert Method.of(method.spec, Settings(**clock)) == method
-
-
-TOML = [
-    *('""', '"x"', "'\u001b[31m'", '"\\u0000"', "true", "nan", "inf", "-inf", "-1", "0", "1.5"),
-    *("1e400", "[]", "[[]]", "[{}]", '["x", 1]', "{}", "{a = 1}", "1979-05-27", "07:32:00", "0x10"),
-    *("1" + 400 * "0", "1_000", '"""\n"""', "[1, 2.5]", '["fedavg", "fedavg"]', '["fedavg:mu=1"]'),
-]  # fmt: skip
-
-
-@settings(quick, max_examples=100)
-@given(st.sampled_from([*options(Settings), "methods"]), st.sampled_from(TOML))
-def test_any_setting_of_a_file_is_refused_or_read(here, key, value):
-    (here / "a.toml").write_text(f"{key} = {value}\n")
-    with contextlib.suppress(ValueError):
-        file = read_config("a.toml")
-        assert key in file.settings or [*file.methods] == tomllib.loads(f"a = {value}")["a"]
-        methods_of(file.methods or ("fedavg",), settings_of({}, "1", file))

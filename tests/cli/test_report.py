@@ -17,9 +17,8 @@ from fedjax_algos.analysis.pictures.curves import MARKERS
 from fedjax_algos.runs import results
 from fedjax_algos.runs.settings import Settings
 
-PNG = base64.b64decode(  # one pixel
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
-)
+COMMAND = "compare fedavg --rounds 20 --share 1/2 --out a --resume"
+PNG = b"\x89PNG\r\n\x1a\n of one pixel"
 HOSTILE = '</script><script>alert("1")</script>\'&amp; <b>\N{SNOWMAN} \u202e\x1b[31m'
 PARTITION = "seed 0\nclient   examples\n     0          3\n\n3 examples on 1 clients\nseed 1\n"
 
@@ -28,11 +27,9 @@ def make_folder(path, measured, methods=None, settings=None, **changes):
     """A results folder without training."""
     labels = dict.fromkeys(row["method"] for row in measured)
     content = {
-        "command": ["compare", "fedavg", "--rounds", "20", "--out", "some where", "--resume"],
-        "config": None,
+        "command": COMMAND.split(),
         "settings": {**vars(Settings()), "seeds": [0, 1], "rounds": 20, **(settings or {})},
         "methods": methods or {label: {"algorithm": "fedavg"} for label in labels},
-        "dataset_notes": [],
         "partition_sha256": {"0": "f00"},
         "environment": {"python": "3.11.7", "packages": {"jax": "0.10.2"}},
         "layout": {"layout": "sequential", "devices": 1, "source": "rule"},
@@ -77,8 +74,7 @@ def test_a_report(here, read):
     assert changed[0] == ["setting", "value", "default"]
     assert changed[1:] == [["cohort", "10", "-"], ["rounds", "20", "100"], ["seeds", "0, 1", "0"]]
     (same,) = page.tables["Others"]
-    names = [row[0] for row in same[1:]] + [row[0] for row in changed[1:]]
-    assert sorted(names) == sorted(vars(Settings()))
+    assert sorted(row[0] for row in same[1:] + changed[1:]) == sorted(vars(Settings()))
     methods, summary = page.tables["Methods"]
     assert methods[1:] == [
         ["fedavg", "fedavg", "client_learning_rate=0.1", "weighting=examples"],
@@ -98,8 +94,7 @@ def test_a_report(here, read):
     ):
         assert text in page.text
     assert ["jax", "0.10.2"] in page.tables["Versions and devices"][0]
-    policies = [each for each in page.attributes("meta") if "http-equiv" in each]
-    (policy,) = [each["content"] for each in policies]
+    (policy,) = [each["content"] for each in page.attributes("meta") if "http-equiv" in each]
     assert policy.startswith("default-src 'none'; img-src data:; ")
     for tag in ("style", "script"):  # no other one has an effect
         (content,) = [text for index, text in page.raw.items() if page.elements[index] == (tag, {})]
@@ -121,11 +116,9 @@ def test_the_figure_has_means_bands_and_the_styles_of_all_figures(here, read):
     lows, highs = fedavg["bands"]["test_accuracy"]  # of two seeds
     assert lows == pytest.approx([0.1, 0.5, 0.625])
     assert highs == pytest.approx([0.1, 0.7, 0.875])
-    expected = method_styles(["fedavg", "fedprox"])
-    for method in figure["methods"]:
-        style = expected[method["label"].lower()]
-        dashes = [] if style.line == "-" else list(style.line[1])
-        assert method["style"] == {"colour": style.colour, "marker": style.marker, "line": dashes}
+    style = method_styles(["fedavg", "fedprox"])["fedprox"]
+    shown = {"colour": style.colour, "marker": style.marker, "line": [*style.line[1]]}
+    assert fedprox["style"] == shown
     assert fedavg["style"] == {"colour": "#000000", "marker": "o", "line": []}
     script = resources.files("fedjax_algos.runs.report").joinpath("figure.js").read_text()
     for marker in MARKERS:
@@ -143,9 +136,8 @@ def test_the_virtual_clock(here, read):
     page = read(folder)
     axes = [(axis["name"], axis["label"]) for axis in page.figure["axes"]]
     assert axes[:2] == [("simulated_seconds", "simulated seconds"), ("round", "server step")]
-    assert page.tables["Plans, in simulated seconds"] == [
-        [["method", "mean staleness"], ["fed/avg", "1.257"]]
-    ]
+    (plans,) = page.tables["Plans, in simulated seconds"]
+    assert plans == [["method", "mean staleness"], ["fed/avg", "1.257"]]
     assert [image["alt"] for image in page.attributes("img")] == [
         "Labels of each client's examples on seed 0",
         "Dispatches of each client over time: fed/avg",
@@ -198,9 +190,7 @@ def test_a_long_figure_has_the_first_methods(here, read):
     assert "The first 20 of 30 methods are drawn." in page.text
     methods, summary = page.tables["Methods"]
     assert len(methods) == len(summary) == 31
-    assert summary[0] == ["setting", "final", "best", "diverged"]
     assert not any(caption.startswith("Compared") for caption in page.tables)
-    assert "to choose one from this table is to choose it by test data." in page.text
 
 
 def test_other_files_and_wrong_folders(here, command, refused):
@@ -209,12 +199,13 @@ def test_other_files_and_wrong_folders(here, command, refused):
     assert_alone(Page(here / "page.html"))
     assert not (folder / "report.html").exists()
     assert "is no path" in refused("report", folder, "--out", "")
-    (here / "mine.html").write_text("mine")
-    assert "out='mine.html' exists" in refused("report", folder, "--out", "mine.html")
+    assert "out='page.html' exists" in refused("report", folder, "--out", "page.html")
     content = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(content.replace('"complete": true', '"complete": false'))
-    assert "some' is not complete: 0 of 4 runs have ended" in refused("report", folder)
-    (folder / "config.json").write_text(content.replace('"clients": 100', '"clients": "many"'))
-    assert "config.json': clients=" in refused("report", folder)
+    for old, new, message in (
+        ('"complete": true', '"complete": false', "some' is not complete: 0 of 4 runs have ended"),
+        ('"clients": 100', '"clients": "many"', "config.json': clients="),
+    ):
+        (folder / "config.json").write_text(content.replace(old, new))
+        assert message in refused("report", folder)
     (folder / "config.json").unlink()
     assert "has no config.json" in refused("report", folder)

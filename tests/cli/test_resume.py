@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from helpers import programs
 from same_runs import folder_content
 from summary_helpers import rows
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main
@@ -26,11 +25,9 @@ from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.opening import open_folder
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_rows
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tuning.tuning import Scores
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
 nightly = pytest.mark.nightly
-PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
 ROUNDS = f"--rounds 6 --eval-every 2 --cohort 2 {SMALL}"
 GRID = "--grid client_learning_rate=0.1,0.2"
@@ -39,9 +36,8 @@ COMMANDS = {
     "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
     "rows on disk": f"run scaffold --client-state disk {ROUNDS}",
     "sweep": f"sweep fedavg {GRID} --devices 2 {ROUNDS}",
-    "tune": f"tune fedavg fedprox {GRID} {ROUNDS}",
 }
-RUN = COMMANDS["rounds"].split()
+RUN, PARTS = COMMANDS["rounds"].split(), ["--out", "parts"]
 OF_CI = ("rounds", "virtual clock")
 # in the order in which a command comes to them; the signal arrives before or after the call
 MOMENTS = {
@@ -50,17 +46,15 @@ MOMENTS = {
     "a program is compiled": (jax.monitoring, None, ""),
     "a row is written": (ResultsFolder, "add_row", "after"),
     "a run has ended": (ResultsFolder, "end", "after"),
-    "scores are written": (Scores, "add", "after"),
     "results are written": (results, "write", "before"),
     "the figure is drawn": (pictures, "plot_metric", "before"),
     "the folder is marked": (ResultsFolder, "complete", "before"),
     "all is written": (ResultsFolder, "complete", "after"),
 }
-OF_TUNE = {"a row is written", "a run has ended", "results are written", "the figure is drawn"}
 
 
 @contextlib.contextmanager
-def sent_at(moment, number, patch, count=1):
+def sent_at(moment, number, count):
     """Sends a signal to this process when it comes to a moment for a number of times."""
     owner, name, when = MOMENTS[moment]
     left = [count]
@@ -78,96 +72,68 @@ def sent_at(moment, number, patch, count=1):
             send()
         return result
 
-    if name is None:
-        jax.monitoring.register_event_duration_secs_listener(send)
-    else:
-        original = getattr(owner, name)
-        patch.setattr(owner, name, call)
-    yield
-    if name is None:
-        jax.monitoring.unregister_event_duration_listener(send)
+    with pytest.MonkeyPatch.context() as patch:
+        if name is None:
+            jax.monitoring.register_event_duration_secs_listener(send)
+            yield
+            jax.monitoring.unregister_event_duration_listener(send)
+        else:
+            original = getattr(owner, name)
+            patch.setattr(owner, name, call)
+            yield
     assert left[0] <= 0, moment
 
 
-@pytest.fixture
-def json_lines(here):
-    """The tracker of docs/command_line.md, in a file."""
-    *_, program, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (here / "mine.py").write_text(program)
-    return "mine.py:json_lines:name=rows.json"
-
-
 def check_tracked(folder):
-    """Each tracker has the rows of its run, each of them once; returns the number of runs."""
+    """The tracker has the rows of each run, each of them once; returns the number of runs."""
     files = [*folder.glob("json/*/*/rows.json")]
-    assert len(files) == len([*folder.glob("tensorboard/*/*/*")])
     for file in files:
-        run = file.parent.relative_to(folder / "json")
         tracked = [json.loads(line) for line in file.read_text().splitlines()]
+        run = file.parent.relative_to(folder / "json")
         assert tracked == read_rows(folder / "runs" / run / "metrics.csv")
-        reader = EventAccumulator(str(folder / "tensorboard" / run)).Reload()
-        events = [(event.step, event.value) for event in reader.Scalars("test_loss")]
-        assert events == [(row["round"], np.float32(row["test_loss"])) for row in tracked]
-        tags = reader.Tags()["scalars"]
-        assert ("simulated_seconds" in tracked[0]) == ("simulated_seconds" in tags)
     return len(files)
-
-
-def names_in(folder):
-    """All files but the last checkpoints of a run that was saved, which keeps them."""
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return {name for name in names if "checkpoints" not in name}
 
 
 @pytest.mark.all
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in OF_CI else nightly) for name in COMMANDS]
 )
-def test_a_command_goes_on_from_every_moment(
-    name, here, json_lines, capsys, monkeypatch, compiled_once
-):
-    """The two signals take turns, and begin with the other one in the next command."""
-    numbers, first = [signal.SIGTERM, signal.SIGINT], list(COMMANDS).index(name)
-    arguments, parts, is_tune = COMMANDS[name].split(), here / "parts", name == "tune"
+def test_a_command_goes_on_from_every_moment(name, here, capsys, compiled_once):
+    """The two signals take turns; the tracker is the one of docs/command_line.md."""
+    arguments, whole, parts = COMMANDS[name].split(), here / "whole", here / "parts"
     main([*arguments, "--out", "whole"])
-    arguments += ["--track", json_lines, "--track", "tensorboard"] * (not is_tune)
-    arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
-    others = OF_TUNE if is_tune else {"scores are written"}
-    for position, moment in enumerate(each for each in MOMENTS if each not in others):
-        number = numbers[(position + first) % 2]
+    (here / "mine.py").write_text(programs("docs/command_line.md")[-2])
+    arguments += ["--track", "mine.py:json_lines:name=rows.json"]
+    arguments += [*PARTS, "--resume", "--checkpoint-every", "0"]
+    signals = [signal.SIGTERM, signal.SIGINT] * len(MOMENTS)
+    for moment, number in zip(MOMENTS, signals[list(COMMANDS).index(name) :], strict=False):
         if moment == "a program is compiled":
             compiled_once.clear()
         capsys.readouterr()
-        with (
-            monkeypatch.context() as patch,
-            sent_at(moment, number, patch, 1 + (moment == "a row is written")),
-            pytest.raises(SystemExit) as stop,
-        ):
+        count = 1 + (moment == "a row is written")
+        with sent_at(moment, number, count), pytest.raises(SystemExit) as stop:
             main(arguments)
         assert stop.value.code == 128 + number, moment
-        lines = [line for line in capsys.readouterr().err.splitlines() if "interrupted" in line]
+        (told,) = re.findall("^interrupted.*", capsys.readouterr().err, re.M)
         way = {
             "data are loaded": "nothing was saved: give the same command again",
             "all is written": "all results are in parts",
         }.get(moment, f"go on with: fedjax-algos {' '.join(arguments)}")
-        assert lines == [f"interrupted ({number.name}); {way}"], moment
+        assert told == f"interrupted ({number.name}); {way}", moment
         if moment != "data are loaded":
-            told = json.loads((parts / "config.json").read_text())["complete"]
-            assert told == (moment == "all is written"), moment
+            complete = json.loads((parts / "config.json").read_text())["complete"]
+            assert complete == (moment == "all is written"), moment
         if moment == "a row is written":
-            assert check_tracked(parts) > 0  # the trackers were closed
+            assert check_tracked(parts) > 0  # the tracker was closed
             on_disk = [*(parts / "client_state").glob("*.rows")]
             assert len(on_disk) == (name == "rows on disk")  # those of the run that goes on
     main(arguments)
     assert capsys.readouterr().out == "parts is complete; nothing is left to do\n"
-    if is_tune:
-        assert (parts / "trials.csv").read_text() == (here / "whole" / "trials.csv").read_text()
-        return
     assert check_tracked(parts) == len([*parts.glob("runs/*/*/model.npz")])
-    for folder in ("json", "tensorboard"):
-        shutil.rmtree(parts / folder)
-    assert folder_content(parts) == folder_content(here / "whole")
-    assert names_in(parts) == names_in(here / "whole")  # no lock, nothing half-written
+    shutil.rmtree(parts / "json")
+    assert folder_content(parts) == folder_content(whole)
+    names = [{str(path.relative_to(each)) for path in each.rglob("*")} for each in (parts, whole)]
+    assert all("checkpoints" in name for name in names[0] ^ names[1])  # nothing half-written
     next(parts.glob("runs/*/seed-*/metrics.csv")).write_text("round\n0\n")
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
@@ -175,7 +141,7 @@ def test_a_command_goes_on_from_every_moment(
 
 
 @pytest.mark.all
-def test_a_complete_folder_goes_on_to_more_rounds(here, capsys, monkeypatch):
+def test_a_complete_folder_goes_on_to_more_rounds(here, capsys):
     """Also after an interruption on the way; short runs that were not saved begin again."""
     shorter = COMMANDS["rounds"].replace("--rounds 6", "--rounds 4").split()
     main([*RUN, "--out", "whole"])
@@ -183,11 +149,8 @@ def test_a_complete_folder_goes_on_to_more_rounds(here, capsys, monkeypatch):
     for folder, every in {"saved": ["--checkpoint-every", "0"], "not-saved": []}.items():
         main([*shorter, *every, "--out", folder])
         capsys.readouterr()
-        with (
-            monkeypatch.context() as patch,
-            sent_at("a row is written", signal.SIGTERM, patch, 4),
-            pytest.raises(SystemExit, match="143"),
-        ):
+        moment = "a row is written", signal.SIGTERM, 4
+        with sent_at(*moment), pytest.raises(SystemExit, match="143"):
             main([*RUN, "--out", folder, "--resume"])
         lines = capsys.readouterr().err.splitlines()
         assert f"{folder} goes on from 4 to 6 rounds{anew * (not every)}" in lines
@@ -208,7 +171,7 @@ def begin(here, monkeypatch, capsys):
             patch.setattr(comparison, "run", stop)
             patch.setattr(sys.modules["fedjax_algos.cli.tune"], "run_tuning", stop)
             with pytest.raises(SystemExit, match="130"):
-                main([*line.split(), "--out", "parts"])
+                main([*line.split(), *PARTS])
         capsys.readouterr()
         config = here / "parts" / "config.json"
         write_json(config, checked_json(json.loads(config.read_text())) | changes)
@@ -217,69 +180,33 @@ def begin(here, monkeypatch, capsys):
     return run
 
 
-@pytest.fixture
-def error(capsys, here):
-    """The error of a command that goes on, in lines; it changes no file."""
-
-    def content():
-        files = [path for path in here.rglob("*") if path.is_file() and path.name != ".lock"]
-        return {path: path.read_bytes() for path in files}
-
-    def run(line):
-        before = content()
-        with pytest.raises(SystemExit, match="2"):
-            main([*line.split(), "--out", "parts", "--resume"])
-        assert content() == before
-        return capsys.readouterr().err.splitlines()
-
-    return run
+ONE = f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL}"
+LINES = COMMANDS | {"one": ONE, "tune": f"tune fedavg {GRID} {ROUNDS}"}
+OTHERS = """
+rounds | --rounds 6 | --rounds 4 | rounds: 6 in the folder, 4 here
+rounds | --rounds 6 | --rounds 8 --partition iid | partition: dirichlet | rounds: 6 | the clients'
+rounds | fedavg | fedprox:mu=0.1 | methods, fedavg: in the folder only | methods, fedprox: not in
+one | --rounds 3 | --rounds 4 | rounds: 3 in the folder, 4 here; the run ended with
+tune | --rounds 6 | --rounds 8 | rounds: 6 in the folder, 8 here
+virtual clock | 60 | 90 | seconds: 60.0 in the folder, 90.0 here
+"""
 
 
-OTHERS = {
-    "--rounds 6/--rounds 4": ["rounds: 6 in the folder, 4 here"],
-    "--rounds 6/--rounds 8 --partition iid": [
-        "partition: dirichlet:alpha=0.1 in the folder, iid here",
-        "rounds: 6 in the folder, 8 here",
-        "the clients' examples: others in the folder",
-    ],
-    "fedavg/fedprox:mu=0.1": [
-        "methods, fedavg: in the folder only",
-        "methods, fedprox: not in the folder",
-    ],
-}
-
-
-def test_other_runs_are_refused(begin, error, refused):
-    begin(COMMANDS["rounds"])
-    for change, differences in OTHERS.items():
-        first, *lines, last = error(COMMANDS["rounds"].replace(*change.split("/")))
-        assert first == "error: 'parts' holds other runs:"
-        assert lines == [f"  {difference}" for difference in differences]
-        assert last == "  Give the command that made it, or another folder"
-    assert "is not empty; name another folder" in refused(*RUN, "--out", "parts")
-    assert "0 of 4 runs have ended; go on with" in refused("table", "parts")
-    assert "0 of 4 runs have ended; go on with" in refused("report", "parts")
-
-
-@pytest.mark.parametrize(
-    ("line", "change", "message"),
-    [
-        (f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL}", "rounds 3/4", "ended with"),
-        (f"tune fedavg --grid client_learning_rate=0.1 {ROUNDS}", "rounds 6/8", "8 here"),
-        (COMMANDS["virtual clock"], "seconds 60/90", "seconds: 60.0 in the folder, 90.0 here"),
-    ],
-)
-def test_runs_that_cannot_go_on_to_more_rounds_are_refused(begin, error, line, change, message):
-    name, numbers = change.split()
-    before, after = numbers.split("/")
-    begin(line, complete=True)
-    told = error(line.replace(f"--{name} {before}", f"--{name} {after}"))[1]
-    assert told.startswith(f"  {name}: {before}")
-    assert message in told
+@pytest.mark.parametrize("case", OTHERS.strip().splitlines())
+def test_other_runs_are_refused(begin, refused, case):
+    """Also a complete folder of runs that cannot go on to more rounds."""
+    name, before, after, *differences = case.split(" | ")
+    begin(LINES[name], complete=name != "rounds")
+    line = LINES[name].replace(before, after).split()
+    error = refused(*line, *PARTS, "--resume", lines=len(differences) + 2)
+    first, *told, last = error.splitlines()
+    assert first == "error: 'parts' holds other runs:"
+    assert all(map(str.startswith, told, (f"  {each}" for each in differences)))
+    assert last == "  Give the command that made it, or another folder"
 
 
 @pytest.mark.parametrize(("name", "seed"), [("other", 0), ("scaffold", 7)])
-def test_rows_of_another_run_are_refused(begin, error, name, seed):
+def test_rows_of_another_run_are_refused(begin, capsys, name, seed):
     """Those of a run that has ended, which are read instead of computed."""
     own = begin(COMMANDS["rounds"]) / "runs" / "01-scaffold" / "seed-0"
     own.mkdir()
@@ -287,17 +214,22 @@ def test_rows_of_another_run_are_refused(begin, error, name, seed):
     measured = [row | {"seed": seed} for row in rows(name, [[0.1, 0.2]])]
     results.write_table(own / "metrics.csv", measured)
     write_sums(own, ["metrics.csv", "model.npz"])
-    told = error(COMMANDS["rounds"])[-1]
+    with pytest.raises(SystemExit, match="2"):
+        main([*RUN, *PARTS, "--resume"])
+    told = capsys.readouterr().err.splitlines()[-1]
     assert f"metrics.csv has a row of {name}, seed {seed}, among those of scaffold, seed 0" in told
     assert told.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
 
 
-def test_a_folder_of_something_else_or_in_use_is_refused(begin, error, refused, here, monkeypatch):
+def test_a_folder_of_something_else_or_in_use_is_refused(begin, refused, here, monkeypatch):
     config = begin(COMMANDS["rounds"]) / "config.json"
-    config.write_text(config.read_text().replace('"rounds": 6', '"rounds": 7'))
-    assert "config.json' is not as it was written" in error(COMMANDS["rounds"])[0]
-    config.write_text("{}")
-    assert "config.json' is not what compare, run" in error(COMMANDS["rounds"])[0]
+    assert "is not empty; name another folder" in refused(*RUN, *PARTS)
+    for command in ("table", "report"):
+        assert "0 of 4 runs have ended; go on with" in refused(command, "parts")
+    changed = config.read_text().replace('"rounds": 6', '"rounds": 7')
+    for content, message in ((changed, "as it was written"), ("{}", "what compare, run")):
+        config.write_text(content)
+        assert f"config.json' is not {message}" in refused(*RUN, *PARTS, "--resume")
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("mine")
     assert "'mine' is not empty; name another folder" in refused(*RUN, "--out", "mine", "--resume")
@@ -320,12 +252,11 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, here, cap
         told = capsys.readouterr().err.strip().splitlines()[-1]
         assert told.startswith("error: ")
         assert "(No space left on device); what was written before is kept" in told
-        for path in disk.rglob("*.csv"):
-            assert results.read_rows(path)
+        assert all(results.read_rows(path) for path in disk.rglob("*.csv"))
         for path in disk.rglob("*.npz"):
             np.load(path).close()
-        if (disk / "out" / "config.json").exists():
-            assert not json.loads((disk / "out" / "config.json").read_text())["complete"]
+        for path in disk.rglob("config.json"):
+            assert not json.loads(path.read_text())["complete"]
         assert not list(disk.rglob(f".{os.getpid()}-*"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -379,14 +310,12 @@ def test_a_command_without_a_results_folder(capsys, monkeypatch):
     assert capsys.readouterr().err == "interrupted (SIGINT); give the same command again\n"
 
 
-@contextlib.contextmanager
 def started(*arguments, options=()):
     """A command in a process of its own."""
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     line = [sys.executable, *options, "-m", "fedjax_algos", *arguments]
     outputs = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(line, env=variables, **outputs) as process:
-        yield process
+    return subprocess.Popen(line, env=variables, **outputs)
 
 
 @nightly

@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from same_runs import folder_content
@@ -20,7 +21,6 @@ RATES = ",".join(f"0.{number}" for number in range(1, 9))
 SWEEP = f"sweep fedprox --grid client_learning_rate={RATES} --grid local_steps=1,2 {SMALL}"
 COMPARE = f"compare scaffold fedavg --seeds 2 --local-steps 1 {SMALL}"
 ON_CLOCK = "--model linear --clients 4 --batch-size 4 --local-steps 1 --seconds 4 --evaluations 2"
-CLOCK = f"compare fedbuff fedcompass --seeds 2 {ON_CLOCK}"
 GRID = "--grid client_learning_rate=0.1,0.3,0.9"
 # ends as SIGKILL does, when a number of runs have ended and another one is on its way
 KILLED = """
@@ -37,17 +37,6 @@ def killed(folder, *run):
 number, end, ResultsFolder.end = [5], ResultsFolder.end, killed
 main(sys.argv[1:])
 """
-
-
-def share(command, number, parts, out="parts"):
-    main([*command.split(), "--out", out, "--share", f"{number}/{parts}"])
-
-
-def assert_same_files(here, *names):
-    """In the folder of all shares and in that of one process; also the rows and models."""
-    assert folder_content(here / "parts") == folder_content(here / "whole")
-    for name in names:
-        assert (here / "parts" / name).read_bytes() == (here / "whole" / name).read_bytes(), name
 
 
 def test_parts_are_contiguous_and_equal():
@@ -106,22 +95,19 @@ def test_each_share_takes_its_own_runs(here, refused):
 
 def test_only_one_share_writes_the_configuration(here):
     """Of many that begin at once, with different settings; the others see what it wrote."""
-    barrier, outcomes = threading.Barrier(4), []
+    barrier = threading.Barrier(4)
 
     def begin(number):
         barrier.wait()
         try:
             begun(here, number, 4, rounds=number % 2)
         except ValueError as error:
-            outcomes.append(str(error))
+            return str(error)
+        return ""
 
-    threads = [threading.Thread(target=begin, args=[number]) for number in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(outcomes) == 2
-    assert all("rounds: " in error for error in outcomes)
+    with ThreadPoolExecutor(4) as pool:
+        errors = [*pool.map(begin, (1, 2, 3, 4))]
+    assert [errors.count(""), sum("rounds: " in error for error in errors)] == [2, 2]
     assert sorted(path.name for path in here.iterdir()) == ["config.json", "runs"]
 
 
@@ -134,46 +120,37 @@ def test_a_share_in_use_is_refused(refused, here):
     assert not (here / "parts").exists()
 
 
+CLOCK = f"compare fedbuff fedcompass --seeds 2 {ON_CLOCK}"
+TUNE = f"tune fedavg fedprox --seeds 2 --local-steps 1 {GRID} {SMALL}"
+LINES = {
+    f"{COMPARE} --evaluate-clients train": ["clients.csv", "partition.txt"],
+    CLOCK: ["timelines.csv", "idle.csv", "speeds.csv"],
+    TUNE: ["tuned.toml", "trials.csv"],
+    f"tune fedbuff fedasync --seeds 1 {GRID} {ON_CLOCK}": ["tuned.toml", "trials.csv"],
+}
+
+
 @pytest.mark.all
-def test_shares_of_a_comparison_give_the_same(here, capsys):
-    """Also the models of clients, and trackers, which have each run once."""
-    line = f"{COMPARE} --evaluate-clients train"
-    main([*line.split(), "--out", "whole"])
-    for number in (2, 4, 3, 1):
-        share(f"{line} --track tensorboard", number, 4)
-    lines = capsys.readouterr().err.splitlines()
-    assert len([each for each in lines if ": ended at round 4 of 4" in each]) == 2 * 4
-    assert len([*(here / "parts").rglob("*tfevents*")]) == 4
-    assert_same_files(here, "clients.csv", "partition.txt")
-    main(["report", "parts", "--out", "page.html"])
-    assert "--share" not in (here / "page.html").read_text()
-
-
-@pytest.mark.nightly
-def test_shares_on_the_virtual_clock(here):
-    main([*CLOCK.split(), "--out", "whole"])
-    for number in (3, 1, 2):
-        share(CLOCK, number, 3)
-    assert_same_files(here, "timelines.csv", "idle.csv", "speeds.csv")
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "line",
-    [
-        f"fedavg fedprox --seeds 2 --local-steps 1 {SMALL}",
-        f"fedbuff fedasync --seeds 1 {ON_CLOCK}",
-    ],
+    "line", [pytest.param(n, marks=[pytest.mark.nightly] * (COMPARE not in n)) for n in LINES]
 )
-def test_shares_of_tuning(here, capsys, line):
-    line = f"tune {line} {GRID}"
+def test_shares_give_the_same(here, capsys, line):
+    """Each run is computed and tracked once; the last share writes the results."""
     main([*line.split(), "--out", "whole"])
-    share(line, 2, 2)
-    assert "not ended yet: " in capsys.readouterr().out
-    assert not (here / "parts" / "tuned.toml").exists()
-    share(line, 1, 2)
-    for name in ("tuned.toml", "trials.csv"):
-        assert (here / "parts" / name).read_bytes() == (here / "whole" / name).read_bytes()
+    ended, parts, files = capsys.readouterr().err.count(": ended at "), here / "parts", LINES[line]
+    tracked = [] if line.startswith("tune") else ["--track", "tensorboard"]
+    for number in (2, 3, 1):
+        main([*line.split(), *tracked, "--out", "parts", "--share", f"{number}/3"])
+        out, err = capsys.readouterr()
+        assert ("not ended yet: " in out) == (number != 1)
+        assert (parts / files[0]).exists() == (number == 1)
+        ended -= err.count(": ended at ")
+    assert ended == 0
+    for name in files:
+        assert (parts / name).read_bytes() == (here / "whole" / name).read_bytes(), name
+    if tracked:
+        assert folder_content(parts) == folder_content(here / "whole")
+        assert len([*parts.rglob("*tfevents*")]) == 4
 
 
 @pytest.mark.nightly
@@ -185,14 +162,10 @@ def test_a_sweep_of_48_runs_in_four_parts_of_which_one_is_killed(here, command, 
         [sys.executable, "-c", KILLED, *arguments, "2/4"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    capsys.readouterr()
     for number in (4, 1, 3):  # while the other process computes its own
         main([*arguments, f"{number}/4"])
-    assert "share 4/4 of parts has ended; the last share to end" in capsys.readouterr().out
     assert process.wait() == -9, process.stderr.read()
-    shares = read_configuration(here / "parts")["shares"]
-    assert [len(each) for each in shares] == [12] * 4
-    assert [len({name.split()[2] for name in each}) for each in shares] == [1] * 4  # programs
+    capsys.readouterr()
     main(["table", "parts"])
     shown = capsys.readouterr()
     assert "'parts' is not complete: 40 of 48 runs have ended" in shown.err
@@ -203,7 +176,3 @@ def test_a_sweep_of_48_runs_in_four_parts_of_which_one_is_killed(here, command, 
     capsys.readouterr()
     assert command("table", "parts") == command("table", "whole")
     assert folder_content(here / "parts") == folder_content(here / "whole")
-    content = [{path.name for path in (here / each).iterdir()} for each in ("whole", "parts")]
-    assert content[0] == content[1] | {".lock"} & content[0]
-    main([*arguments, "3/4"])
-    assert "parts is complete; nothing is left to do" in capsys.readouterr().out
