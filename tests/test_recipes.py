@@ -49,85 +49,72 @@ def test_clients_with_the_highest_loss():
     assert set(np.asarray(names["dispatches"].client)) == set(cohort)
 
 
-VOCABULARY, LENGTH, WIDTH, LAYERS = 200, 16, 32, 2
+WIDTH = 32
 
 
-def bert():
-    """Tensors with the names and shapes of a small BERT; [out, in], as PyTorch has them."""
-    rng, shapes = np.random.default_rng(1), {}
-    for name, size in (("word", VOCABULARY), ("position", LENGTH), ("token_type", 2)):
-        shapes[f"bert.embeddings.{name}_embeddings"] = size, WIDTH
-    for number in range(LAYERS):
-        layer = f"bert.encoder.layer.{number}"
-        for name in ("self.query", "self.key", "self.value", "output.dense"):
-            shapes[f"{layer}.attention.{name}"] = WIDTH, WIDTH
-        shapes[f"{layer}.intermediate.dense"] = 4 * WIDTH, WIDTH
-        shapes[f"{layer}.output.dense"] = WIDTH, 4 * WIDTH
-        shapes |= {
-            f"{layer}.{name}LayerNorm": (WIDTH,) for name in ("attention.output.", "output.")
-        }
-    shapes |= {"bert.embeddings.LayerNorm": (WIDTH,), "bert.pooler.dense": (WIDTH, WIDTH)}
-    tensors = {}
-    for name, shape in shapes.items():
-        drawn = {"weight": len(shape) == 1, "bias": 0}  # around which they are drawn
-        for kind in drawn if "_embeddings" not in name else ["weight"]:
-            own = shape if kind == "weight" else shape[:1]
-            draw = drawn[kind] + 0.3 * rng.normal(size=own)
-            tensors[f"{name}.{kind}"] = draw.astype(np.float32)
-    return tensors
+class Bert(dict):
+    """A small BERT of two layers in NumPy, whose tensors are drawn as they are used."""
 
+    rng = np.random.default_rng(1)
 
-def bert_features(tensors, tokens):
-    """The last layer's output at the first token, of one text, in NumPy."""
+    def tensor(self, name, *shape, around=0.0):
+        if name not in self:
+            self[name] = (around + 0.3 * self.rng.normal(size=shape)).astype(np.float32)
+        return self[name].astype(float)
 
-    def linear(name, x):
-        return x @ tensors[f"{name}.weight"].T.astype(float) + tensors[f"{name}.bias"]
+    def linear(self, name, x, width=WIDTH):
+        """[out, in], as PyTorch has them."""
+        weight = self.tensor(f"{name}.weight", width, x.shape[-1])
+        return x @ weight.T + self.tensor(f"{name}.bias", width)
 
-    def norm(name, x):
+    def norm(self, name, x):
         x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
-        return x * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+        weight = self.tensor(f"{name}LayerNorm.weight", WIDTH, around=1.0)
+        return x * weight + self.tensor(f"{name}LayerNorm.bias", WIDTH)
 
-    def embedding(name):
-        return tensors[f"bert.embeddings.{name}_embeddings.weight"].astype(float)
-
-    tokens = tokens[tokens != 0]  # without padding no mask is needed
-    x = embedding("word")[tokens] + embedding("position")[: len(tokens)]
-    x = norm("bert.embeddings.LayerNorm", x + embedding("token_type")[0])
-    for number in range(LAYERS):
-        layer = f"bert.encoder.layer.{number}"
-        q, k, v = (
-            linear(f"{layer}.attention.self.{name}", x).reshape(len(tokens), 4, -1)
-            for name in ("query", "key", "value")
+    def features(self, tokens):
+        """The last layer's output at the first token, of one text."""
+        tokens = tokens[tokens != 0]  # without padding no mask is needed
+        words, positions, types = (
+            self.tensor(f"bert.embeddings.{name}_embeddings.weight", size, WIDTH)
+            for name, size in (("word", 200), ("position", 16), ("token_type", 2))
         )
-        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH / 4)
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        attended = np.einsum("hqk,khd->qhd", shares, v).reshape(x.shape)
-        attended = linear(f"{layer}.attention.output.dense", attended)
-        x = norm(f"{layer}.attention.output.LayerNorm", x + attended)
-        wide = linear(f"{layer}.intermediate.dense", x)
-        wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
-        x = norm(f"{layer}.output.LayerNorm", x + linear(f"{layer}.output.dense", wide))
-    return x[0]
+        x = words[tokens] + positions[: len(tokens)] + types[0]
+        x = self.norm("bert.embeddings.", x)
+        for layer in ("bert.encoder.layer.0.", "bert.encoder.layer.1."):
+            q, k, v = (
+                self.linear(f"{layer}attention.self.{name}", x).reshape(len(tokens), 4, -1)
+                for name in ("query", "key", "value")
+            )
+            shares = np.exp(np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH / 4))
+            shares /= shares.sum(-1, keepdims=True)
+            attended = np.einsum("hqk,khd->qhd", shares, v).reshape(x.shape)
+            attended = self.linear(f"{layer}attention.output.dense", attended)
+            x = self.norm(f"{layer}attention.output.", x + attended)
+            wide = self.linear(f"{layer}intermediate.dense", x, 4 * WIDTH)
+            wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
+            x = self.norm(f"{layer}output.", x + self.linear(f"{layer}output.dense", wide))
+        self.linear("bert.pooler.dense", x[0])  # which the recipe leaves out
+        return x[0]
 
 
 def test_a_pretrained_transformer_with_lora():
-    tensors = bert()
-    save_file(tensors, "model.safetensors")
+    bert = Bert()
+    bert.features(np.array([1]))
+    save_file(bert, "model.safetensors")
     names = executed(PAGE, LORA)
     tokens = names["test"]["x"][:5]
-    assert (tokens == 0).any()
-    assert (tokens != 0).all(axis=1).sum() < 5
+    assert (tokens != 0).all(axis=1).sum() < 5  # some have padding
     start = names["problem"].init(model_key(0))
     outputs, _ = names["problem"].apply(start, {"x": tokens}, jax.random.key(0), False)
     last = [np.asarray(start.params[f"last/{leaf}"]) for leaf in ("kernel", "bias")]
-    expected = [bert_features(tensors, text) @ last[0] + last[1] for text in tokens]
+    expected = [bert.features(text) @ last[0] + last[1] for text in tokens]
     np.testing.assert_allclose(outputs.logits, expected, rtol=1e-3, atol=1e-4)
 
     trained = names["state"].server.params
     assert {path.split("/")[-1] for path in trained} == {"lora_a", "lora_b", "kernel", "bias"}
     assert names["sent"] == 2 * 2 * 2 * 32 * 4 + 32 * 2 + 2
-    assert names["kept"] == sum(t.size for k, t in tensors.items() if "pooler" not in k)
+    assert names["kept"] == sum(t.size for k, t in bert.items() if "pooler" not in k)
     for path, leaf in names["state"].frozen.items():
         np.testing.assert_array_equal(leaf, start.frozen[path])
     assert all(np.abs(trained[path] - start.params[path]).max() > 0 for path in trained)
