@@ -1,6 +1,7 @@
 """mypy and pyright accept typical user code, and report every wrong call."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import fedjax_algos
+
 HERE = Path(__file__).parent
-CACHE = HERE.parents[1] / ".mypy_cache" / "typing"  # what is checked is the whole package
+ROOT = HERE.parents[1]
+CACHE = ROOT / ".mypy_cache" / "typing"  # what is checked is the whole package
 CHECKERS = {
     "mypy": ["mypy", "--config-file=", "--ignore-missing-imports", f"--cache-dir={CACHE}"],
     "pyright": ["pyright", "--pythonpath", sys.executable],
@@ -24,7 +28,12 @@ def reported(request):
         pytest.skip(f"{request.param} is not installed; install the extra dev")
     files = ["user_code.py", "wrong_calls.py"]
     command = [sys.executable, "-m", *CHECKERS[request.param], *files]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    environment = dict(os.environ)
+    if Path(fedjax_algos.__file__).parents[1] == ROOT:  # mypy does not find an editable package
+        environment["MYPYPATH"] = str(ROOT)
+    done = subprocess.run(
+        command, cwd=HERE, env=environment, capture_output=True, text=True, check=False
+    )
     found = re.findall(r"(\w+\.py):(\d+)[:\d]* ?-? ?error", done.stdout)
     return {name: {int(line) for file, line in found if file == name} for name in files}
 
