@@ -91,7 +91,7 @@ def draw(count=DRAWN, seed=SEED):
 
 
 def mutants():
-    """The list, by number from 1; number 0 is no mistake, which no test may find."""
+    """Numbers the list from 1; number 0 changes nothing, so no test may fail on it."""
     none = {"file": "fedjax_algos/__init__.py", "old": '"""\n\n', "new": '"""\n\n'}
     return dict(enumerate([none, *tomllib.loads(LIST.read_text())["mutant"]]))
 
