@@ -44,7 +44,10 @@ class DamagedError(ValueError):
 
 @contextlib.contextmanager
 def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix"."""
+    """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix".
+
+    A reason that has a fix of its own, after a semicolon, keeps it.
+    """
     errors += (OSError, EOFError, ValueError, MemoryError, RecursionError)
     try:
         yield
@@ -52,7 +55,7 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
         raise
     except errors as error:
         first_line = next(iter(str(error).splitlines()), "") or type(error).__name__
-        text = f"not {kind}: {first_line}; {fix}"
+        text = f"not {kind}: {first_line}" + f"; {fix}" * ("; " not in first_line)
         if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
             text = "there is no such file; check the path"
         elif isinstance(error, TooLargeError):

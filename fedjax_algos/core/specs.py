@@ -3,7 +3,8 @@
 A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In that of
 a method, wrappers may follow after pluses, and a planner after an @; they have specs of their own,
 as in `fedprox:mu=0.1+identity@buffered:size=5`. A plus that a letter, a dot or a slash follows
-separates; one that belongs to a path or a value is written twice.
+separates; one that belongs to a path or a value is written twice. A comma in a value has a
+backslash before it.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ from typing import Any
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Option, check_value, is_number, require_option
 
+_COMMA = re.compile(r"(?<!\\),")  # one that separates
+_SPEC = "client_optimizer"  # the value of this option is a spec, which is the last in its own
 _MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
 
@@ -49,7 +52,8 @@ def parse_options(
 ) -> dict[str, Any]:
     """The values of `option=value,...`: a bare one is that of `first`, the rest that of `last`."""
     text, *rest = re.split(f"(?:^|,){last}=", text, maxsplit=1) if last else [text]
-    pairs = [part.partition("=") for part in text.split(",") if part]
+    parts = [part.replace("\\,", ",") for part in _COMMA.split(text) if part]
+    pairs = [part.partition("=") for part in parts]
     values: dict[str, Any] = {}
     for key, equals, given in [*pairs, *((last, "=", each) for each in rest)]:
         has_value = equals or not values or key not in known
@@ -87,7 +91,7 @@ def _seeds(text):
 def split_specs(text: str) -> list[str]:
     """The specs that commas separate; a part `option=value` belongs to the spec before it."""
     specs: list[str] = []
-    for part in text.split(","):
+    for part in _COMMA.split(text):
         if specs and re.match(r"\w+=", part):
             specs[-1] += f",{part}"
         else:
@@ -129,10 +133,10 @@ def spec_of(
     name: str, values: Mapping[str, Any], planner: str = "", wrappers: Sequence[str] = ()
 ) -> str:
     """The spec that means these values; those that are None are left out."""
-    texts = [
-        f"{option}={str(value).lower() if isinstance(value, bool) else value}"
-        for option, value in values.items()
-        if value is not None
-    ]
+    texts = []
+    for option, value in values.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = text if option == _SPEC else text.replace(",", "\\,")
+        texts += [f"{option}={text}"] * (value is not None)
     own = name + f":{','.join(texts)}" * bool(texts)
     return join_wrappers([own, *wrappers]) + f"@{planner}" * bool(planner)

@@ -1,7 +1,7 @@
 """Data sets and their readers, partitions over clients, and the flat store of examples."""
 
 from fedjax_algos.data import partitioning, readers, stored
-from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.dataset import Dataset, divide, from_arrays
 from fedjax_algos.data.description import describe_partition, held_labels, partition_table
 from fedjax_algos.data.federated_data import (
     AnyDataset,
@@ -27,6 +27,7 @@ __all__ = [
     "by_client",
     "datasets",
     "describe_partition",
+    "divide",
     "federate",
     "from_arrays",
     "held_labels",

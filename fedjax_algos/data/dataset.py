@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_algos.core import Batch
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32
+from fedjax_algos.core.options import is_number
 from fedjax_algos.core.reprs import describe
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
@@ -95,6 +96,11 @@ def from_arrays(
         fix = "number the classes from 0, or give num_classes if most of them are empty"
         found = f"{source}: the largest label is {num_classes - 1}, {many}; {fix}"
         require(num_classes <= max(_MAX_EMPTY_CLASSES, number), found)
+        empty = np.setdiff1d(np.arange(num_classes), np.concatenate([y_train, y_test])).tolist()
+        shown = ", ".join(map(str, empty[:5])) + ", ..." * (len(empty) > 5)
+        notes += (f"no example has the labels {shown} of {num_classes} classes",) * bool(empty)
+    if x_train.shape == x_test.shape and np.array_equal(x_train, x_test):
+        notes += ("the test examples are the training examples",)
     if users is not None:
         users = np.asarray(users)
         found = f"{source}: users are {users.dtype}{list(users.shape)} for {len(x_train)} training"
@@ -103,6 +109,37 @@ def from_arrays(
         users = np.unique(users, return_inverse=True)[1].astype(np.int32)
     train, test = {"x": x_train, "y": y_train}, {"x": x_test, "y": y_test}
     return Dataset(train, test, num_classes, users, notes)
+
+
+def divide(
+    x: np.ndarray,
+    y: np.ndarray,
+    test_share: float,
+    users: np.ndarray | None = None,
+    *,
+    seed: int = 0,
+    source: object = "arrays",
+) -> Dataset:
+    """Makes a data set of examples that are not divided into training and test examples yet.
+
+    Args:
+      x, y, users, source: as in `from_arrays`, of all examples.
+      test_share: the share of the examples that are drawn for the test, above 0 and below 1; their
+        number is rounded, and both parts have at least one.
+      seed: the seed of the draw, which is uniform.
+
+    Raises:
+      ValueError: for a share out of range, fewer than two examples, and as in `from_arrays`.
+    """
+    fits = is_number(test_share, float) and 0 < test_share < 1
+    require(fits, f"test_share={test_share!r} is out of range; give a number above 0 and below 1")
+    require(len(x) > 1, f"{source}: {len(x)} examples cannot be divided; give at least two")
+    number = min(max(round(test_share * len(x)), 1), len(x) - 1)
+    order = np.random.default_rng(seed).permutation(len(x))
+    test, train = np.sort(order[:number]), np.sort(order[number:])
+    x, y = np.asarray(x), np.asarray(y)
+    own = None if users is None else np.asarray(users)[train]
+    return from_arrays(x[train], y[train], x[test], y[test], own, source=source)
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:

@@ -48,6 +48,9 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
         file = open_image(content, "JPEG", "PNG")
         if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
             file.draft(mode, (shorter, shorter))
+        deep = f"its pixels have more than 8 bits ({file.mode}), which would be clipped"
+        fix = "scale them to 8 bits first, as with np.uint8(np.asarray(image) // 257)"
+        require(not file.mode.startswith(("I", "F")), f"{deep}; {fix}")
         image = file.convert(mode)
         if shorter is not None:
             scale = shorter / min(image.size)

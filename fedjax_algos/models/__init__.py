@@ -5,7 +5,7 @@ from fedjax_algos.models.language import Recurrent, gru, lstm, lstm_words
 from fedjax_algos.models.large.inverted_residual import efficientnet_b0, mobilenet_v2
 from fedjax_algos.models.large.residual import resnet18, resnet18_imagenet, resnet20, resnet50
 from fedjax_algos.models.large.vision_transformer import vit, vit_b_16, vit_small
-from fedjax_algos.models.large.weights import convert_weights, load_weights, pretrained
+from fedjax_algos.models.large.weights import convert_weights, load_config, load_weights, pretrained
 from fedjax_algos.models.layers.convolution import Conv, convolve
 from fedjax_algos.models.layers.sharded import shard
 from fedjax_algos.models.layers.shifted import DepthwiseConv, convolve_depthwise, max_pool
@@ -27,6 +27,7 @@ from fedjax_algos.models.wrapped import (
     compute_in,
     freeze,
     freeze_model,
+    lora,
     store_frozen_in,
 )
 
@@ -51,7 +52,9 @@ __all__ = [
     "gru",
     "lenet",
     "linear",
+    "load_config",
     "load_weights",
+    "lora",
     "losses",
     "lstm",
     "lstm_words",

@@ -18,6 +18,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Model, Params, Problem
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
@@ -113,20 +114,32 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
     fix = "give that of one example, such as (28, 28)"
     require(is_shape, f"{model}: example_shape={shape!r} is no shape; {fix}")
-    if _taken[model].fit(shape, dtype):
+    kind = _taken[model]
+    first = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes) and shape[0] in (1, 3)
+    found = f"{model} takes {kind.description}, but an example is {list(shape)}"
+    require(not first or shape[-1] <= 4, f"{found}; give np.moveaxis(x, 1, -1)")
+    if kind.fit(shape, dtype):
         return
     example = f"{'' if dtype is None else np.dtype(dtype)}{[int(length) for length in shape]}"
     known = np.float32 if dtype is None else dtype
     general_last = sorted(_taken, key=lambda name: _taken[name] is NUMBERS)
     fitting = [name for name in general_last if _taken[name].fit(shape, known)]
     fix = f"give another model, such as {one_of(fitting[:_SUGGESTED])}, or other data"
-    taken = _taken[model].description
-    raise ValueError(f"{model} takes {taken}, but an example is {example}; {fix}")
+    raise ValueError(f"{model} takes {kind.description}, but an example is {example}; {fix}")
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
-    """Divides integer pixels [batch, ...] by 255; returns floats unchanged."""
-    return x / 255 if jnp.issubdtype(x.dtype, jnp.integer) else x
+    """Divides pixels [batch, ...] of uint8 by 255; returns floats, counts and codes unchanged.
+
+    Images of other integers, whose range is not known, are a ValueError.
+    """
+    if x.dtype == jnp.uint8:
+        return x / 255
+    known = x.ndim < 3 or not jnp.issubdtype(x.dtype, jnp.integer)
+    found = f"examples are {x.dtype}{list(x.shape[1:])}, which may be images of any range"
+    fix = "divide them by their largest value and give float32, or give counts as float32"
+    require(known, f"{found}; {fix}")
+    return x
 
 
 def identity(x: jax.Array) -> jax.Array:
@@ -180,6 +193,7 @@ def classifier(
         inputs' first axis is not the batch, and for other changes of "batch_stats" in a module
         without an argument `mask`.
     """
+    check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
     _check_call(type(module), dict.fromkeys(("training", "train", "deterministic", "mask")))
     parameters = inspect.signature(type(module).__call__).parameters
 

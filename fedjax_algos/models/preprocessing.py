@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Key, Problem
 from fedjax_algos.core.files import require
+from fedjax_algos.models.adapters import scale_pixels
 
 # (images [batch, height, width, channels], key, training) -> images
 Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
@@ -28,8 +29,8 @@ _ATTEMPTS = 10  # to draw a box that fits, as in torchvision
 def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
     """Maps images to `(x - mean) / std`, in training and in evaluation.
 
-    Integers are divided by 255 in JAX's default float type; floats must be in the units of `mean`
-    and keep their dtype.
+    uint8 is divided by 255 in JAX's default float type; floats must be in the units of `mean` and
+    keep their dtype.
 
     Args:
       mean, std: one number for each channel; `std` is above 0.
@@ -44,8 +45,7 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
     def preprocess(images, key, training):
         number = images.shape[-1]
         require(number == len(mean), f"images have {number} channels, but mean={mean}; {fix}")
-        if jnp.issubdtype(images.dtype, jnp.integer):
-            images = jnp.asarray(images) / 255  # NumPy would make float64 of uint8
+        images = scale_pixels(jnp.asarray(images))  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
         middle, spread = (jnp.asarray(each, images.dtype).reshape(channels) for each in (mean, std))
         return (images - middle) / spread

@@ -1,12 +1,13 @@
 """Problems of other problems: with frozen params, and computed or stored in 16 bits."""
 
+import math
 from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.checks import as_model
+from fedjax_algos.core.checks import as_model, check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import Parts, Pattern, check_match, split_params
@@ -69,6 +70,89 @@ def _divided(parts: Parts, model: Model) -> Model:
     trained = {path: leaf for path, leaf, own in leaves if own}
     frozen = {path: leaf for path, leaf, own in leaves if not own}
     return Model(trained, model.statistics, frozen)
+
+
+def lora(
+    problem: Problem,
+    pattern: Pattern,
+    *,
+    rank: int,
+    alpha: float | None = None,
+    trained: Pattern | None = None,
+) -> Problem:
+    """The same problem, whose chosen params are `W + (alpha / r) A B`; A and B alone are trained.
+
+    W is frozen, and A has r columns and B r rows. A is normal with the variance 1 / (rows of W),
+    and B is 0, so that the initial model is the problem's. A param of more than two axes is the
+    matrix of two groups of neighbouring axes whose sizes are most alike. Each client computes with
+    W + A B as a whole, so what LoRA saves is what is sent and kept, and not the memory of a step.
+
+    Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022,
+    https://arxiv.org/abs/2106.09685.
+
+    Args:
+      problem: the problem that is learned, such as that of `pretrained`.
+      pattern: the params that get A and B: a pattern of their paths, such as "*/query/kernel", or a
+        function from a path to a bool.
+      rank: r, at least 1 and at most the smaller side of each matrix.
+      alpha: alpha, above 0; None is r.
+      trained: the params that are trained as a whole, such as "head/*"; None for none.
+
+    Raises:
+      ValueError: if a pattern matches none of the params, for a param that both match or that is no
+        matrix of this rank, or if the model has frozen arrays already.
+    """
+    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    if jax.tree.leaves(shapes.frozen):
+        raise ValueError(
+            "lora: the model has frozen arrays already; give the problem before freeze"
+        )
+    check_whole("lora: rank", rank)
+    scale = 1.0 if alpha is None else alpha / rank
+    require(scale > 0, f"lora: alpha={alpha} is out of range; give a number above 0, or None")
+    parts = split_params(problem, pattern)
+    check_match("lora: pattern", parts, pattern)
+    whole = dict.fromkeys(parts.paths, False)
+    if trained is not None:
+        own = split_params(problem, trained)
+        check_match("lora: trained", own, trained)
+        whole = dict(zip(own.paths, own.own, strict=True))
+    sides = {}
+    leaves = zip(parts.paths, jax.tree.leaves(shapes.params), parts.own, strict=True)
+    for path, leaf, is_chosen in leaves:
+        if is_chosen:
+            sides[path] = matrix_sides(leaf.shape)
+            found = f"lora: {path} is {list(leaf.shape)}, of which rank={rank} is not a lower rank"
+            require(rank <= min(sides[path]), f"{found}; give a smaller rank, or another pattern")
+            require(not whole[path], f"lora: pattern and trained both match {path}; change one")
+
+    def init(key):
+        model = problem.init(key)
+        given = dict(zip(parts.paths, jax.tree.leaves(model.params), strict=True))
+        params = {path: leaf for path, leaf in given.items() if whole[path]}
+        for number, (path, (rows, columns)) in enumerate(sides.items()):
+            dtype, draw = given[path].dtype, jax.random.fold_in(key, number)
+            normal = jax.random.normal(draw, (rows, rank), dtype)
+            params[f"{path}/A"] = normal / jnp.sqrt(rows).astype(dtype)
+            params[f"{path}/B"] = jnp.zeros((rank, columns), dtype)
+        frozen = {path: leaf for path, leaf in given.items() if not whole[path]}
+        return Model(params, model.statistics, frozen)
+
+    def apply(model, batch, key, training):
+        both = model.params | model.frozen
+        for path in sides:
+            change = scale * (both[f"{path}/A"] @ both[f"{path}/B"])
+            both[path] = both[path] + change.reshape(both[path].shape)
+        params = parts.structure.unflatten(both[path] for path in parts.paths)
+        return problem.apply(Model(params, model.statistics), batch, key, training)
+
+    return problem._replace(init=init, apply=apply)
+
+
+def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of the matrix of a param; (0, 0) if it has fewer than two axes."""
+    cuts = [(math.prod(shape[:end]), math.prod(shape[end:])) for end in range(1, len(shape))]
+    return min(cuts, key=lambda sides: abs(sides[0] - sides[1]), default=(0, 0))
 
 
 def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:

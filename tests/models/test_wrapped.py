@@ -19,7 +19,8 @@ from fedjax_algos.asynchrony import immediate, traced
 from fedjax_algos.core.local_training import batch_gradient
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.models import compute_in, freeze, freeze_model, store_frozen_in
+from fedjax_algos.models import compute_in, freeze, freeze_model, lora, store_frozen_in
+from fedjax_algos.models.wrapped import matrix_sides
 
 X64 = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=3)
@@ -139,6 +140,33 @@ def test_frozen_arrays_in_bfloat16_are_rounded_once(toy):
         store_frozen_in(toy.problem)
 
 
+@X64
+def test_low_rank_changes(toy):
+    """W + 2 A B; A, B and what is trained as a whole are the params."""
+    problem = lora(toy.problem, "hidden/w", rank=2, alpha=4, trained="out")
+    model, original = problem.init(KEY), toy.problem.init(KEY).params
+    shapes = {path: leaf.shape for path, leaf in model.params.items()}
+    assert shapes == {"hidden/w/A": (3, 2), "hidden/w/B": (2, 4), "out": (4,)}
+    assert sorted(model.frozen) == ["hidden/b", "hidden/w"]
+
+    def outputs(problem, params, frozen=()):
+        given = fa.Model(params, (), frozen)
+        return jax.jit(problem.apply, static_argnums=3)(given, toy.clients[0], KEY, False)[0]
+
+    equal(outputs(problem, model.params, model.frozen), outputs(toy.problem, original))
+    other = np.random.default_rng(0).normal(size=(2, 4))
+    changed = outputs(problem, model.params | {"hidden/w/B": other}, model.frozen)
+    w = original["hidden"]["w"] + 2 * model.params["hidden/w/A"] @ other
+    expected = outputs(toy.problem, original | {"hidden": original["hidden"] | {"w": w}})
+    chex.assert_trees_all_close(changed, expected, rtol=1e-12)
+
+
+def test_sides_of_params_of_several_axes():
+    """Of query and output kernels of attention, of a convolution and of a bias."""
+    shapes = (768, 12, 64), (12, 64, 768), (3, 3, 64, 128), (5,), ()
+    assert list(map(matrix_sides, shapes)) == [(768, 768), (768, 768), (576, 128), (0, 0), (0, 0)]
+
+
 class Normalised(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
@@ -175,6 +203,11 @@ def test_wrong_calls(toy):
         (lambda: freeze_model(toy.problem, "out", wrong), r"shape \[5\] .* have \[4\]"),
         (lambda: freeze_model(toy.problem, "out", None), r"another structure \(nothing\)"),
         (lambda: freeze(problem, "out"), "the model has frozen arrays already"),
+        (lambda: lora(problem, "out", rank=1), "the model has frozen arrays already"),
+        (lambda: lora(toy.problem, "hidden/*", rank=2), r"hidden/b is \[4\], of which rank=2 is"),
+        (lambda: lora(toy.problem, "hidden/w", rank=4), r"hidden/w is \[3, 4\], of which rank=4"),
+        (lambda: lora(toy.problem, "*/w", rank=1, trained="*w"), "both match hidden/w; change one"),
+        (lambda: lora(toy.problem, "*/w", rank=1, alpha=0), "alpha=0 is out of range"),
         (lambda: engine.init(0, POPULATION, half), r"frozen.*give fedjax_algos\.Model\(params, st"),
         (lambda: compute_in(problem, "float16"), "dtype='float16'"),
     ):

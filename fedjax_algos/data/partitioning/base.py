@@ -43,15 +43,17 @@ class Partition(NamedTuple):
         return hashlib.sha256(content.tobytes()).hexdigest()
 
     @classmethod
-    def of(cls, rows: Sequence[ArrayLike]) -> "Partition":
+    def of(cls, rows: Sequence[ArrayLike], *, shared: bool = False) -> "Partition":
         """Makes a partition from one array of example numbers for each client.
 
         Args:
           rows: int[n_i] for each client.
+          shared: whether several clients may hold an example, or one client several times.
 
         Raises:
           TypeError: for anything else than a sequence of arrays.
-          ValueError: for rows of a client that are no example numbers.
+          ValueError: for rows of a client that are no example numbers, or examples that are there
+            twice and not `shared`.
         """
         if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
             raise KindError(
@@ -62,6 +64,10 @@ class Partition(NamedTuple):
         offsets = np.cumsum([0, *map(len, arrays)])
         check_int32("the examples of all clients", offsets[-1], "give fewer")
         indices = np.concatenate(arrays) if arrays else np.empty(0)
+        ordered = np.sort(indices)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        found = f"the rows have example {next(iter(twice), None)} twice"
+        require(shared or not len(twice), f"{found}; give it to one client, or give shared=True")
         return cls(indices.astype(np.int32), offsets.astype(np.int32))
 
     def __repr__(self) -> str:
@@ -95,7 +101,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
         order = rng.permutation(len(rows))
         kept.append(np.sort(rows[order[number:]]))
         held.append(np.sort(rows[order[:number]]))
-    return Partition.of(kept), Partition.of(held)
+    return Partition.of(kept, shared=True), Partition.of(held, shared=True)
 
 
 def describe_counts(counts: np.ndarray) -> str:

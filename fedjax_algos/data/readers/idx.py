@@ -23,11 +23,11 @@ def idx(*, path: PathLike, train: str = "train", test: str = "t10k") -> Dataset:
     """A data set in four IDX files, gzipped or not, such as MNIST, Fashion-MNIST or KMNIST.
 
     They are `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-    `t10k-labels-idx1-ubyte`, all with `.gz` or without. "x" is [n, ...] in the type of the file,
-    uint8[n, 28, 28] for these three.
+    `t10k-labels-idx1-ubyte`, with `.gz` or without, or with a dot as in `train-images.idx3-ubyte`.
+    "x" is [n, ...] in the type of the file, uint8[n, 28, 28] for these three.
 
     Args:
-      path: the folder.
+      path: the folder, such as torchvision's `MNIST/raw`.
       train, test: with which the names of the files begin.
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits", which describes the
@@ -76,11 +76,18 @@ def emnist(
 def _read(folder: PathLike, start: str) -> list[np.ndarray]:
     """The images [n, ...] and labels [n] of one part of a data set."""
     arrays = []
+    with reading(folder, "a folder of IDX files", _FIX):
+        listed = sorted(os.listdir(folder))
     for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-        path = Path(folder, f"{start}-{name}.gz")
-        path = path if path.exists() else path.with_suffix("")
+        dotted = name.replace("-", ".", 1)
+        fitting = [f"{start}-{each}{end}" for each in (name, dotted) for end in (".gz", "")]
+        path = Path(folder, next((each for each in fitting if each in listed), ""))
+        with reading(folder, "a folder of IDX files", "give the folder that holds them"):
+            shown = ", ".join(listed)[:200] or "nothing"
+            require(path != Path(folder), f"it has no {fitting[1]} but {shown}")
         with reading(path, "an IDX file", _FIX, zlib.error), open_regular(path) as file:
-            arrays.append(_array(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file))
+            is_packed = file.peek(2)[:2] == b"\x1f\x8b"  # whatever the name says
+            arrays.append(_array(gzip.GzipFile(fileobj=file) if is_packed else file))
     return arrays
 
 

@@ -167,16 +167,29 @@ class Table(NamedTuple):
         return self._replace(columns=columns)
 
 
-def read_table(path: PathLike, required: Collection[str], optional: Collection[str] = ()) -> Table:
-    """Reads columns of a CSV file in UTF-8, whose first line has their names."""
+def read_table(
+    path: PathLike,
+    required: Collection[str],
+    optional: Collection[str] = (),
+    *,
+    others: bool = False,
+    separator: str = ",",
+) -> Table:
+    """Reads columns of a CSV file in UTF-8, whose first line has their names; or all `others`."""
     with reading(path, _KIND, _FIX, csv.Error):
         content = read_file(path)
-        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"byte {error.start} is not UTF-8; save it in UTF-8") from None
+        lines = io.StringIO(text, newline="")
+        rows = csv.DictReader(lines, strict=True, delimiter=separator)
         header = list(rows.fieldnames or [])
         shown = printable(", ".join(header), 200)
         for column in required:
             require(column in header, f"it has no column {column!r}, only {shown}")
-        columns: dict[str, list[str]] = {c: [] for c in (*required, *optional) if c in header}
+        named = header if others else [c for c in (*required, *optional) if c in header]
+        columns: dict[str, list[str]] = {column: [] for column in named}
         for column in columns:
             require(header.count(column) == 1, f"it has the column {column!r} twice")
         for row in rows:

@@ -58,8 +58,9 @@ def read_arrays(
         require(len(members) == len(archive.infolist()), "it has an array twice")
         chosen = choose(members) if choose else {name: name for name in members}
         listed = ", ".join(sorted(members))[:200]
-        for name in chosen.values():
-            require(name in members, f"it has no array {name!r}, only {listed}")
+        for role, name in chosen.items():
+            rename = f"; write it with np.savez(FILE, {role}=...)" * (role == name)
+            require(name in members, f"it has no array {name!r}, only {listed}{rename}")
         size = sum(members[name].file_size for name in chosen.values())
         check_array_bytes("its arrays", size, "give a smaller file")
         arrays = {}

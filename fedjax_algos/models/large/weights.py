@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax
@@ -38,17 +39,66 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
 
     Args:
       path: a file .safetensors, which needs the package safetensors (extra `weights`), or .pth or
-        .pt, which torch reads with `weights_only=True`, so that nothing in it is run.
+        .pt, which torch reads with `weights_only=True`, so that nothing in it is run. Or a folder
+        of Hugging Face with one or several files .safetensors; see also `load_config`.
 
     Raises:
       ValueError: for another suffix, a file that is missing, damaged, too large for the memory, or
-        no tensors by name, and if the package that reads the file is not installed.
+        no tensors by name, for a folder that lacks files or tensors of its index, and if the
+        package that reads the file is not installed.
     """
+    if os.path.isdir(path):
+        return _read_folder(Path(path))
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
     unknown = f"{os.fspath(path)}: the suffix {suffix!r} is unknown"
     require(suffix in readers, f"{unknown}; give a file .safetensors, .pth or .pt")
     return readers[suffix](path)
+
+
+def load_config(folder: PathLike) -> dict[str, Any]:
+    """The settings of a model in a folder of Hugging Face, `config.json`, such as its sizes.
+
+    Args:
+      folder: the folder, whose weights `load_weights` reads.
+
+    Raises:
+      ValueError: for a file that is missing or damaged.
+    """
+    return _read_json(Path(folder, "config.json"))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with reading(path, "an object of JSON", "fetch it again"):
+        content = files.parse_json(files.read_file(path))
+        require(isinstance(content, dict), f"it is a {type(content).__name__}")
+    return content
+
+
+def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+    """The tensors of the files that the index names, or of all files .safetensors."""
+    places: dict[str, str] = {}  # the file of each tensor
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        places = _read_json(index).get("weight_map", {})
+    with reading(folder, "a folder of weights", "fetch it again"):
+        listed = sorted(path.name for path in folder.iterdir())
+        names = sorted(set(places.values())) or [n for n in listed if n.endswith(".safetensors")]
+        shown = ", ".join(listed)[:200] or "nothing"
+        require(names, f"it has no file .safetensors but {shown}; give the folder of the model")
+        lacking = next((name for name in names if name not in listed), None)
+        require(lacking is None, f"it has no {lacking}, which its index names, but {shown}")
+        size = sum((folder / name).stat().st_size for name in names)
+        files.check_array_bytes("its tensors", size, "give a smaller model")
+        arrays: dict[str, np.ndarray] = {}
+        for name in names:
+            part = _read_safetensors(folder / name)
+            twice = next(iter(arrays.keys() & part.keys()), None)
+            require(twice is None, f"{twice!r} is in two of its files; remove one of them")
+            arrays |= part
+        missing = next((name for name in places if name not in arrays), None)
+        require(missing is None, f"its files have no {missing!r}, which its index names")
+    return arrays
 
 
 def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:

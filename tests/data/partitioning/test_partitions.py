@@ -132,6 +132,13 @@ def test_digest_and_representation():
     assert repr(fa.Partition.of([])) == "Partition(clients=0, examples=0)"
 
 
+@pytest.mark.parametrize("rows", [[[0, 1], [1, 2]], [[3, 3]], [[5], [], [4, 5]]])
+def test_an_example_is_there_once_unless_clients_share_it(rows):
+    with pytest.raises(ValueError, match=r"example \d twice; .* or give shared=True"):
+        fa.Partition.of(rows)
+    assert fa.Partition.of(rows, shared=True).counts().tolist() == list(map(len, rows))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=9), st.integers(1, 4))
 def test_raise_to_minimum_takes_from_the_largest_one_by_one(sizes, minimum):

@@ -58,7 +58,8 @@ def test_every_file(tmp_path, name):
             with refused(tmp_path):
                 load(form, tmp_path)
         path.unlink()
-        with refused(tmp_path, None if name in OTHERWISE else "there is no such file"):
+        missing = "there is no such file|it has no .* but "
+        with refused(tmp_path, None if name in OTHERWISE else missing):
             load(form, tmp_path)
         path.symlink_to(os.devnull)
         with refused(tmp_path, "it is a pipe or a device, not a regular file"):
@@ -437,7 +438,7 @@ DAMAGES["image_folder"] = {
     "'t1' twice": [{"test": TEST + "t1,dog\n"}],
     "no row": [{"train": "user_id,image_id,class\n"}],
     "'class' twice": [{"train": "class," + TRAIN.replace("\n", ",c\n")}],
-    "utf-8": [{"train": TRAIN.encode("utf-16")}],
+    "is not UTF-8": [{"train": TRAIN.encode("utf-16")}],
     "end of data": [{"train": TRAIN + 'bo,"b4,ant\n'}],
     "'(../a1|/etc/a)' is no id": [{"train": TRAIN + f"bo,{a},ant\n"} for a in ("../a1", "/etc/a")],
     "train.csv|no id": [{"train": TRAIN + "bo,a\0b,ant\n"}],

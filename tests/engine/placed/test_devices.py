@@ -31,7 +31,7 @@ def ragged(num_clients=41, seed=0):
     sizes = rng.integers(1, 31, num_clients)
     rows = [rng.choice(total - 10, size, replace=False) for size in sizes]
     with jax.default_device(jax.devices()[-1]):  # as for data that exceed the first device's memory
-        return fa.federate(examples, fa.Partition.of(rows)), rows
+        return fa.federate(examples, fa.Partition.of(rows, shared=True)), rows
 
 
 def test_server_state_is_replicated_and_rows_are_divided():

@@ -18,7 +18,14 @@ from model_kinds import in_all, nightly
 from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor, torch_shapes
 
-from fedjax_algos.models import classifier, convert_weights, freeze, models, pretrained
+from fedjax_algos.models import (
+    classifier,
+    convert_weights,
+    freeze,
+    load_config,
+    models,
+    pretrained,
+)
 from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
 from fedjax_algos.models.large.weights import inverted_residual_names, load_weights, residual_names
 from fedjax_algos.models.small import Perceptron
@@ -158,6 +165,41 @@ def test_files_of_all_types_are_read(tmp_path):
     for name, value in arrays.items():
         assert read[name].dtype == value.dtype
         np.testing.assert_array_equal(read[name], value)
+
+
+def test_a_folder_with_several_files(tmp_path):
+    """As Hugging Face has it: the index names the files; without it all files count."""
+    parts = {"model-1.safetensors": {"a": np.arange(3.0)}, "model-2.safetensors": {"b": np.ones(2)}}
+    for name, tensors in parts.items():
+        save_file(tensors, tmp_path / name)
+    places = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    index = tmp_path / "model.safetensors.index.json"
+    for content in (None, {"weight_map": places}):
+        if content:
+            index.write_text(json.dumps(content))
+        assert {name: array.tolist() for name, array in load_weights(tmp_path).items()} == {
+            "a": [0, 1, 2],
+            "b": [1, 1],
+        }
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    assert load_config(tmp_path) == {"hidden_size": 8}
+    wrong = {
+        "has no model-3.safetensors, which its index names": {"c": "model-3.safetensors"},
+        "have no 'c', which its index names": {"c": "model-2.safetensors"},
+    }
+    for message, more in wrong.items():
+        index.write_text(json.dumps({"weight_map": places | more}))
+        with pytest.raises(ValueError, match=message):
+            load_weights(tmp_path)
+    index.unlink()
+    save_file({"b": np.ones(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="'b' is in two of its files; remove one"):
+        load_weights(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no file .safetensors but nothing; give the folder of"):
+        load_weights(tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"config\.json: there is no such file"):
+        load_config(tmp_path / "empty")
 
 
 def test_wrong_files_and_missing_packages_are_named(tmp_path, monkeypatch):

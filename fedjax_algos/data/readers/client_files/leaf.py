@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_algos.core.files import PathLike, check_array_bytes, once, read_file, reading, require
 from fedjax_algos.core.limits import host_memory
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.dataset import Dataset, checked_labels, from_arrays
+from fedjax_algos.data.dataset import MAX_CLASSES, Dataset, checked_labels, from_arrays
 from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 
@@ -25,7 +25,7 @@ _FIX = "run LEAF's script again"
 def leaf(
     *,
     path: PathLike,
-    task: Literal["femnist", "shakespeare", "sent140"],
+    task: Literal["femnist", "shakespeare", "sent140", "vectors"],
     max_clients: Count | None = None,
     invert: bool = False,
     alphabet: Literal["leaf", "no_newline"] = "leaf",
@@ -41,10 +41,12 @@ def leaf(
     - sent140: float32[n, words], counts of the most frequent words of the training texts, divided
       by their sum; 2 classes. Samples without any of the words are left out and counted in `notes`.
       Words are separated by blanks; among equally frequent words the first to occur come first. An
-      example takes 4 bytes for each word of the vocabulary.
+      example takes 4 bytes for each word of the vocabulary;
+    - vectors: float32[n, length], as in FedProx's synthetic data; the classes are those that occur.
 
     The test set contains the test samples of all clients. Natural clients are numbered in the order
-    of the file names and of their position in the file.
+    of the file names and of their position in the file. Notes say which clients have no samples,
+    and where a file's "users" and "num_samples" do not agree with its "user_data", which is read.
 
     Args:
       path: the folder.
@@ -62,18 +64,20 @@ def leaf(
         wrong = f"leaf: {name} is for task={owner}, not {task}; leave it out"
         require(task == owner or not is_set, wrong)
     symbols, vocabulary = SYMBOLS[alphabet], dict[str, int]()
-    converters: dict[str, tuple[Convert, int]] = {
+    converters: dict[str, tuple[Convert, int | None]] = {
         "femnist": (functools.partial(_pixels, invert=invert), 62),
         "shakespeare": (functools.partial(_codes, symbols=symbols), len(symbols)),
         "sent140": (functools.partial(_tokens, vocabulary=vocabulary), 2),
+        "vectors": (_vectors, None),
     }
     convert, num_classes = converters[task]
     numbers: dict[str, int] = {}
     kind = f"samples of {task}"
-    train, users = _collect(Path(path, "train"), kind, convert, numbers, max_clients)
+    train, users, notes = _collect(Path(path, "train"), kind, convert, numbers, max_clients)
     test_numbers = numbers.copy() if max_clients else {}
-    test, _ = _collect(Path(path, "test"), kind, convert, test_numbers, max_clients)
-    notes: tuple[str, ...] = ()
+    test, _, of_test = _collect(Path(path, "test"), kind, convert, test_numbers, max_clients)
+    alone = len(test_numbers.keys() - numbers.keys())
+    notes += of_test + (f"{alone} clients have test samples alone",) * bool(alone)
     if task == "sent140":
         counts = np.bincount(train[0], minlength=len(vocabulary))
         frequent = np.argsort(-counts, kind="stable")[: min(words, np.count_nonzero(counts))]
@@ -84,16 +88,16 @@ def leaf(
         users = users[in_train]
         lost, lost_test = (len(rows) - int(rows.sum()) for rows in (in_train, in_test))
         without = f"{lost} training and {lost_test} test samples contain none of the"
-        notes = (f"{without} {len(frequent)} words and are left out",) * bool(lost or lost_test)
+        notes += (f"{without} {len(frequent)} words and are left out",) * bool(lost or lost_test)
     arrays: Any = *train, *test, users
     return from_arrays(*arrays, num_classes=num_classes, notes=notes, source=path)
 
 
 def _collect(
     folder: Path, kind: str, convert: Convert, numbers: dict[str, int], max_clients: int | None
-) -> tuple[Columns, np.ndarray]:
-    """The columns of all clients, concatenated, and the client number of each row, int32[n]."""
-    parts, users, seen = list[Columns](), list[np.ndarray](), set[str]()
+) -> tuple[Columns, np.ndarray, tuple[str, ...]]:
+    """The columns of all clients, concatenated, the client of each row, int32[n], and notes."""
+    parts, users, seen, notes, empty = list[Columns](), list[np.ndarray](), set[str](), [], 0
     converted = functools.partial(_converted, convert)
     with reading(folder, "a folder of LEAF", _FIX):
         files = sorted(folder.glob("*.json"))
@@ -107,6 +111,7 @@ def _collect(
                 for name, columns in clients.items():
                     require(name not in seen, f"client {name!r} is there twice")
                     seen.add(name)
+                    empty += columns == ()
                     full = max_clients is not None and len(numbers) >= max_clients
                     if columns == () or (full and name not in numbers):
                         continue
@@ -117,8 +122,15 @@ def _collect(
                     number, rows = numbers.setdefault(name, len(numbers)), len(columns[-1])
                     parts.append(columns)
                     users.append(np.full(rows, number, np.int32))
+                sizes = {name: len(own[-1]) if own else 0 for name, own in clients.items()}
+                listed = {"users": [*sizes], "num_samples": [*sizes.values()]}
+                other = [name for name, own in listed.items() if content.get(name, own) != own]
+                told = f"{folder.name}/{file.name}: {' and '.join(other)} and user_data differ"
+                notes += [told] * bool(other)
         require(parts, "none of the clients has a sample")
-    return tuple(map(np.concatenate, zip(*parts, strict=True))), np.concatenate(users)
+    notes += [f"{empty} clients of {folder.name} have no samples"] * bool(empty)
+    columns = tuple(map(np.concatenate, zip(*parts, strict=True)))
+    return columns, np.concatenate(users), tuple(notes)
 
 
 def _converted(convert: Convert, pairs: list[tuple[str, Any]]) -> Any:
@@ -143,6 +155,12 @@ def _pixels(x: list, y: list, invert: bool) -> Columns:
     require(valid.all(), f"sample {bad} has pixels that are not k/255 for k = 0..255")
     whole = 255 - whole if invert else whole
     return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, 62)
+
+
+def _vectors(x: list, y: list) -> Columns:
+    vectors = _numbers(x)
+    require(vectors.ndim == 2, f"samples are {list(vectors.shape[1:])}, not vectors of one length")
+    return vectors.astype(np.float32), _labels(y, MAX_CLASSES)
 
 
 def _codes(x: list, y: list, symbols: str) -> Columns:
