@@ -38,8 +38,8 @@ def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
 
     def of_leaf(leaf):
         shape = (-1, *[1] * (leaf.ndim - 1))
-        arrived = jnp.where(mask.reshape(shape), leaf, 0)  # 0 * NaN is NaN
-        return (weights.reshape(shape).astype(leaf.dtype) * arrived).sum(0, dtype=leaf.dtype)
+        weighted = weights.reshape(shape).astype(leaf.dtype) * leaf
+        return jnp.where(mask.reshape(shape), weighted, 0).sum(0, dtype=leaf.dtype)
 
     return jax.tree.map(of_leaf, tree)
 

@@ -36,7 +36,7 @@ class Losses(NamedTuple):
       value: float[slots]: F_i(x).
       weight: float[slots]: w_i, the algorithm's own weight of the client.
       client: int32[slots]: the client's id.
-      mask: bool[slots]: which updates have arrived; of the others the rest means nothing.
+      mask: bool[slots]: which updates have arrived; the others have the loss 0 and the weight 1.
     """
 
     value: jax.Array
@@ -187,7 +187,9 @@ def reweighted(
 
     def server_update(server, stack, count, group):
         each = jax.vmap(contribute, (0, 0, None))(stack.updates, stack.dispatches, jnp.int32(0))
-        losses = Losses(stack.updates.loss, each.weight, stack.dispatches.client, stack.mask)
+        loss = jnp.where(stack.mask, stack.updates.loss, 0)
+        weight = jnp.where(stack.mask, each.weight, 1)  # safe to divide by
+        losses = Losses(loss, weight, stack.dispatches.client, stack.mask)
         factor, memory = factors(losses, server.own)
         sums = weighted_sum(each, factor, stack.mask)
         sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))

@@ -241,6 +241,9 @@ def test_drive_has_the_printed_values(monkeypatch):
     v = np.arange(1, 9.0)
     bias = all_signs(monkeypatch, codec("drive"), v).mean(0) - v  # of the fast rotation
     np.testing.assert_allclose(np.linalg.norm(bias) / np.linalg.norm(v), 0.064, atol=5e-4)
+    few = np.array([1, 0.9, 0, 0, 0, 0, 0, 0])  # always the same, whatever the signs
+    expected = np.broadcast_to([1.81, 0, 0, 0, 0, 0, 0, 0], (256, 8))
+    np.testing.assert_allclose(all_signs(monkeypatch, codec("drive"), few), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [1, 1.25, 3.5, 8])

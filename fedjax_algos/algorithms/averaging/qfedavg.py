@@ -31,7 +31,8 @@ def qfedavg(problem: Problem, local: Local, *, q: NonNegative = 1.0) -> Algorith
     `h_i = q F_i^(q-1) |d_i|^2 + L F_i^q`. F_i is the mean loss of the received x over all of the
     client's examples. The sums over the cohort have equal weights, as in the paper, which draws
     clients in proportion to n_i. h_i bounds the curvature for one local step; with more steps L
-    stays 1 / eta_l, as in the authors' code.
+    stays 1 / eta_l, as in the authors' code. Losses must not be negative: F_i^q would be NaN, and
+    the update would be left out.
 
     Args:
       problem: the model and the loss.

@@ -27,6 +27,7 @@ class Codec(NamedTuple):
         remember what it has lost; "" if it never does.
       of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
         a codec has the scope "leaf".
+      nearly: whether an unbiased codec is biased for some vectors, so that theorems do not hold.
       coded_bits: `(message, d) -> float32[]`, the bits that the message would take with an entropy
         code; None if it has none.
     """
@@ -36,6 +37,7 @@ class Codec(NamedTuple):
     variance: Callable[[int], float] | None = None
     unbounded: str = ""
     of_leaves: bool = False
+    nearly: bool = False
     coded_bits: Callable[[Message, int], jax.Array] | None = None
 
 

@@ -231,8 +231,8 @@ def _refuse(name, algorithm, codec, feedback):
         fix = _instead(name, "ef or none")
     elif codec.unbounded:
         reason, _, fix = codec.unbounded.partition("; ")
-    elif feedback == "diana" and codec.variance is None:
-        reason = "the codec is biased"
+    elif feedback == "diana" and (codec.variance is None or codec.nearly):
+        reason = "the codec is biased" + codec.nearly * " for vectors with few large entries"
         fix = "give feedback=ef or ef21, or an unbiased codec"
     if reason:
         what = name if name == feedback else f"{name}: feedback={feedback}"
