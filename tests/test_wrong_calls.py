@@ -340,7 +340,7 @@ FIXES = rf"[;:] (.*\b)?({FIXES}|there are|did you mean)\b"
 SENTENCES = [  # the words of the checks that all share
     (lambda: of_local(steps=0), "steps=0 is out of range; give a whole number of at least 1"),
     (lambda: simulate(seed=2**32), "give a whole number of at least 0 and at most 4294967295"),
-    (lambda: of_local(rate_by=1), "Local: rate_by=1 is unknown; choose round or dispatch"),
+    (lambda: of_local(rate_by=1), "Local: rate_by=1 is unknown; choose round, dispatch or step"),
     (lambda: simulate(engine=1), "engine=1 is not of type Engine; give make_engine(algorithm)"),
     (lambda: simulate(evaluate=1), "evaluate=1 cannot be called; give make_evaluate(problem)"),
     (lambda: of_problem(loss=NOTHING), "loss=<lambda> does not take (outputs, batch): too many"),

@@ -1,8 +1,8 @@
 """Exact means of the loss and the metrics, over all examples or over each client's own."""
 
 import functools
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,10 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.data.stored.stored_data import StoredData
 from fedjax_algos.models.outputs import LabelCheck
+
+_PART = 4  # batches of examples in files that are in memory at once
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
@@ -72,7 +75,7 @@ def _compiled_evaluate(problem, batch_size):
 
 def make_evaluate_clients(
     problem: Problem, batch_size: int = 1024
-) -> Callable[[Model, FederatedData], Metrics]:
+) -> Callable[[Model, FederatedData | StoredData], Metrics]:
     """Builds a compiled `(model, data) -> metrics` of one model on each client's own examples.
 
     `metric_i = (1 / n_i) sum over j of metric(model, example_ij)`, for all clients i.
@@ -81,10 +84,11 @@ def make_evaluate_clients(
       problem, batch_size: as for `make_evaluate`.
 
     Returns:
-      A function of a model and of clients' training or held-out examples. It returns "loss" and
+      A function of a model and of clients' training or held-out examples; those in files are read
+      some clients at a time. It returns "loss" and
       the problem's metrics as `Mean`s with leaves float[num_clients], or `ClassMean`s with leaves
       float[num_clients, classes]: `.value()` gives those of each client, and the sum over clients
-      is the metric over all examples. A client without examples has weight 0.
+      is the metric over all examples. A client without examples has the value NaN.
 
     Raises:
       ValueError: as for `make_evaluate`, or if no client holds an example.
@@ -125,12 +129,27 @@ def make_evaluate_clients(
 
     check = LabelCheck(problem, "the clients' examples")
 
-    def evaluate(model: Model, data: FederatedData) -> Metrics:
-        metrics = compute(model, data)  # which first checks what they are
-        check(data.examples)
-        return metrics
+    def evaluate(model: Model, data: FederatedData | StoredData) -> Metrics:
+        found = []
+        for part in _parts(data, _PART * batch_size):
+            found.append(compute(model, part))  # which first checks what they are
+            check(part.examples)
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found)
 
     return evaluate
+
+
+def _parts(data: Any, rows: int) -> Iterator[Any]:
+    """Data in memory; of data in files some clients' at a time, about so many rows of one shape."""
+    if not isinstance(data, StoredData):
+        yield data
+        return
+    counts = data.counts().astype(np.int64)
+    number = (np.cumsum(counts) - 1) // rows  # of the part with a client
+    parts = [np.flatnonzero(number == part) for part in np.unique(number)]
+    longest = max(int(counts[clients].sum()) for clients in parts)
+    for clients in parts:
+        yield data.cohort(clients, longest)
 
 
 class ClientSummary(NamedTuple):

@@ -60,5 +60,5 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
 
 def _display_name(label: str) -> str:
     folder, separator, method = label.rpartition(SEPARATOR)
-    name, space, rest = method.partition(" ")
-    return folder + separator + DISPLAY_NAMES.get(name, name) + space + rest
+    name = re.match(r"[^ +]*", method)[0]  # type: ignore[index]
+    return folder + separator + DISPLAY_NAMES.get(name, name) + method[len(name) :]

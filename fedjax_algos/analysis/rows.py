@@ -1,11 +1,80 @@
 """The rows of a run, and the columns of a comparison's rows as arrays, one for each method."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_algos.analysis.statistics import METRIC, finite_quality
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import require
+from fedjax_algos.core.options import check_choice
+
+BUDGETS = ("round", "upload_bytes", "download_bytes", "flops", "simulated_seconds", "wall_seconds")
+
+
+class Budget(NamedTuple):
+    """The most that a run may cost, of a column of its rows."""
+
+    column: str
+    most: float
+
+    @classmethod
+    def of(cls, text: str) -> "Budget":
+        """The budget that a text such as `upload_bytes=5e5` means; ValueError for another text."""
+        column, _, given = text.partition("=")
+        check_choice("the column of a budget", column, BUDGETS)
+        try:
+            most = float(given)
+        except ValueError:
+            most = np.nan
+        wrong = f"budget={text!r} is no budget; give {column}=NUMBER, above 0"
+        require(0 < most < np.inf, wrong)
+        return cls(column, most)
+
+    def is_used(self, row: Row) -> bool:
+        """Whether a run has cost as much at an evaluation."""
+        return row[self.column] >= self.most
+
+    def within(self, rows: list[Row]) -> list[Row]:
+        """The rows that cost at most so much, the last one of a run also in place of the others."""
+        name = self.column
+        known = all(not np.isnan(row.get(name, np.nan)) for row in rows)
+        require(known, f"the rows have no {name}; give a budget of another column")
+        runs = _runs(self.repeat_last(rows))
+        most = max(map(len, runs), default=0)
+        within = [[row for row in own if row[name] <= self.most] for own in runs]
+        pairs = zip(within, runs, strict=True)
+        return [row for own, whole in pairs for row in _padded(own, most, len(whole) == most)]
+
+    def repeat_last(self, rows: list[Row]) -> list[Row]:
+        """Rows of equal number of all runs that have used it; others have ended early."""
+        runs = _runs(rows)
+        most = max(map(len, runs), default=0)
+        return [row for own in runs for row in _padded(own, most, self.is_used(own[-1]))]
+
+    def describe(self, rows: list[Row]) -> list[str]:
+        """What tables say of the rows `within`, and of the methods that have not used it up."""
+        used = {row["method"] for row in rows if self.is_used(row)}
+        less = [label for label in rows_by_run(rows) if label not in used]
+        told = f"All values are of the last evaluation with at most {self.most:g} {self.column}."
+        return [told] + [f"Ended before: {', '.join(less)}."] * bool(less)
+
+
+def _runs(rows):
+    return [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
+
+
+def _padded(rows, number, is_padded):
+    return rows + rows[-1:] * (is_padded * (number - len(rows)))
+
+
+def within_budget(rows: list[Row], text: str | None) -> tuple[list[Row], list[str]]:
+    """The rows within a budget, all without one, and what tables say of it."""
+    if text is None:
+        return rows, []
+    budget = Budget.of(text)
+    return budget.within(rows), budget.describe(rows)
 
 
 def metrics_row(

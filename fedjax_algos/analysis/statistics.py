@@ -6,6 +6,7 @@ say anything (for two seeds it is 12.7 standard errors to each side): it is the 
 highest value, and for one or two seeds the values themselves.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,6 +23,7 @@ __all__ = [
     "Estimate",
     "holm",
     "mark_best",
+    "p_values_against_best",
     "paired_difference",
     "paired_p_value",
 ]
@@ -31,8 +33,7 @@ CLIENTS = "client_accuracy_"  # of the columns of an evaluation of each client
 METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
-MIN_SEEDS_OF_A_TEST = 3
-LEVEL = 0.05  # of all comparisons with the best together
+LEVEL = 0.05  # of all comparisons of a column together
 SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
 _LOWER_IS_BETTER = {"loss", "error", "perplexity", "deviation"}  # words of a metric's name
 _TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
@@ -182,22 +183,25 @@ def paired_difference(
     return Difference(Estimate(tuple(differences[finite].tolist())), without)
 
 
-def paired_p_value(differences: Sequence[float] | np.ndarray) -> float:
+def paired_p_value(differences: Sequence[float] | np.ndarray) -> Any:
     """The p-value of Student's two-sided t test that the mean of paired differences is 0.
 
     Without any variance it is 1 if the differences are 0, and else 0.
 
     Args:
-      differences: float[seeds], of at least two seeds, all finite.
+      differences: float[seeds, ...], of at least two seeds, all finite.
+
+    Returns:
+      The p-values, float[...].
     """
     values = np.asarray(differences, float)
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    if error == 0:
-        return float(values[0] == 0)
-    return float(2 * special.stdtr(len(values) - 1, -abs(values.mean() / error)))
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = 2 * special.stdtr(len(values) - 1, -abs(values.mean(axis=0) / error))
+    return np.where(error == 0, values[0] == 0, found)[()]
 
 
-def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -> np.ndarray:
     """P-values with Holm's correction, float[tests] from 0 to 1, in the order of the tests.
 
     The probability that any true hypothesis has one below a level is at most the level, whatever
@@ -205,36 +209,62 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
     Args:
       p_values: float[tests].
+      most_left: how many hypotheses can be true if one is false; None: all others.
     """
     values = np.asarray(p_values, float)
     order = np.argsort(values, kind="stable")
-    scaled = values[order] * np.arange(len(values), 0, -1)
+    left = np.arange(len(values), 0, -1)
+    left[1:] = np.minimum(left[1:], len(values) if most_left is None else most_left)
     corrected = np.empty_like(values)
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * left), 1)
     return corrected
+
+
+def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """P-values of each method's difference from the one with the highest mean, by label.
+
+    Each is a `paired_p_value` with Holm's correction over all pairs of methods, and not only over
+    those with the best, which is chosen by the same values. If two of k methods differ, at most
+    (k - 1)(k - 2) / 2 pairs can be equal; this bounds the later factors of the correction (Shaffer,
+    "Modified Sequentially Rejective Multiple Test Procedures", JASA 1986,
+    https://doi.org/10.1080/01621459.1986.10478341). So if all methods are equal, any p-value is
+    below 5% with a probability of at most 5%.
+
+    Args:
+      values: float[seeds] of each method by label, on the same seeds.
+
+    Returns:
+      The p-values: that of the best is 1. They are NaN for methods with a value that is not finite,
+      which are not compared, and for all methods below five seeds.
+    """
+    found = dict.fromkeys(values, math.nan)
+    finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
+    if not finite or min(map(len, finite.values())) < MIN_SEEDS_OF_AN_INTERVAL:
+        return found
+    labels = sorted(finite, key=lambda label: -finite[label].mean())  # the best is the first
+    pairs = [finite[a] - finite[b] for a, b in itertools.combinations(labels, 2)]
+    others = len(labels) - 1
+    own = paired_p_value(np.transpose(pairs)) if pairs else ()
+    corrected = holm(own, most_left=others * (others - 1) // 2)
+    return found | dict(zip(labels, [1.0, *corrected[:others].tolist()], strict=True))
 
 
 def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
     """Marks the method with the highest mean, and those that cannot be told from it, by label.
 
-    A method cannot be told from the best one if its `paired_p_value` with Holm's correction, over
-    all comparisons with the best, is above 5%. Methods with a value that is not finite are not
-    compared, and none is marked below three seeds.
+    A method cannot be told from the best one if its `p_values_against_best` is above 5%. Nothing is
+    marked below five seeds.
 
     Args:
       values: float[seeds] of each method by label, on the same seeds.
     """
-    finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
-    marks: dict[str, Mark] = dict.fromkeys(values, "")
-    if not finite or min(map(len, finite.values())) < MIN_SEEDS_OF_A_TEST:
-        return marks
-    best = max(finite, key=lambda label: finite[label].mean())
-    others = [label for label in finite if label != best]
-    corrected = holm([paired_p_value(finite[best] - finite[label]) for label in others])
-    marks[best] = "best"
-    for label, p_value in zip(others, corrected, strict=True):
-        marks[label] = "" if p_value <= LEVEL else "not told"
-    return marks
+    p_values = p_values_against_best(values)
+    marks: dict[str, Mark] = {
+        label: "not told" if p_value > LEVEL else "" for label, p_value in p_values.items()
+    }
+    compared = [label for label, p_value in p_values.items() if not math.isnan(p_value)]
+    best = max(compared, key=lambda label: np.mean(values[label]), default=None)
+    return marks if best is None else {**marks, best: "best"}
 
 
 def records(lines: Sequence[Any]) -> list[dict[str, Any]]:

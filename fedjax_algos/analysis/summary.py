@@ -4,7 +4,9 @@ The quality is the test accuracy, or another metric that is higher for better mo
 of a model that is not finite is no best and reaches no target, whatever its quality.
 """
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,8 @@ class MethodSummary(NamedTuple):
       final: the last quality; NaN for a seed that has diverged.
       best: the highest quality, chosen on the test data; for a seed that has diverged the highest
         one before.
+      final_p_value, best_p_value: of the differences from the method with the highest mean; see
+        `statistics.p_values_against_best`.
       seeds: their number.
       seeds_reaching: number of the seeds that reach the target.
       seeds_diverged: number of the seeds whose last model is not finite.
@@ -46,6 +50,8 @@ class MethodSummary(NamedTuple):
     seeds_diverged: int
     seeds_without_target: tuple[int, ...]
     seconds: float
+    final_p_value: float = math.nan
+    best_p_value: float = math.nan
 
     @property
     def seeds_with_target(self) -> int:
@@ -144,7 +150,19 @@ def summarise(
                 seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
             )
         )
+    for name in ("final", "best"):
+        p_values = statistics.p_values_against_best(compared_values(summary, name))
+        fields: list[Any] = [{f"{name}_p_value": p_values[line.label]} for line in summary]
+        summary = [line._replace(**own) for line, own in zip(summary, fields, strict=True)]
     return summary
+
+
+def compared_values(summary: list[MethodSummary], name: str) -> dict[str, Sequence[float]]:
+    """A quantity, `final` or `best`, over seeds by label; NaN for a method that has diverged."""
+    return {
+        line.label: (math.nan,) if line.seeds_diverged else getattr(line, name).values
+        for line in summary
+    }
 
 
 def summarise_pairs(

@@ -27,7 +27,7 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.options import is_number
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.participation.cohorts import checked_counts, first_steps, rate_at
+from fedjax_algos.participation.cohorts import checked_counts, first_steps, rate_at, rate_counts
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival
@@ -102,8 +102,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     Args:
       plan: a timeline.
       counts: int[num_clients]: n_i, also of clients that are never dispatched.
-      local: how clients train; its learning rate is evaluated at the version, or at the number of
-        the dispatch if `local.rate_by` is "dispatch".
+      local: how clients train; for `rate_by` the version is the server step.
 
     Returns:
       NumPy arrays [D]. `server_step` is the version. `first_step` leaves out lost dispatches.
@@ -118,7 +117,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     require(largest < len(counts), f"{found}; {fix}")
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
-    rate_index = plan.number if local.rate_by == "dispatch" else plan.version
+    rate_index = rate_counts(local, plan.number, plan.version, plan.full_steps)
     steps_done = np.where(plan.fate == LOST, 0, plan.num_steps)
     return Dispatch(
         client=plan.client,

@@ -116,8 +116,12 @@ def _run(given: list[str]) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
         if not own:
-            what = "A function of your own does not fit docs/, or this" if own_places else "This"
-            error.add_note(f"{what} is a fault of fedjax_algos: please report it with these lines.")
+            what = "This is a fault of fedjax_algos: please report it with these lines."
+            own_one = (
+                "Look first for a mistake in your own function: does it do what the docstring of "
+            )
+            own_one += "its kind says, such as that of fa.Algorithm? If so: "
+            error.add_note(own_one * bool(own_places) + what)
         raise
 
 

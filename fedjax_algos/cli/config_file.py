@@ -134,4 +134,6 @@ def parse_setting(name: str, given: Any, owner: str = "") -> Any:
     """The checked value that a text, or a value of a file, means for a setting."""
     if name == "seeds":
         return parse_seeds(given, owner)
-    return parse_value(options(Settings)[name], given, owner)
+    value = parse_value(options(Settings)[name], given, owner)
+    is_count = name == "cohort" and "." not in str(given)  # 1.0 is not known to be one client
+    return int(value) if is_count and value.is_integer() else value

@@ -34,6 +34,7 @@ _NOTES = [
     "report: what each client sends before those are chosen that train, or that upload.",
     "flops: of a local update, mean of the clients of the first round of seed 0.",
     "client state: what a client keeps between its rounds.",
+    "all states: of all clients together, which the simulation holds.",
     "client memory: the most that it needs in a round, besides its examples, frozen params, and "
     "the activations and gradients of a step.",
     "server state: the global model and what the server keeps beside it, without clients' updates.",
@@ -60,6 +61,7 @@ def costs_of(
         **transfer._asdict(),
         "flops": flops,
         "client state": memory.between_rounds,
+        "all states": memory.between_rounds * population.num_clients,
         "client memory": memory.in_round,
         "server state": tree_bytes(state.server) + tree_bytes(state.statistics),
     }

@@ -15,6 +15,7 @@ import jax
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
+from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.cli import processes
 from fedjax_algos.cli.options import check_path, values_of
@@ -94,8 +95,9 @@ class Training:
     ) -> None:
         """Writes the results, and the figure of the accuracy, with options of `plot_metric`."""
         results.write(self.folder.path, experiment, rows, summary)
+        shown, _ = within_budget(rows, experiment.settings.budget)
         with written(self.folder.path / "accuracy.png") as beside:
-            pictures.plot_metric(rows, beside, **figure)
+            pictures.plot_metric(shown, beside, **figure)
 
     def complete(self, experiment: Experiment, **more: Any) -> None:
         """Marks the folder as complete; `more` is written into its configuration."""

@@ -6,15 +6,20 @@ from typing import Any, NamedTuple
 
 from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.rows import quality_by_method, rows_by_run
+from fedjax_algos.analysis.rows import quality_by_method, rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import (
     METRIC,
-    Estimate,
     Mark,
     describe_estimates,
     metric_column,
 )
-from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
+from fedjax_algos.analysis.summary import (
+    MethodSummary,
+    PairedSummary,
+    compared_values,
+    summarise,
+    summarise_pairs,
+)
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
@@ -41,13 +46,15 @@ class Goal(NamedTuple):
     target: float | None  # the quality to reach; None: the reference's best on the same seed
     reference: str | None  # the label of a method; None: the first
     metric: str = METRIC  # column of the quality
+    budget: str | None = None  # within which methods are compared
 
 
 def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
     """By what the settings compare methods, of which one has to be the reference."""
     if labels is not None and settings.reference is not None:
         check_choice("reference", settings.reference, labels)
-    return Goal(settings.target, settings.reference, metric_column(settings.target_metric))
+    metric = metric_column(settings.target_metric)
+    return Goal(settings.target, settings.reference, metric, settings.budget)
 
 
 def best_first(rows: list[Row], metric: str = METRIC) -> list[Row]:
@@ -67,6 +74,7 @@ def method_tables(
     target: float | None = None,
     reference: str | None = None,
     metric: str = METRIC,
+    budget: str | None = None,
     *,
     is_sweep: bool = False,
     labels: Mapping[str, str] | None = None,
@@ -76,20 +84,23 @@ def method_tables(
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
     costs only with a reference or a target. One method alone has costs only with a target.
-    The target, the reference and the metric are those of a `Goal`.
+    The target, the reference, the metric and the budget are those of a `Goal`.
     """
+    rows, told = within_budget(rows, budget)
     summary = summarise(rows, target, reference, metric=metric)
     names = display_names([line.label for line in summary], labels)
     quality = quality_name(metric)
     of_sweep = is_sweep and target is None and reference is None
     if of_sweep or (len(summary) == 1 and target is None):
-        return [_of_methods(summary, None, quality, names, of_sweep)]
+        only = _of_methods(summary, None, quality, names, of_sweep)
+        return [only._replace(notes=told + only.notes)]
     name = printable(names[reference or summary[0].label], _MAX_CHARACTERS)
     each = statistics.describe_costs(summary[0].seeds_with_target)
     goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
     goal = goal if target is None else f"a {quality} of {100 * target:g}%"
     goal += (f", {each}." if each else ".") + _LATE * (target is None)
     tables = [_of_methods(summary, goal, quality, names)]
+    tables[0].notes[:0] = told
     if is_sweep:
         tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
     if reference is None and is_sweep:
@@ -110,8 +121,8 @@ def _of_methods(
     finals, bests = [line.final for line in summary], [line.best for line in summary]
     columns = [
         Column("setting" if of_sweep else "method", [names[line.label] for line in summary]),
-        percentages("final", finals, marks=_marks_of(summary, finals)),
-        percentages("best", bests, marks=_marks_of(summary, bests)),
+        percentages("final", finals, marks=_marks_of(summary, "final")),
+        percentages("best", bests, marks=_marks_of(summary, "best")),
     ]
     notes = [
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
@@ -206,28 +217,24 @@ def _measured(*columns: Column) -> list[Column]:
     return [column for column in columns if any(value is not None for value in column.values)]
 
 
-def _marks_of(summary: Sequence[MethodSummary], estimates: Sequence[Estimate]) -> list[Mark]:
+def _marks_of(summary: list[MethodSummary], name: str) -> list[Mark]:
     """The marks of a column; empty for one method, which is compared with none."""
-    values = {
-        line.label: (math.nan,) if line.seeds_diverged else estimate.values
-        for line, estimate in zip(summary, estimates, strict=True)
-    }
-    return [*statistics.mark_best(values).values()] if len(summary) > 1 else []
+    marks = statistics.mark_best(compared_values(summary, name))
+    return [*marks.values()] if len(summary) > 1 else []
 
 
 def _describe_marks(summary: Sequence[MethodSummary]) -> str:
     """What the marks mean, with {best} and {other} for their names."""
     diverged = any(line.seeds_diverged for line in summary)
-    compared = sum(not line.seeds_diverged for line in summary) - 1
-    tests = "the comparison" if compared == 1 else f"all {compared} comparisons"
+    compared = sum(not line.seeds_diverged for line in summary)
+    tests = "" if compared == 2 else " over all pairs of methods (Holm's correction)"
     test = (
         " {other}: cannot be told from it by a two-sided paired t test on the same "
-        f"{summary[0].seeds} seeds, at {100 * statistics.LEVEL:g}% over {tests} with it (Holm's "
-        "correction)."
+        f"{summary[0].seeds} seeds, at {100 * statistics.LEVEL:g}%{tests}."
     )
     return (
         "{best}: the highest mean over seeds of the column."
-        + test * (compared > 0)
+        + test * (compared > 1)
         + " Methods that have diverged on a seed are not compared." * diverged
     )
 
@@ -236,7 +243,7 @@ def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
     """Why no method is marked as the best, where that is so."""
     if len(summary) < 2:
         return []
-    needed = statistics.MIN_SEEDS_OF_A_TEST
+    needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
     if summary[0].seeds < needed:
         few = f"at least {needed} seeds are needed to tell methods apart by a test"
         return [f"The best is not marked: {few}."]

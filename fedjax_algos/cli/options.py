@@ -42,7 +42,7 @@ HELP = {
     "sgd:momentum=0.9 or adam, see `list client_optimizers` [the method's own, else sgd]",
     "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
     "rate_schedule": "how that rate changes, see `list rate_schedules`",
-    "rate_by": "what changes it: round, or dispatch (the client's own dispatches)",
+    "rate_by": "what changes it: round, dispatch (the client's own ones), or step (local steps)",
     "weight_decay": "this times the params is added to a client's gradient, after clipping",
     "clip_norm": "largest norm of a client's gradient after the method's correction; 0: no limit",
     "server_learning_rate": "rate of the server's step [the method's own]",
@@ -51,6 +51,8 @@ HELP = {
     "target": "quality whose rounds and upload are measured [the reference's best]",
     "target_metric": "the quality by which methods are compared: accuracy, or one of --metrics or "
     "of the model that is higher for better models, such as dice_score",
+    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: a run ends at the first evaluation where "
+    "it has cost as much, and methods are compared within it [none]",
     "reference": "label of the method that the others are compared with [the first]",
     "test_examples": "if there are more, so many are drawn for evaluation [all]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "

@@ -58,7 +58,7 @@ def place_of(
     size, rank = next((pair for pair in known if None not in pair), (None, None))
     number = processes or int(size or 1)
     if number == 1:
-        alone = coordinator is None and not process
+        alone = coordinator is None and (process is None or processes == 1 + process)
         require(alone, "--coordinator and --process are for several processes; give --processes P")
         return None
     if process is None and size == str(number):
@@ -71,7 +71,7 @@ def place_of(
     fix = "give --coordinator HOST:PORT, where process 0 is and a port that is free there"
     require(coordinator or size == str(number), f"processes={number} have no address; {fix}")
     host, _, port = (coordinator or "host:1").rpartition(":")
-    is_port = port.isdecimal() and int(port) <= _MAX_PORT
+    is_port = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
     require(host and is_port, f"coordinator={coordinator!r} is no HOST:PORT; {fix}")
     return Place(process, number, coordinator)
 

@@ -49,7 +49,8 @@ class RunProgress:
 
     Without a terminal a line follows the end of each run, and `show_progress` prints `line` from
     time to time. The time left is that of the rounds or simulated seconds of all runs that are
-    left, at the mean speed of those that this process has computed, without compilation.
+    left, at the mean speed of those that this process has computed, and of the compilation of the
+    parts that have not begun, each as long as that of a part before.
     """
 
     def __init__(self, compiled: Compilation, console: Console):
@@ -66,7 +67,7 @@ class RunProgress:
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = metric_column(settings.target_metric), list(settings.seeds)
         self._before, self._total = dict[str, float](), 0.0  # what is before each part, and all
-        self._length = settings.seconds or settings.rounds
+        self._length, self._started = settings.seconds or settings.rounds, 0
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
         unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
         self.bars = make_bars(self._console, unit, self._status, disable=hidden)
@@ -88,6 +89,7 @@ class RunProgress:
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
+        self._started += 1
         self._part, self._length = part, length or self._length
         self._done = max(self._done, self._before[part])
         self._where = f"{_run(label or part, self._seeds[0] if seed is None else seed)}: "
@@ -99,8 +101,10 @@ class RunProgress:
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
-            seconds = now - self._begun - self._compiled.seconds + self._compiled_before
-            left = max(seconds, 0) / self._computed * max(self._total - self._done, 0)
+            compiled = self._compiled.seconds - self._compiled_before
+            seconds = max(now - self._begun - compiled, 0)
+            left = seconds / self._computed * max(self._total - self._done, 0)
+            left += compiled / self._started * (len(self._tasks) - self._started)
             self._left = f"about {_duration(left)} left"
         self._rows[run] = at, now, wall
         quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""

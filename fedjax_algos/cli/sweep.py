@@ -23,7 +23,7 @@ _HELP = {
     "allows]",
     "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
 }
-_LEFT_OUT = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps")
+_LEFT_OUT = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
 _OF_FILES = {
     "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
     "reference": "label of the setting that the others are compared with there [the first]",

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR, check_names
+from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
@@ -23,6 +24,8 @@ from fedjax_algos.runs.settings import Settings
 _FORMATS = [*FORMATS, *RECORD_FORMATS]
 _HELP = {
     "format": f"{', '.join(_FORMATS)} [text]",
+    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: what each run has reached at that cost [the "
+    "run's budget, else its end]",
     "target": "quality to reach [the run's, else the reference's best]",
     "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
     "[the run's, else accuracy]",
@@ -55,7 +58,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
     rows = results.read_folders(folders, on_missing=say)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
-    given = target, values["target_metric"], values["reference"]
+    given = target, values["target_metric"], values["reference"], values["at"]
     goal = goal_of_folders(folders, configurations, *given)
     is_sweep = any("grid" in configuration for configuration in configurations)
     if is_sweep and len(set(results.comparison_names(folders))) == 1:
@@ -89,9 +92,10 @@ def goal_of_folders(
     target: float | None,
     target_metric: str | None,
     reference: str | None,
+    budget: str | None = None,
 ) -> Goal:
     """What is given, else what the folders have that the table has; a target has its metric."""
-    names = ("target", "target_metric", "reference")
+    names = ("target", "target_metric", "reference", "budget")
     pairs = zip(folders, configurations, strict=True)
     stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
 
@@ -110,11 +114,12 @@ def goal_of_folders(
         comparisons = results.comparison_names(folders)
         if reference is not None and len(set(comparisons)) > 1:
             reference = f"{comparisons[0]}{SEPARATOR}{reference}"
-    return Goal(target, reference, metric_column(metric))
+    return Goal(target, reference, metric_column(metric), budget or shared("budget"))
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
-    target, reference, metric = goal
+    target, reference, metric, budget = goal
+    rows, _ = within_budget(rows, budget)
     own = records(summarise(rows, target, reference, metric=metric))
     if is_sweep and reference is None:  # as in `method_tables`
         return own

@@ -9,12 +9,20 @@ import click
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import tables
+from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import method_tables
 from fedjax_algos.cli import options as cli_options
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
-from fedjax_algos.cli.options import Command, Commands, add_options, settings_of, shared_options
+from fedjax_algos.cli.options import (
+    Command,
+    Commands,
+    add_options,
+    labels_of,
+    settings_of,
+    shared_options,
+)
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
@@ -25,18 +33,20 @@ from fedjax_algos.runs.saving.trackers import track_experiment
 from fedjax_algos.runs.settings import Settings
 
 _CONFIG_HELP = "settings and methods: a TOML file, such as tune writes, or a run's config.json"
+_LABEL_HELP = "another text for a method in the table and the figure; may be repeated"
 _NO_FILE = ConfigFile()
 # settings that say which runs are compared, how they are measured, and how they are computed
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
     "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "layout", "devices",
-    "devices_per_client", "client_state", "examples", "rematerialise",
+    "devices_per_client", "client_state", "examples", "rematerialise", "budget",
 }  # fmt: skip
 
 
 @click.command(cls=Command)
 @click.argument("methods", nargs=-1)
 @click.option("--config", metavar="FILE", help=_CONFIG_HELP)
+@add_options({"label": _LABEL_HELP}, {"label"}, label="OLD=NEW")
 @shared_options("10")
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -114,6 +124,7 @@ def train(
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
     trackers, goal = make_trackers(values["track"]), method_tables.goal_of(settings, labels)
     runs = [*itertools.product(labels, settings.seeds)]
+    texts = labels_of(values.get("label", ()), [{"method": label} for label in labels])
     with training(values, name, settings) as command:
         folder, progress = command.folder, command.progress
         experiment = prepare(settings, methods, files=True, client_state_folder=folder.client_state)
@@ -138,11 +149,13 @@ def train(
         if not (rows := command.join(rows)):
             return
         comparison.add_plans(experiment)
-        summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
+        within, _ = within_budget(rows, goal.budget)
+        summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)
-        command.write(experiment, rows, summary, x="round" if in_rounds else "simulated_seconds")
+        axis = "round" if in_rounds else "simulated_seconds"
+        command.write(experiment, rows, summary, x=axis, labels=texts)
         command.complete(experiment)
-    click.echo(f"\n{tables.text(method_tables.method_tables(rows, *goal))}")
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, *goal, labels=texts))}")
     if file.tuning:
         click.echo(method_tables.tuning_line(file.tuning, settings))
     if of_clients:

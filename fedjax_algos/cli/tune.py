@@ -30,7 +30,14 @@ from fedjax_algos.runs.tuning.tuning import (
 
 _SEEDS = "1000-1002"  # not those of `compare`
 # what clients hold out is --validation; rows are of held-out examples, which no tracker names so
-_LEFT_OUT = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "track")
+_LEFT_OUT = (
+    "evaluate_clients",
+    "evaluate_clients_at",
+    "held_out",
+    "personal_steps",
+    "budget",
+    "track",
+)
 _OF_COMPARE = {
     "target": "quality whose costs `compare --config` shows; not used here",
     "target_metric": "metric of which a setting's score is the mean on held-out examples, such as "

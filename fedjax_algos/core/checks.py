@@ -33,6 +33,7 @@ from fedjax_algos.core.types import (
     Outputs,
     Params,
     Problem,
+    RateBy,
     ReverseMode,
     Statistics,
 )
@@ -116,7 +117,7 @@ def check_local(local: Local) -> None:
     if not callable(local.learning_rate):
         _check_positive("Local: learning_rate", local.learning_rate)
     check_choice("Local: batches", local.batches, typing.get_args(Batches))
-    check_choice("Local: rate_by", local.rate_by, ("round", "dispatch"))
+    check_choice("Local: rate_by", local.rate_by, typing.get_args(RateBy))
     if local.reverse is not None:
         fix = "make it with differentiable(local, data.counts())"
         check_kind("Local: reverse", local.reverse, ReverseMode, fix)

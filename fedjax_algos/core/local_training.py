@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -101,6 +102,15 @@ class Trained(NamedTuple):
 
 Correction = Callable[[Params, Params, Step], Params]  # (gradient, y, step) -> gradient
 Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the loss
+
+
+def rate_of(local: Local, dispatch: Dispatch, k: jax.Array) -> Any:
+    """float[]: the learning rate of local step k, which differs from step to step by `rate_by`."""
+    if local.rate_by != "step" or not callable(local.learning_rate):
+        return dispatch.learning_rate
+    first = dispatch.server_step * dispatch.full_steps
+    change = local.learning_rate(first + k) / local.learning_rate(first)
+    return dispatch.learning_rate * change  # which has the rate of the run
 
 
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
@@ -278,11 +288,11 @@ class Train(NamedTuple):
         if transform_state is None:
             transform_state = transform.init(params)
 
-        def descend(y, g):
+        def descend(rate, y, g):
             found = f"a step of shape {g.shape} is made from params of shape {y.shape}"
             fix = "keep the gradient's shapes in the transform and the correction"
             require(g.shape == y.shape, f"{found}; {fix}")
-            return (y - dispatch.learning_rate.astype(y.dtype) * g).astype(y.dtype)
+            return (y - rate.astype(y.dtype) * g).astype(y.dtype)
 
         def step(k, carry):
             params, transform_state, statistics, losses = carry
@@ -300,7 +310,7 @@ class Train(NamedTuple):
             grads, new_statistics, loss = gradient_of(params)
             grads = correct(grads, params, Step(k, lambda point: gradient_of(point)[0]))
             grads, transform_state = transform.update(grads, transform_state, params)
-            params = jax.tree.map(descend, params, grads)
+            params = jax.tree.map(partial(descend, rate_of(local, dispatch, k)), params, grads)
             return params, transform_state, new_statistics, jax.tree.map(jnp.add, losses, loss)
 
         zero = jnp.zeros((), jnp.result_type(float))

@@ -139,8 +139,9 @@ class Mean(NamedTuple):
     weight: Array
 
     def value(self) -> jax.Array:
-        """The mean, float[]; 0 if the weight is 0."""
-        return jnp.where(self.weight > 0, self.total / jnp.maximum(self.weight, 1e-30), 0)
+        """The mean, float[]; NaN if the weight is 0, as for a client without examples."""
+        mean = self.total / jnp.maximum(self.weight, 1e-30)
+        return jnp.where(self.weight > 0, mean, jnp.nan)
 
     def over_classes(self) -> "Mean":
         """The `Mean` itself, which has no axis of classes."""
@@ -162,13 +163,14 @@ class ClassMean(Mean):
     __slots__ = ()
 
     def value(self) -> jax.Array:
-        """The mean over the classes, float[]; 0 if all weights are 0."""
+        """The mean over the classes, float[]; NaN if all weights are 0."""
         return self.over_classes().value()
 
     def over_classes(self) -> Mean:
         """The sum of the classes' means and the number of classes of positive weight, float[]."""
-        means = Mean(*self).value()
-        return Mean(means.sum(-1), (self.weight > 0).sum(-1).astype(means.dtype))
+        present = self.weight > 0
+        means = jnp.where(present, Mean(*self).value(), 0)
+        return Mean(means.sum(-1), present.sum(-1).astype(means.dtype))
 
 
 MetricValues: TypeAlias = Mapping[str, jax.Array | Mean]  # of a batch, with leading axes of it
@@ -230,6 +232,7 @@ class ReverseMode(NamedTuple):
     policy: Callable[..., bool] | None = None
 
 
+RateBy = Literal["round", "dispatch", "step"]
 Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]
 
 
@@ -261,8 +264,10 @@ class Local(NamedTuple):
         initialised in every local update. It is applied after an algorithm's gradient correction,
         so `optax.chain(clip, add_decayed_weights)` is where the papers have it.
       batches: see above.
-      rate_by: what a `learning_rate` function is called with: the number of the server step
-        ("round"), or the number of the client's own dispatch ("dispatch").
+      rate_by: what a `learning_rate` function is called with: the number t of the server step
+        ("round"), the number of the client's own dispatch ("dispatch"), or for local step k, from
+        0, the number t K + k ("step"), where K are the steps of a complete local update. Then the
+        function is also traced, and the rate of a dispatch is that of its first step.
       reverse: bounds of the loops, so that rounds can be differentiated in reverse mode; see
         `differentiable`. None for loops of any length.
       gradient_accumulation: pieces of a batch, a divisor of `batch_size`, whose gradients are
@@ -277,7 +282,7 @@ class Local(NamedTuple):
     epochs: float | None = None
     transform: optax.GradientTransformation = optax.identity()
     batches: Batches = "short"
-    rate_by: Literal["round", "dispatch"] = "round"
+    rate_by: RateBy = "round"
     reverse: ReverseMode | None = None
     gradient_accumulation: int = 1
 

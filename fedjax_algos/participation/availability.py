@@ -3,6 +3,7 @@
 All draws take time and memory in proportion to the number of clients.
 """
 
+import math
 from typing import Annotated, Literal
 
 import jax
@@ -26,6 +27,7 @@ Mode = Literal[
 ]  # fmt: skip
 Rate = Annotated[float, Range(0, 1, low_open=True)]
 _PERIOD = 24  # rounds of a day
+_LAST_ROUND = 2**31  # above all numbers of rounds
 
 
 def draw_among(key: Key, available: Array, cohort_size: int) -> jax.Array:
@@ -117,9 +119,9 @@ def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
     stationary probability join / (leave + join). The cohort is a uniform set of the clients that
     are on, and slots are empty if there are too few.
 
-    In a round a client is set on with probability `join`, set off with probability `leave`, and
-    otherwise stays as it is. So its state is what it was last set to, which is found by looking
-    back, also to before round 0: a round takes time in proportion to N log(N) / (leave + join).
+    Each state depends on (seed, round) alone: states are drawn at the first and the last of 2^31
+    rounds, then in the middle between them given both, and so on in the half that has the round. So
+    a round takes time in proportion to 32 N, whatever the rates are.
 
     Args:
       leave, join: the rates, above 0; their sum is at most 1. With the sum 1, rounds are
@@ -130,18 +132,34 @@ def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
     """
     both = leave + join
     require(both <= 1, f"on_off: leave + join = {both:g} is above 1; give smaller rates")
-    return traced_sampler(_draw_on_off, np.float32(both), np.float32(join), may_leave_empty=True)
+    rate = math.inf if both == 1 else -math.log1p(-both)
+    tables = np.float32(rate), np.float32(join / both)
+    return traced_sampler(_draw_on_off, *tables, may_leave_empty=True)
 
 
-def _draw_on_off(both, join, seed, round_number, num_clients, cohort_size):
-    def look_back(state):
-        number, known, is_on = state
+def _draw_on_off(rate, share, seed, round_number, num_clients, cohort_size):
+    def drawn(number, chance):
         come = jax.random.split(cohort_key(seed, number))[0]
-        draws = jax.random.uniform(come, (num_clients,), jnp.float32)
-        return number - 1, known | (draws < both), jnp.where(known, is_on, draws < join)
+        return jax.random.uniform(come, (num_clients,), jnp.float32) < chance
 
-    unknown = jnp.zeros(num_clients, bool)
-    start = jnp.asarray(round_number, jnp.int32), unknown, unknown
-    _, _, is_on = jax.lax.while_loop(lambda state: ~state[1].all(), look_back, start)
+    def changes(rounds):  # the probabilities that a client has left, and has joined
+        mixed = -jnp.expm1(-rate * rounds.astype(jnp.float32))
+        return (1 - share) * mixed, share * mixed
+
+    def halve(level, state):
+        start, first, last = state
+        half = jnp.uint32(_LAST_ROUND // 2) >> level.astype(jnp.uint32)
+        leaves, joins = changes(half)
+        on = jnp.where(first, 1 - leaves, joins) * jnp.where(last, 1 - leaves, leaves)
+        off = jnp.where(first, leaves, 1 - joins) * jnp.where(last, joins, 1 - joins)
+        is_on = drawn(start + half, on / (on + off))
+        later = jnp.asarray(round_number).astype(jnp.uint32) >= start + half
+        ends = jnp.where(later, is_on, first), jnp.where(later, last, is_on)
+        return jnp.where(later, start + half, start), *ends
+
+    first = drawn(jnp.uint32(0), share)
+    leaves, joins = changes(jnp.uint32(_LAST_ROUND))
+    last = drawn(jnp.uint32(_LAST_ROUND), jnp.where(first, 1 - leaves, joins))
+    _, is_on, _ = jax.lax.fori_loop(0, 31, halve, (jnp.uint32(0), first, last))
     members = jax.random.split(cohort_key(seed, round_number))[1]
     return draw_among(members, is_on, cohort_size)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Dispatch, Local, batches_per_epoch, checks
+from fedjax_algos.core import Array, Dispatch, Local, batches_per_epoch, checks
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
@@ -134,7 +134,7 @@ class Cohorts:
             self.chosen = self.chosen + chosen_in(filled, arrives, self.most_chosen).sum()
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
-        count = number if self.local.rate_by == "dispatch" else step
+        count = rate_counts(self.local, number, step, np.where(filled, complete, 0))
         return Dispatch(
             client=drawn,
             number=number.astype(np.int32),
@@ -285,6 +285,17 @@ def first_steps(
         what = f"the local steps of client {clients.flat[most]} in all its dispatches"
         check_int32(what, (done + num_steps).flat[most], "give fewer rounds or fewer local steps")
     return done.astype(np.int32)
+
+
+def rate_counts(local: Local, number: Array, server_step: Array, full_steps: Array) -> Any:
+    """int[...]: with what the learning rate of dispatches is called; see `Local.rate_by`."""
+    if local.rate_by != "step":
+        return number if local.rate_by == "dispatch" else server_step
+    if isinstance(full_steps, np.ndarray):
+        server_step = np.asarray(server_step, np.int64)
+        most = ((server_step + 1) * full_steps).max(initial=0)
+        check_int32("the local steps of the run", most, "give fewer rounds or local steps")
+    return server_step * full_steps
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Learning rate schedules of the clients: functions of a count t, which starts at 0.
 
-`Local.rate_by` selects the count: the round, or the number of this dispatch of the client.
+`Local.rate_by` selects the count: the round, the dispatch of the client, or the local step.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def exponential(
       rate: eta, the learning rate at count 0, above 0.
       decay: the factor of each count, above 0 and at most 1.
     """
-    return lambda t: rate * decay ** np.asarray(t, float)
+    return lambda t: rate * decay ** (1.0 * t)
 
 
 @rate_schedules.register
@@ -50,7 +50,7 @@ def step(rate: float, *, factor: Positive, every: Count) -> RateSchedule:
       factor: what multiplies the rate, above 0.
       every: number of counts between changes, at least 1.
     """
-    return lambda t: rate * factor ** (np.asarray(t) // every).astype(float)
+    return lambda t: rate * factor ** (1.0 * (t // every))
 
 
 @rate_schedules.register
@@ -61,4 +61,4 @@ def inverse(rate: float, *, decay: NonNegative = 1.0) -> RateSchedule:
       rate: eta, the learning rate at count 0, above 0.
       decay: the growth of the denominator per count, at least 0.
     """
-    return lambda t: rate / (1 + decay * np.asarray(t, float))
+    return lambda t: rate / (1 + decay * t)

@@ -85,7 +85,10 @@ def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
         fix = f"give it to Cohorts, or call {name}(...).of_clients(counts, labels)"
         raise ValueError(f"the sampler {name} does not know the clients; {fix}")
 
-    return traced_sampler(draw, of_clients=of_clients, **attributes)
+    def of_checked(counts, labels):
+        return of_clients(checked_counts(counts), labels)
+
+    return traced_sampler(draw, of_clients=of_checked, **attributes)
 
 
 @traced_samplers.register
@@ -223,7 +226,9 @@ def traced_dispatches(
     if not isinstance(given, jax.core.Tracer):
         check_clients(np.asarray(given), num_clients, may_be_empty=may_be_empty)
     known = given < num_clients + may_be_empty
-    rates = jnp.where((given >= 0) & known, _rates(local, numbers, number, cohort_size), jnp.nan)
+    rates = jnp.where(
+        (given >= 0) & known, _rates(local, numbers, number, full, cohort_size), jnp.nan
+    )
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     float_type = jnp.result_type(float)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
@@ -257,11 +262,14 @@ def _lookup(values, client):
     return jnp.asarray(values)[client]
 
 
-def _rates(local, numbers, number, cohort_size):
+def _rates(local, numbers, number, full, cohort_size):
     """float[rounds, cohort_size]: the learning rates of the dispatches."""
     rate, shape = local.learning_rate, (len(numbers), cohort_size)
     if not callable(rate):
         return jnp.broadcast_to(jnp.asarray(rate), shape)
+    if local.rate_by == "step":
+        counts = cohorts.rate_counts(local, number, numbers[:, None], full)
+        return jnp.broadcast_to(rate(counts), shape)
     # a learning rate schedule is called on the host, for all counts that can occur
     by_dispatch = local.rate_by == "dispatch"
     counts = np.arange(len(numbers) * cohort_size, dtype=np.int32) if by_dispatch else numbers

@@ -34,7 +34,7 @@ from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity
 from fedjax_algos.runs.planned_runs import Clock, PlannedRun, plan_run
-from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow, warn_of_divergence
+from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow
 from fedjax_algos.runs.saving.checkpoints import (
     Checkpoints,
     RunSaver,
@@ -128,7 +128,7 @@ def simulate_async_seeds(
     test: Batch | None = None,
     evaluations: int = 20,
     params: Params | Model | None = None,
-    on_evaluation: Callable[[int, Row], None] = lambda seed, row: None,
+    on_evaluation: Callable[[int, Row], Any] = lambda seed, row: None,
     on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
     merged_bytes: int | None = None,
@@ -266,8 +266,7 @@ class _MergedRuns:
         recorder = Recorder(names, self.executor.non_finite, report, started)
         for _ in follow(self._stops(recorder, evaluate), recorder, self.saver):
             pass
-        for name, rows in recorder.diverged_rows().items():
-            warn_of_divergence({name: rows})
+        recorder.warn()
         histories = recorder.histories
         return {
             run.seed: AsyncResult(state_of_run(self.state, number), histories[number], run.plan)

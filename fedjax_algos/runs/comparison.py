@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
+from fedjax_algos.analysis.rows import Budget
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Metrics, Row
@@ -62,7 +63,7 @@ def run(
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    settings, seeds = experiment.settings, experiment.data
+    settings, seeds, text = experiment.settings, experiment.data, experiment.settings.budget
     tested = {"test": experiment.test, "evaluate": experiment.evaluate}
     own_models = {n: make_evaluate_own(each.algorithm) for n, each in experiment.engines.items()}
     rows: list[Row] = []
@@ -71,12 +72,13 @@ def run(
         experiment.in_flight[label] = memory
         on_memory(label, memory)
 
-    def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> None:
+    def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> bool:
         row = {"method": label, "seed": seed} | row
         histories[seed].append(row)
         if folder is not None:
             folder.add_row(row)
         on_evaluation(row)
+        return text is not None and Budget.of(text).is_used(row)
 
     def end(label: str, seed: int, state: FederatedState, last: Row, counted: Callable) -> None:
         if folder is None:

@@ -297,6 +297,9 @@ def _check_runs(
                 raise
             raise ValueError(f"{label}: {error}") from None
         dispatches = cohorts.dispatches(rounds)
+        nobody = f"no client comes in any of the {rounds} rounds of seed {seed}"
+        fix = f"give a sampler that draws more of them than {settings.sampler}, or more rounds"
+        require(cohorts.dispatched.any(), f"{nobody}; {fix}")
         if keeping:
             check_no_repeats(dispatches, data.num_clients)
 

@@ -9,8 +9,10 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.planning import check_planner
 from fedjax_algos.core import Algorithm, Problem
+from fedjax_algos.core.files import require
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import Option, options
+from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import (
     join_wrappers,
     parse_value,
@@ -98,8 +100,8 @@ class Method(NamedTuple):
         optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
         rate = settings.client_learning_rate or rate
         optimizer = canonical(settings.client_optimizer or optimizer)
-        names = [wrappers[wrappers.parse(each)[0]].__name__ for each in wrapped]
-        label = "+".join([algorithms[name].__name__, *names])
+        names = [_called(wrappers[wrappers.parse(each)[0]]) for each in wrapped]
+        label = "+".join([_called(algorithms[name]), *names])
         method = cls(label, name, values, rate, "", optimizer, wrapped)
         if settings.seconds is None:
             return method
@@ -130,6 +132,9 @@ class Method(NamedTuple):
             example = f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
             fix = f"give it to other methods alone, as in {example}"
             raise ValueError(f"{what}, because {reason}; {fix}")
+        by_step = settings.rate_by == "step" and settings.rate_schedule != "constant"
+        what = f"{self.algorithm}: rate_by='step' is not for it, because {reason}"
+        require(not (reason and by_step), f"{what}; give rate_by=round, or leave it out")
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
@@ -199,9 +204,10 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """
     methods = [Method.of(spec, settings) for spec in specs]
     values = [method.configuration() for method in methods]
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            two = f"{specs[values.index(value)]} and {specs[index]}"
+    meanings = [_meaning(method) for method in methods]
+    for index, meaning in enumerate(meanings):
+        if meaning in meanings[:index]:
+            two = f"{specs[meanings.index(meaning)]} and {specs[index]}"
             raise ValueError(f"the methods {two} are the same; leave one out")
     named = []
     for method in methods:
@@ -212,6 +218,19 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
             label += optimizer
         named.append(method._replace(label=label))
     return named
+
+
+def _meaning(method: Method) -> dict[str, Any]:
+    """The configuration, with the defaults of wrappers and of the planner."""
+
+    def whole(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
+        name, given = registry.parse(spec)
+        known = options(registry[name]).values()
+        return name, {option.name: given.get(option.name, option.default) for option in known}
+
+    wrapped = [whole(wrappers, each) for each in method.wrappers]
+    planner = whole(planners, method.planner) if method.planner else ()
+    return {**method.configuration(), "wrappers": wrapped, "planner": planner}
 
 
 def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
@@ -225,14 +244,24 @@ def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
     sizes = range(len(differing) + 1)
     for chosen in itertools.chain(*(itertools.combinations(differing, size) for size in sizes)):
         if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
-            texts = [str(own[n]) if n in choices else _setting(n, own[n]) for n in chosen]
+            texts = [_setting(n, own[n], n in choices) for n in chosen]
             return " ".join([method.label, *texts])
     raise AssertionError("namesakes differ in at least one option")
 
 
-def _setting(name: str, value: Any) -> str:
+def _called(factory: Any) -> str:
+    """What a method is called of an algorithm or a wrapper: its `label`, if it has one."""
+    return getattr(factory, "label", factory.__name__)
+
+
+def _setting(name: str, value: Any, is_choice: bool) -> str:
     if name == "algorithm":
         return f"({value})"
+    if name == "wrappers":  # those of the user's own without their files
+        parts = [(spec, wrappers.parse(spec)[0]) for spec in split_wrappers(value)]
+        return "+".join(known.rpartition(":")[2] + spec[len(known) :] for spec, known in parts)
+    if is_choice:
+        return str(value)
     if isinstance(value, float) and float(f"{value:g}") == value:
         value = f"{value:g}"
     return f"{name}={str(value).lower()}"

@@ -7,11 +7,10 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich import progress as bars
 from rich.console import Console
@@ -19,7 +18,7 @@ from rich.console import Console
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.analysis.statistics import gini
-from fedjax_algos.core import Algorithm, Batch, Mean, Metrics, Problem, Row, ServerState
+from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
@@ -40,7 +39,7 @@ _all_finite = jax.jit(all_finite)
 
 
 class DivergenceWarning(UserWarning):
-    """The global model of a run is not finite, and the run has stopped."""
+    """Updates were not finite and were left out, or the model is not, and the run has stopped."""
 
 
 # takes a run's number, its row, and the state of the stop (None: a row of a checkpoint before its
@@ -106,9 +105,10 @@ class Recorder:
         """Whether no run goes on, although there may be further stops."""
         return bool(self.stopped) or len(self.diverged) == len(self.histories)
 
-    def diverged_rows(self) -> dict[str, list[Row]]:
-        """The rows of the runs that have diverged, by name."""
-        return {self.names[number]: self.histories[number] for number in sorted(self.diverged)}
+    def warn(self) -> None:
+        """Warns of the runs whose updates or models were not finite."""
+        named = zip(self.names, self.histories, strict=True)
+        warn_of_non_finite(dict(named), {self.names[number] for number in self.diverged})
 
 
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
@@ -149,7 +149,7 @@ def measure_state(
     state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
 ) -> Measured:
     """What is measured of the state of one run; `metrics` have leaves [...] or [runs, ...]."""
-    trained = {name: float(np.ravel(training_mean(mean))[run]) for name, mean in metrics.items()}
+    trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
     finite = _all_finite(one_copy(state.server.params))
     return trained | evaluate_model(state), count_excluded(state.excluded), finite
 
@@ -183,12 +183,6 @@ def count_uploads(algorithm: Algorithm, server: ServerState) -> np.ndarray | Non
     return None if algorithm.uploads is None else np.asarray(fetch(algorithm.uploads(server)))
 
 
-def training_mean(mean: Mean) -> jax.Array:
-    """The mean over the updates of some rounds; NaN if none was used."""
-    mean = mean.over_classes()
-    return jnp.where(mean.weight > 0, mean.value(), jnp.nan)
-
-
 def count_excluded(excluded: Any) -> int | None:
     """The column `excluded_updates`: of an `Excluded` with leaves [], or of () if all are kept."""
     return None if excluded == () else int(excluded.number)
@@ -202,15 +196,20 @@ def describe_divergence(rows: Sequence[Row]) -> str:
     return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
 
 
-def warn_of_divergence(runs: Mapping[str, Sequence[Row]]) -> None:
-    """Warns that runs have stopped, if there are any; `runs` are their rows by name."""
-    if not runs:
+def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[str]) -> None:
+    """Warns of runs that have stopped, and of updates left out; `runs` are the rows by name."""
+    named = []
+    for name, rows in runs.items():
+        if name in diverged:
+            named.append(f"{name}: {describe_divergence(rows)}")
+        elif number := rows[-1].get("excluded_updates"):
+            named.append(f"{name}: {number:g} updates of clients were not finite and were left out")
+    if not named:
         return
-    named = [f"{name}: {describe_divergence(rows)}" for name, rows in runs.items()]
     more = len(named) - _MAX_NAMED
     named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
     told = f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is"
-    warnings.warn(f"{told} {WHAT_HELPS}", DivergenceWarning, stacklevel=3)
+    warnings.warn(f"{told} {WHAT_HELPS}", DivergenceWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

@@ -16,17 +16,18 @@ from rich.console import Console
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
 from fedjax_algos.analysis.labels import SEPARATOR, file_name
-from fedjax_algos.analysis.rows import rows_by_run
+from fedjax_algos.analysis.rows import Budget, rows_by_run
 from fedjax_algos.analysis.statistics import gini, records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Mean, Metrics, Row
-from fedjax_algos.core.files import require, written
+from fedjax_algos.core.files import file_digest, require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.models.layers import native
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import (
+    METRICS_SUM,
     ResultsFolder,
     facts,
     folders_of_methods,
@@ -183,9 +184,14 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
     path = Path(folder)
     content = read_configuration(path)
     if content is None or content["complete"]:
-        rows = read_rows(path / "metrics.csv")
+        rows, known = read_rows(path / "metrics.csv"), (content or {}).get(METRICS_SUM)
+        edited = known not in (None, file_digest(path / "metrics.csv"))
+        fix = f"restore it, or make it of the tables in {path / 'runs'}"
+        require(not edited, f"{path / 'metrics.csv'} is not as it was written; {fix}")
     else:
         rows = _read_ended(path, content, on_missing)
+    if content is not None and (budget := content["settings"].get("budget")) is not None:
+        rows = Budget.of(str(budget)).repeat_last(rows)
     _check_lengths(path / "metrics.csv", rows)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
@@ -274,10 +280,7 @@ def client_rows(
     label: str, seed: int, round_number: int, metrics: Metrics, participations: np.ndarray
 ) -> list[Row]:
     """One row for each client of a run, at its last round; NaN for one without examples."""
-    values = {}
-    for name, metric in metrics.items():
-        mean = metric.over_classes()
-        values[name] = np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
+    values = {name: np.asarray(metric.value()) for name, metric in metrics.items()}
     run = {"method": label, "seed": seed, "round": round_number}
     return [
         {

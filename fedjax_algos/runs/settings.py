@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fedjax_algos import participation
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS
+from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.asynchrony import SystemModelFactory, system_of
 from fedjax_algos.asynchrony.systems.in_rounds import make_in_system, reads_system
@@ -24,6 +25,7 @@ from fedjax_algos.core.options import (
     options,
 )
 from fedjax_algos.core.specs import split_wrappers
+from fedjax_algos.core.types import RateBy
 from fedjax_algos.data import AnyDataset, datasets, partitions
 from fedjax_algos.data.federated_data import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
@@ -49,7 +51,9 @@ _ELSEWHERE = {
     "examples": "replicated",
     "evaluate_clients": "none",
     "evaluate_clients_at": "end",
+    "budget": None,
 }
+_IN_ROUNDS = "client_state", "examples", "evaluate_clients_at", "budget"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,8 @@ class Settings:
     - `target` is the quality whose cost is measured; None: the reference's best one. The quality
       is the `target_metric` on test examples, by which methods are compared and tuned: the
       accuracy, or one of the `metrics` that is higher for better models, such as "dice_score".
+    - `budget`: a run in rounds ends at the first evaluation at which it has cost as much, such as
+      `upload_bytes=5e5`, and methods are compared at their last evaluations within it.
     - `reference` is the label of the method that the others are compared with; None: the first.
     - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
     - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
@@ -127,7 +133,7 @@ class Settings:
     client_optimizer: str | None = None
     wrap: str | None = None
     rate_schedule: str = "constant"
-    rate_by: Literal["round", "dispatch"] = "round"
+    rate_by: RateBy = "round"
     weight_decay: NonNegative = 0.0
     clip_norm: NonNegative = 0.0
     server_learning_rate: Positive | None = None
@@ -135,6 +141,7 @@ class Settings:
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
     target_metric: str = "accuracy"
+    budget: str | None = None
     reference: str | None = None
     test_examples: Count | None = None
     evaluate_clients: Literal["none", "train", "held_out"] = "none"
@@ -174,6 +181,7 @@ class Settings:
             require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             wrappers.parse(spec)
+        within_budget([], self.budget)
         num_seeds = len(self.seeds)
         both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
         fits = self.local_steps is None or self.local_epochs is None
@@ -188,7 +196,7 @@ class Settings:
                 why = "on the virtual clock the system model loses dispatches"
                 fix = "give system='simulated:dropout=0.3'"
                 raise ValueError(f"failures={self.failures!r} is for rounds; {why}: {fix}")
-            refuse(self, "the virtual clock", "client_state", "examples", "evaluate_clients_at")
+            refuse(self, "the virtual clock", *_IN_ROUNDS)
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)

@@ -25,7 +25,7 @@ from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity_of_rounds
-from fedjax_algos.runs.recorder import Due, Recorder, Stop, follow, warn_of_divergence
+from fedjax_algos.runs.recorder import Due, Recorder, Stop, follow
 from fedjax_algos.runs.run import (
     RoundOptions,
     Rounds,
@@ -139,7 +139,7 @@ def simulate(
         recorder = Recorder([f"seed {seed}"], engine.non_finite, tell)
         for _ in follow(run.stops(recorder), recorder, run.saver):
             pass
-    warn_of_divergence(recorder.diverged_rows())
+    recorder.warn()
     return run.state, recorder.histories[0]
 
 
@@ -173,7 +173,7 @@ def iterate_rounds(
     def evaluations() -> Iterator[tuple[FederatedState, Row]]:
         for stop in follow(run.stops(recorder), recorder, run.saver):
             yield stop.state, recorder.histories[0][-1]
-        warn_of_divergence(recorder.diverged_rows())
+        recorder.warn()
 
     return evaluations()
 

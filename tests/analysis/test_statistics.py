@@ -117,50 +117,78 @@ def test_p_values_are_those_of_scipy(seeds):
     assert statistics.paired_p_value(np.full(seeds, -0.5)) == 0
 
 
-def closed_testing(p_values):
+def closed_testing(p_values, sets):
     """Corrected p-values: the largest Bonferroni one of all sets of hypotheses with a given one."""
-    tests = range(len(p_values))
-    sets = [c for size in tests for c in itertools.combinations(tests, size + 1)]
     return [
         max(min(1, len(own) * min(p_values[i] for i in own)) for own in sets if test in own)
-        for test in tests
+        for test in range(len(p_values))
     ]
 
 
 def test_holm_is_closed_testing_with_bonferroni():
     """By hand it is 4 * .005, 3 * .01, 2 * .03 and .04, never falling."""
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    sets = [own for size in range(6) for own in itertools.combinations(range(6), size + 1)]
     for p_values in np.random.default_rng(0).uniform(size=(3, 6)) ** 4:
         p_values[1] = p_values[4]
-        np.testing.assert_allclose(statistics.holm(p_values), closed_testing(p_values), rtol=1e-14)
+        expected = closed_testing(p_values, sets)
+        np.testing.assert_allclose(statistics.holm(p_values), expected, rtol=1e-14)
+
+
+def test_all_pairs_are_corrected_by_what_can_be_true_together():
+    """Never below closed testing over the sets of equal pairs of four means, and at most Holm's."""
+    pairs = list(itertools.combinations(range(4), 2))
+    groups = itertools.product(range(4), repeat=4)
+    sets = [[n for n, (a, b) in enumerate(pairs) if own[a] == own[b]] for own in groups]
+    sharper = 0
+    for seed in range(20):
+        values = np.random.default_rng(seed).normal(size=(4, 5)) + np.array([[4], [3], [2], [0]])
+        order = np.argsort(-values.mean(1))
+        own = [statistics.paired_p_value(values[order[a]] - values[order[b]]) for a, b in pairs]
+        found = statistics.p_values_against_best(dict(enumerate(values)))
+        found = [found[label] for label in order]
+        assert found[0] == 1
+        assert np.all(np.array(closed_testing(own, sets)[:3]) <= np.array(found[1:]) + 1e-15)
+        assert np.all(found[1:] <= statistics.holm(own)[:3])
+        sharper += np.any(found[1:] < statistics.holm(own)[:3])
+    assert sharper
 
 
 def test_marks():
-    """p is .05 / 2 for a, which is enough alone and not beside two others."""
+    """p is .05 / 2 for a: enough alone, and beside a third method only if that one is told."""
     quantile = stats.t.isf(0.0125, 4)
     shape = np.array([-1.0, -0.5, 0, 0.5, 1])
     error = shape.std(ddof=1) / np.sqrt(5)
     best = np.zeros(5)
     borderline = shape - quantile * error * 1.001
-    near, clear = shape[[1, 0, 3, 2, 4]] - 0.1, shape - 50
+    near, clear = 10 * shape[[1, 0, 3, 2, 4]] - 0.1, shape - 50
     assert statistics.paired_p_value(best - borderline) == pytest.approx(0.025, rel=0.01)
     assert mark_best({"a": borderline, "b": best}) == {"a": "", "b": "best"}
-    assert mark_best({"b": best, "a": borderline, "c": near})["a"] == ""  # 2 * .025 is at .05
-    marks = mark_best({"b": best, "a": borderline, "c": near, "d": near})
-    assert marks == {"b": "best", "a": "not told", "c": "not told", "d": "not told"}
-    # step down: what is clear is one hypothesis less
-    marks = mark_best({"b": best, "a": borderline, "c": near, "d": clear})
-    assert marks == {"b": "best", "a": "", "c": "not told", "d": ""}
+    assert mark_best({"b": best, "a": borderline, "c": near})["a"] == "not told"  # 3 * .025
+    marks = mark_best({"b": best, "a": borderline, "c": clear})
+    assert marks == {"b": "best", "a": "", "c": ""}  # one pair is left that can be equal
+
+
+def test_equal_methods_are_seldom_told_apart():
+    """In 2,000 comparisons of five; experiments/marks.py has more of them. It was 9.6%."""
+    rng = np.random.default_rng(0)
+    told = sum(
+        "" in mark_best(dict(enumerate(rng.normal(size=(5, 10))))).values() for _ in range(2000)
+    )
+    assert 0.01 < told / 2000 < 0.054
 
 
 @pytest.mark.parametrize(
     ("values", "marks"),
     [
-        ({"a": [0.1, 0.2, 0.3], "b": [0.1, 0.2, 0.3]}, {"a": "best", "b": "not told"}),
+        (
+            {"a": [0.1, 0.2, 0.3, 0.4, 0.5]} | {"b": [0.1, 0.2, 0.3, 0.4, 0.5]},
+            {"a": "best", "b": "not told"},
+        ),
         ({}, {}),
-        ({"a": [0.1, 0.2], "b": [0.1, 0.3]}, {"a": "", "b": ""}),
-        ({"a": [NAN, 0.9, 0.9], "b": [0.1, 0.3, 0.2]}, {"a": "", "b": "best"}),
-        ({"a": [NAN, 0.9, 0.9]}, {"a": ""}),
+        ({"a": [0.1, 0.2, 0.1, 0.2], "b": [0.7, 0.8, 0.7, 0.8]}, {"a": "", "b": ""}),  # four seeds
+        ({"a": [NAN, *[0.9] * 4], "b": [0.1, 0.3, 0.2, 0.1, 0.2]}, {"a": "", "b": "best"}),
+        ({"a": [NAN, 0.9, 0.9, 0.9, 0.9]}, {"a": ""}),
     ],
 )
 def test_what_is_equal_or_not_compared(values, marks):

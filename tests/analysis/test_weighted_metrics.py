@@ -10,7 +10,6 @@ from sklearn.metrics import recall_score
 
 import fedjax_algos as fa
 from fedjax_algos.models import with_metrics
-from fedjax_algos.runs.recorder import training_mean
 from fedjax_algos.runs.results import client_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -64,7 +63,7 @@ def expected(params, examples):
     present = np.unique(labels)
     recalls = recall_score(labels, predicted, labels=present, average=None, zero_division=0)
     correct, weight = predicted == labels, examples["w"]
-    weighted = (correct * weight).sum() / weight.sum() if weight.any() else 0
+    weighted = (correct * weight).sum() / weight.sum() if weight.any() else np.nan
     return correct.mean(), np.mean(recalls), weighted
 
 
@@ -75,7 +74,8 @@ def values(metrics):
 def check(metrics, params, clients):
     """The metrics of each client against those of its params and examples."""
     each = zip(params, clients, strict=True)
-    wanted = [expected(own, client) if len(client["y"]) else (0, 0, 0) for own, client in each]
+    none = (np.nan,) * 3
+    wanted = [expected(own, client) if len(client["y"]) else none for own, client in each]
     np.testing.assert_allclose(values(metrics), wanted, rtol=1e-12)
     assert metrics["accuracy"].weight.tolist() == list(COUNTS)
     np.testing.assert_allclose(metrics["words"].weight, [c["w"].sum() for c in clients])
@@ -138,12 +138,14 @@ def test_summaries_over_clients():
 def test_a_mean_over_classes():
     total, weight = jnp.array([[[1.0, 0, 3], [0, 0, 0]], [[4.0, 0, 3], [0, 0, 0]]])
     mean = fa.ClassMean(total, weight)
-    assert mean.value().tolist() == [(1 / 4 + 1) / 2, 0]
+    np.testing.assert_array_equal(mean.value(), [(1 / 4 + 1) / 2, np.nan])
     assert mean.over_classes().weight.tolist() == [2, 0]
     assert isinstance(jax.tree.map(lambda leaf: leaf + 1, mean), fa.ClassMean)
-    assert np.isnan(training_mean(mean)).tolist() == [False, True]
     plain = fa.Mean(jnp.array(3.0), jnp.array(4.0))
     assert plain.over_classes() is plain
+    assert np.isnan(fa.Mean(0.0, 0.0).value())
+    slope = jax.grad(lambda total: fa.Mean(total, 0.0).value())(1.0)
+    assert slope == 0  # not NaN, so that a batch of weight 0 trains nothing
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,20 @@ def test_updates_that_are_not_finite_are_told_or_an_error(command, capsys, here)
 
 
 @pytest.mark.all
+@pytest.mark.all
+def test_runs_end_with_their_budget(command, refused, here):
+    """At 2.6 kB a client and 4 clients a round, 20 kB are used in two rounds; top-k needs more."""
+    options = OPTIONS.replace("--eval-every 3", "--eval-every 1 --seeds 1").split()
+    methods = "fedavg", "fedavg+topk:fraction=0.4"
+    out = command("compare", *methods, *options, "--budget", "upload_bytes=2e4")
+    found = read_table(here / "results" / "compare" / "metrics.csv")
+    assert [int(row["round"]) for row in found] == [0, 1, 2, 0, 1, 2, 3, 4]
+    assert "last evaluation with at most 20000 upload_bytes" in out
+    assert command("table", "results/compare") in out
+    line = ["run", "fedavg", "--seconds", "3", "--budget", "upload_bytes=1"]
+    assert "budget='upload_bytes=1' is not for the virtual clock" in refused(*line)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_sweep_has_the_best_setting_first(command, here):
     """Its picture is a real one."""

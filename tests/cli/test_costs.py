@@ -46,6 +46,7 @@ def test_costs_by_hand_and_by_the_engine():
     # the model and a control variate each way, one at the client, and both and N at the server
     assert (found["download"], found["upload"]) == (2 * MODEL, 2 * MODEL)
     assert (found["client state"], found["server state"]) == (MODEL, 2 * MODEL + 4)
+    assert found["all states"] == 4 * MODEL
     engine = fa.make_engine(algorithm)
     state = engine.init(0, POPULATION)
     assert found.items() >= engine.transfer(state, TOY.data, COHORT)._asdict().items()

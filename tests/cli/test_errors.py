@@ -88,7 +88,7 @@ def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, m
         monkeypatch.setattr(sysconfig, "get_path", places.get)
     with pytest.raises(AttributeError) as caught:
         main(["run", "own.py:unfit", *SMALL])
-    assert caught.value.__notes__[-1].startswith("A function of your own does not fit docs/, or th")
+    assert caught.value.__notes__[-1].startswith("Look first for a mistake in your own function")
 
 
 def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():

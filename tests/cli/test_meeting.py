@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fedjax_algos.cli import meeting
 from fedjax_algos.cli.meeting import meet
 from fedjax_algos.cli.processes import Place, joined
 
@@ -51,16 +52,23 @@ def test_others_are_told_at_once(address):
     told = meetings(address, (0, 2), (1, 3), seconds=30)
     assert told[0].startswith("process 0 of 2: process 1 has --processes 3, not 2; start each of")
     assert told[1].startswith("process 1 of 3: process 1 has --processes 3, not 2; start each of")
-    told = meetings(address, (0, 3), (1, 3), (1, 3))
-    assert sum("another process 1 has come" in each for each in told) == 1
-    assert sum("process 2 did not come" in each for each in told) == 2
+    told = meetings(address, (0, 3), (1, 3), (1, 3), seconds=30)
+    assert all("two processes have --process 1; start each of" in each for each in told)
+
+
+def test_an_unknown_host_is_told_soon(monkeypatch):
+    """Also by process 0, at whose port nobody would come."""
+    monkeypatch.setattr(meeting, "_PATIENCE", 0.1)
+    for host in ("no-such-host.invalid", "x" * 70, "two words"):
+        told = meetings(f"{host}:4000", (0, 2), (1, 2), seconds=30)
+        assert all(f"the host {host} is not known" in each for each in told)
 
 
 def test_strangers_do_not_count(address):
     place = "localhost", int(address.rpartition(":")[2])
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(meetings, address, (0, 2), seconds=30)
-        for words in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b""):
+        for words in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"", b"-7 2\n", b"2 2\n", b"0 2\n"):
             while True:
                 with contextlib.suppress(ConnectionRefusedError):  # until process 0 is there
                     with socket.create_connection(place) as one:
@@ -83,7 +91,20 @@ def test_a_port_in_use(address):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(answer)
             (told,) = meetings(address, (1, 2))
-    assert "process 0 did not come" in told
+    assert "another program, or another command, has port" in told
+
+
+def test_who_drips_or_says_nothing_holds_nobody(address, monkeypatch):
+    monkeypatch.setattr(meeting, "_LINE", 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(meetings, address, (0, 2), seconds=30)
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                one = socket.create_connection(("localhost", int(address.rpartition(":")[2])))
+                break
+        one.sendall(b"1")
+        assert meetings(address, (1, 2), seconds=30) == first.result() == [""]
+        one.close()
 
 
 def test_a_command_does_not_start_jax_before_all_have_come(address, monkeypatch):

@@ -50,6 +50,11 @@ def shorten(algorithm, *, share: float = 0.5):
 
     return algorithm._replace(client_update=client_update)
 
+def shorter(algorithm, *, share: float = 0.5):
+    return shorten(algorithm, share=share)
+
+shorter.label = "Short"
+
 def short(labels, num_clients, seed):
     return fa.data.partitions["iid"](labels, num_clients - 1, seed)
 
@@ -130,6 +135,9 @@ def test_own_algorithms_have_options_labels_and_planners(command, here):
     specs = "fedavg", own, "my_file.py:fedspeed:0.2", "my_file.py:fedspeed"
     labels = [method.label for method in methods_of(specs, Settings())]
     assert labels == ["fedavg (fedavg)", f"fedavg ({own})", "fedspeed rho=0.2", "fedspeed rho=0.1"]
+    wrapped = "fedavg+my_file.py:shorter:0.2", "fedavg+my_file.py:shorter", "fedavg"
+    labels = [method.label for method in methods_of(wrapped, Settings())]
+    assert labels == ["fedavg+Short shorter:0.2", "fedavg+Short shorter", "fedavg"]
     own = "my_file.py:tiered@immediate", "me@home/my_file.py:tiered", "my_file.py:fedavg"
     methods = methods_of(own, Settings(seconds=9.0))
     planners = [method.planner.partition(":")[0] for method in methods]

@@ -26,8 +26,13 @@ run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
 run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
+run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
+run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client comes in any of the
+run fedavg --sampler poisson:mean=1e-30 | no client comes in any of the
+run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client comes in any of the
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
 run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke
+run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
 run fedavg --examples half | examples='half' is unknown; choose replicated or sharded
@@ -49,6 +54,8 @@ run fedlga+mean | fedlga: mean cannot wrap this algorithm
 compare fedprox mu=0.1 | unknown algorithm 'mu=0.1'; options follow a name and a colon
 compare fedavg: | 'fedavg:' has no options after the colon
 compare fedavg fedprox --reference fedpro | reference='fedpro' is unknown; choose fedavg or fedprox
+compare fedavg+topk fedavg+topk:fraction=0.01 | fedavg+topk:fraction=0.01 are the same; leave one
+compare fedbuff fedbuff@buffered:size=10 --seconds 9 | are the same; leave one out
 compare fedprox:1,mu=1 | fedprox: mu is given twice
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
@@ -148,7 +155,7 @@ def test_any_text_of_a_setting_is_refused_or_read_back(name, text):
 PIECES = [
     *("", ":", "=", ",", "@", "::", ",,", "==", "@@", "/", ".", "..", ".py", "é", "\x1b", " "),
     *("[red]", "own.py:f", "math:sin", "builtins:dict", "__main__:x", "None", "false", "nan"),
-    *("inf", "1e400", "-1", "0", "1", "0.5", "1e-300", ".x:y", "True", "seed=", "x" * 1000),
+    *("inf", "1e400", "-1", "0", "1", "0.5", "1e-300", ".x:y", "True", "seed=", "x" * 999, "a\\,"),
 ]  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def test_csv_and_json_have_the_same_plain_numbers(command, five):
 def test_three_seeds_are_shown_as_a_range():
     three = rows("first", [[0.1, 0.5], [0.1, 0.6], [0.1, 0.7]]) + rows("other", [[0.1, 0.65]] * 3)
     out = tables.latex(method_tables(three))
-    assert r"first & \textit{50.0 to 70.0} & " in out
+    assert "first & 50.0 to 70.0 & " in out  # without a mark
     assert "other & $-$5.0 to $+$15.0 & " in out
 
 
@@ -169,6 +169,40 @@ def test_columns_are_chosen_with_their_notes(command, refused, five):
     assert "columns='wall time' is unknown" in refused("table", five, *wall_time)
 
 
+@pytest.mark.parametrize(
+    ("at", "finals", "ended"),
+    [
+        ("upload_bytes=2000", ["60.0", "20.0"], "Ended before: costly."),
+        ("upload_bytes=3999.5", ["60.0", "20.0"], "Ended before: cheap, costly."),
+        ("upload_bytes=1989", ["50.0", "10.0"], ""),
+        ("round=10", ["50.0", "20.0"], ""),
+        ("round=1e3", ["60.0", "20.0"], "Ended before: cheap, costly."),
+    ],
+)
+def test_methods_are_compared_at_a_cost(command, here, at, finals, ended):
+    """The last evaluation with at most so much counts; runs may end at different rounds."""
+    costly = [row | {"upload_bytes": 199 * row["round"]} for row in rows("costly", [[0.1, 0.2]])]
+    write_folder(
+        here / "r",
+        rows("cheap", [[0.1, 0.5, 0.6]]) + costly,
+        settings={"seeds": [0], "budget": "upload_bytes=1990"},
+    )
+    out = command("table", "r", "--at", at)
+    assert [line.split()[1] for line in out.splitlines()[1:3]] == finals
+    assert f"last evaluation with at most {float(at.split('=')[1]):g} {at.split('=')[0]}" in out
+    assert ended in out
+    assert ("Ended before" in out) == bool(ended)
+    records = command("table", "r", "--at", at, "--format", "csv").splitlines()
+    assert [float(line.split(",")[1]) * 100 for line in records[1:]] == list(map(float, finals))
+    assert "at most 1990 upload_bytes" in command("table", "r")
+
+
+@pytest.mark.parametrize("at", ["rounds=3", "upload_bytes", "upload_bytes=x", "upload_bytes=0"])
+def test_wrong_budgets(refused, five, at):
+    assert "budget" in refused("table", five, "--at", at)
+    assert "rows have no flops; give a budget" in refused("table", five, "--at", "flops=3")
+
+
 CLEAR = [[0.1, 0.40 + seed * seed / 1000] for seed in range(5)]  # 12 points below, and varying
 
 
@@ -180,13 +214,13 @@ def test_the_best_and_what_cannot_be_told_from_it_are_marked():
     assert "48.2 ± 3.9 ~" in finals["a|b {50%}"]
     assert "40.6 ± 0.8    40.6 ± 0.8  " in finals["clear"]
     (told,) = [line for line in lines if line.startswith("*: the highest mean over seeds")]
-    assert "t test on the same 5 seeds, at 5% over all 2 comparisons with it (Holm" in told
+    assert "t test on the same 5 seeds, at 5% over all pairs of methods (Holm" in told
     assert f"\n% {told.replace('*:', 'bold:').replace('~:', 'italic:')}\n" in tables.latex(own)
 
 
 def test_nothing_is_marked_without_a_test():
     out = tables.markdown(method_tables(BOTH))
-    assert "The best is not marked: at least 3 seeds are needed to tell methods apart" in out
+    assert "The best is not marked: at least 5 seeds are needed to tell methods apart" in out
     assert "**" not in out.split("compared with")[0].rsplit("**", 1)[0]
     lost = rows("lost", [*CLEAR[:4], [0.1, NAN]])
     out = tables.text(method_tables(FIVE + lost))

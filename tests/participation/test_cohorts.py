@@ -5,7 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from helpers import fixed
+from helpers import fixed, quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +131,24 @@ def test_rates_of_the_round_and_of_the_dispatch(rate_by, expected):
     values = np.concatenate([drawn.dispatches(n).learning_rate for n in (1, 2)])
     np.testing.assert_array_equal(values, expected)
     assert values.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "spec", ["inverse:decay=0.5", "exponential:0.8", "step:factor=0.5,every=2"]
+)
+def test_each_local_step_of_a_run_may_have_its_rate(spec):
+    """x <- (1 - eta_n) x for n = 0 to 5, in two rounds of three steps."""
+    toy, rate = quadratics([[1.0]], [[0.0]]), rate_schedules.make(spec, 0.4)
+    local = fa.Local(1, rate, steps=3, rate_by="step")
+    engine = fa.make_engine(fa.algorithms.fedavg(toy.problem, local))
+    state, _ = fa.simulate(engine, toy.data, cohort_size=1, rounds=2)
+    expected = 0.5 * np.prod(1 - rate(np.arange(6)))
+    np.testing.assert_allclose(state.server.params["x"], expected, rtol=1e-6)
+    counts, first = toy.data.counts(), rate(np.array([[0], [3]]))
+    drawn = fa.participation.Cohorts(counts, local, cohort_size=1, seed=0).dispatches(2)
+    traced = fa.traced_dispatches(0, counts, local, cohort_size=1, rounds=2)
+    for dispatches in (drawn, traced):
+        np.testing.assert_allclose(dispatches.learning_rate, first, rtol=1e-6)
 
 
 def test_rates_that_are_not_positive_are_rejected():

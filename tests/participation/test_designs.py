@@ -3,7 +3,9 @@
 experiments/sampler_laws.py has what only many cohorts show.
 """
 
+import contextlib
 import functools
+import itertools
 import math
 from fractions import Fraction
 
@@ -27,7 +29,7 @@ GOLDEN = {
     "by_size": [[7, 7, 7, 7], [6, 1, 7, 2], [7, 7, 7, 4]],
     "by_size:replacement=false": [[0, 7, 3, 2], [3, 2, 7, 0], [7, 0, 4, 2]],
     "clustered_by_size": [[7, 7, 2, 6], [7, 7, 2, 2], [7, 7, 2, 0]],
-    "on_off:leave=0.2,join=0.1": [[2, 4, 7, 8], [2, 4, 7, 0], [0, 7, 2, 4]],
+    "on_off:leave=0.2,join=0.1": [[6, 3, 7, 8], [6, 7, 8, 8], [7, 6, 1, 8]],
     "available:mode=lognormal,beta=0.5": [[6, 4, 1, 7], [1, 0, 8, 8], [6, 5, 1, 8]],
     "available:mode=label_cycle,beta=0.9": [[6, 2, 7, 8], [2, 6, 0, 8], [2, 6, 8, 8]],
 }
@@ -211,20 +213,74 @@ def test_own_factors_of_clients():
     np.testing.assert_allclose(seen, own / own.max(), atol=0.08)
 
 
-def test_states_are_those_of_the_chain():
-    """Forwards from round -300, from the same draws: a client is set on or off, or stays."""
-    leave, join, num_clients = 0.05, 0.15, 6
-    spec = f"on_off:leave={leave},join={join}"
-    drawn = cohorts_of(spec, 60, num_clients, counts=COUNTS[:num_clients]).client
-    is_on = np.zeros(num_clients, bool)
-    for number in range(-300, 60):
-        key = jax.random.split(cohort_key(1, np.uint32(number % 2**32)))[0]
-        draws = np.asarray(jax.random.uniform(key, (num_clients,), jnp.float32), float)
-        leaves, joins = (join <= draws) & (draws < join + leave), draws < join
-        is_on = np.where(is_on, ~leaves, joins)
-        if number >= 0:
-            empty = [num_clients] * int(num_clients - is_on.sum())
-            assert sorted(drawn[number]) == np.flatnonzero(is_on).tolist() + empty
+@pytest.mark.parametrize("first", [0, 2**30 - 2, 2**31 - 5])
+def test_states_are_those_of_the_chain(first):
+    """Of 40,000 clients, all paths over four rounds; the middle of time is between two of them."""
+    leave, join, clients = 0.05, 0.15, 40_000
+    sampler = traced_samplers["on_off"](leave=leave, join=join)
+    draw = jax.jit(lambda number: sampler(3, number, clients, clients))
+    is_on = np.array([np.isin(range(clients), draw(np.int32(first + t))) for t in range(4)])
+    seen = np.bincount([8, 4, 2, 1] @ is_on, minlength=16) / clients
+    steps = np.array([[1 - join, join], [leave, 1 - leave]])  # from off or on, to off or on
+    for path, share in zip(itertools.product(range(2), repeat=4), seen, strict=True):
+        law = [leave, join][path[0]] / (leave + join)
+        law *= math.prod(steps[now, then] for now, then in itertools.pairwise(path))
+        assert share == pytest.approx(law, abs=5 * math.sqrt(law / clients))
+
+
+@pytest.mark.parametrize(
+    ("rate", "same"), [(1e-300, True), (1e-45, True), (1e-8, True), (1e-2, False), (0.5, False)]
+)
+def test_all_rates_of_the_chain_take_as_long(rate, same):
+    """Half of the clients are on; with small rates the same ones are for ever."""
+    drawn = samplers["on_off"](leave=rate, join=rate)(1, np.arange(16), 400, 400)
+    assert (drawn < 400).mean() == pytest.approx(0.5, abs=0.1)
+    assert (np.sort(drawn) == np.sort(drawn[:1])).all() == same
+
+
+EXTREMES = [  # all end, with cohorts or a refusal
+    *(
+        f"on_off:leave={a},join={b}"
+        for a in (1e-300, 1e-45, 1e-8, 1.0)
+        for b in (1e-300, 1e-8, 1.0)
+    ),
+    *(
+        f"available:mode={mode},beta=0.9999999"
+        for mode in ("homogeneous", "more_data", "less_data")
+    ),
+    *(f"available:mode={mode},beta={1 - 1e-12}" for mode in ("lognormal", "day", "label_cycle")),
+    *(f"poisson:mean={mean}" for mean in (1e-300, 1e-30, 4, 5, 1e300)),
+    *(f"dirichlet:gamma={gamma}" for gamma in (1e-300, 1e-8, 1e300)),
+    *(f"cyclic:num_groups={number}" for number in (1, 2, 3, 8, 9, 2**31 - 1)),
+]
+EXTREME_FAILURES = [
+    f"by_client:median={m},spread={s}" for m in (1e-300, 1 - 1e-16) for s in (0, 1e30)
+]
+EXTREME_FAILURES += ["independent:1e-300", "independent:0.9999999999999999"]
+
+
+@pytest.mark.parametrize("spec", EXTREMES)
+def test_extreme_samplers_end(spec):
+    with contextlib.suppress(ValueError):
+        drawn = cohorts_of(spec, 3).client
+        assert ((drawn >= 0) & (drawn <= 8)).all()
+
+
+@pytest.mark.parametrize("spec", EXTREME_FAILURES)
+def test_extreme_failures_end(spec):
+    fails = failures.make(spec)(np.uint32(0), np.arange(8), np.zeros(8, np.int32))
+    assert fails.dtype == bool
+
+
+@pytest.mark.parametrize("spec", ["by_size", "by_size:replacement=false", "clustered_by_size"])
+@pytest.mark.parametrize("counts", [[0, 0], [3, 0], [2, -1], [1.5, 2], [np.nan, 1], []])
+def test_samplers_refuse_clients_without_examples(spec, counts):
+    """As `available` does, whose rates divide by their numbers."""
+    for name in (spec, "available:mode=less_data,beta=0.5"):
+        with pytest.raises(
+            ValueError, match=r"counts .*give the number of examples of each client"
+        ):
+            samplers.make(name).of_clients(np.array(counts), None)
 
 
 def test_what_samplers_refuse():

@@ -53,7 +53,7 @@ def test_settings_that_mean_the_same_and_something_else():
         assert drawn(**changes) == drawn(**others)
     others = [{}, {"local_steps": 1}, CYCLIC, DECAYED, {"failures": "independent:0.5"}]
     assert len({str(drawn(**changes)) for changes in others}) == len(others)
-    assert [Settings(cohort=c, clients=12).cohort_size for c in (0.34, 0.1, 1.0)] == [4, 1, 1]
+    assert [Settings(cohort=c, clients=12).cohort_size for c in (0.34, 0.1, 1)] == [4, 1, 1]
     rates = np.array(drawn(**DECAYED)[2])[:, 0]
     np.testing.assert_allclose(rates, [0.1, 1e-4, 1e-7], rtol=1e-6)
 

@@ -29,8 +29,7 @@ def watched(log):
 
 
 def test_the_next_rounds_are_drawn_before_metrics_are_read(monkeypatch):
-    log, engine, loss = [], fa.make_engine(rounds_engine().algorithm), mock.Mock(weight=1.0)
-    loss.over_classes.return_value = loss
+    log, engine, loss = [], fa.make_engine(rounds_engine().algorithm), mock.Mock()
     loss.value.side_effect = lambda: log.append("reads") or 1.0
 
     def rounds(state, data, dispatches, number):

@@ -4,6 +4,7 @@ import functools
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 from helpers import Case, small_network
@@ -49,6 +50,20 @@ def test_rounds(name, options):
     """With rows of clients on two devices, and with a prelude, of gradients of all examples."""
     engine, data = engine_of(name, **options), StoredData(SOURCE, cache_bytes=0)
     assert_same(run(engine, DATA, rounds=4), run(engine, data, rounds=4))
+
+
+@pytest.mark.parametrize("batch_size", [2, 10, 1024])
+def test_clients_are_evaluated_some_at_a_time(batch_size):
+    """Those of 8 examples or more, of 40 or more, or all; one program."""
+    model = PROBLEM.init(jax.random.key(0))
+    evaluate = fa.make_evaluate_clients(PROBLEM, batch_size)
+    with fa.measure_compilation() as compiled:
+        found = evaluate(model, watching(read := []))
+    assert compiled.programs < 12  # 12 parts would have as many
+    assert sorted(read) == list(range(12))
+    for name, own in fa.make_evaluate_clients(PROBLEM)(model, DATA).items():
+        np.testing.assert_array_equal(found[name].weight, own.weight)
+        np.testing.assert_allclose(found[name].value(), own.value(), rtol=1e-5)
 
 
 @pytest.mark.all

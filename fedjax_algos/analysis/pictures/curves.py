@@ -181,9 +181,14 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         if share or len(own) == 1 or not _has_options(own[0]):
             take(own[0], FIXED_STYLES[name])
         shared += [own] * share
+    wrapped = sorted({wrappers for label in labels if (wrappers := texts[label].partition("+")[2])})
     for first, *others in shared:
-        for number, label in enumerate(others, 1):
-            take(label, min(_variants(styles[first], number), key=used.__getitem__))
+        for place, label in enumerate(others, 1):
+            found = _variants(styles[first], place)
+            if wrappers := texts[label].partition("+")[2]:  # have one line beside all algorithms
+                line = LINES[1 + wrapped.index(wrappers) % (len(LINES) - 1)]
+                found = [style._replace(line=line) for style in found]
+            take(label, min(found, key=used.__getitem__))
     for label in sorted(set(labels) - set(styles), key=texts.__getitem__):  # whatever their order
         preferred = zlib.crc32(texts[label].encode("utf-8", "surrogatepass"))
         candidates = [_style((preferred + step) % _SLOTS) for step in range(_SLOTS)]

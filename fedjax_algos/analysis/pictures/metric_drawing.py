@@ -201,19 +201,27 @@ def draw_curves(
 ) -> None:
     """Draws the curves of a panel with their bands, and sets its scales and limits."""
     columns = {"x": panel.x, "y": panel.y}
-    x_unit, y_unit = panel.x.unit, panel.y.unit
+
+    def shown(values: np.ndarray, column: shared.Column) -> np.ndarray:
+        """The values in the unit of the column; NaN for those that a logarithmic axis has not."""
+        return np.where((values > 0) | (not column.logarithmic), values, np.nan) / column.unit
+
+    # a model stays as it is until the next evaluation in simulated time
+    steps: Any = "post" if panel.x.name == "simulated_seconds" else None
+    jumps: dict[str, Any] = {"drawstyle": "steps-post"} if steps else {}
     for index, (label, curve) in enumerate(panel.curves.items()):
         style = styles[label]
-        x = curve.x / x_unit
-        if filled:
-            low, high = curve.low / y_unit, curve.high / y_unit
-            axes.fill_between(x, low, high, color=style.colour, alpha=0.13, linewidth=0)
-        thin: dict[str, Any] = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale}
+        x, mean = shown(curve.x, panel.x), shown(curve.mean, panel.y)
+        if filled:  # what is below a logarithmic axis ends at its edge
+            low, high = curve.low / panel.y.unit, curve.high / panel.y.unit
+            band: Any = {"color": style.colour, "alpha": 0.13, "linewidth": 0, "step": steps}
+            axes.fill_between(x, low, high, **band)
+        thin: Any = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale, **jumps}
         for own_x, own_y in curve.lines:
-            axes.plot(own_x / x_unit, own_y / y_unit, **thin)
+            axes.plot(shown(own_x, panel.x), shown(own_y, panel.y), **thin)
         start = 0.02 * (index % 5)  # markers of different methods are at different places
         places = None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE)
-        axes.plot(x, curve.mean / y_unit, markevery=places, **line_options(style, scale))
+        axes.plot(x, mean, markevery=places, **line_options(style, scale), **jumps)
     axes.set(**{f"{name}scale": "log" for name, c in columns.items() if c.logarithmic})
     for name, column in columns.items():
         ends = [None if end is None else end / column.unit for end in column.limits]

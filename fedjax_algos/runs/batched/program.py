@@ -102,7 +102,7 @@ class Program(NamedTuple):
         if test is not None:
             values = make_evaluate(run_round.algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
-        trained = {name: recording.training_mean(mean) for name, mean in trained.items()}
+        trained = {name: mean.value() for name, mean in trained.items()}
         return state, trained, tested, all_finite(state.server.params)
 
     def of_each(self, function, shared, *inputs):

@@ -24,7 +24,7 @@ from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.batched import program as programs
 from fedjax_algos.runs.batched.program import Call, Group
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.recorder import Recorder, follow, warn_of_divergence
+from fedjax_algos.runs.recorder import Recorder, follow, warn_of_non_finite
 from fedjax_algos.runs.run import (
     FlopCounter,
     RoundOptions,
@@ -185,7 +185,8 @@ class BatchedRuns:
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
         self.diverged: set[int] = set()
         notes = [note for group in self.groups for note in self._run_group(group)]
-        warn_of_divergence({_name(self.runs[i]): self.rows[i] for i in sorted(self.diverged)})
+        by_name = {_name(self.runs[i]): own for i, own in sorted(self.rows.items())}
+        warn_of_non_finite(by_name, {_name(self.runs[i]) for i in self.diverged})
         return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
 
     def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:

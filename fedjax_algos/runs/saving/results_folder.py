@@ -19,6 +19,7 @@ from fedjax_algos.core.files import (
     DamagedError,
     check_sums,
     checked_json,
+    file_digest,
     parse_json,
     read_file,
     require,
@@ -37,6 +38,7 @@ from fedjax_algos.runs.saving.shares import RunName, Share, run_name
 # besides the settings
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
 _OF_SEEDS = ("partition_sha256", "shares")
+METRICS_SUM = "metrics_sha256"  # in config.json: of metrics.csv
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"
@@ -235,7 +237,9 @@ class ResultsFolder:
     @from_first
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes what only runs that go on need."""
-        self._write(configuration, complete=True)
+        table = self.path / "metrics.csv"
+        sums = {METRICS_SUM: file_digest(table)} if table.exists() else {}
+        self._write(configuration | sums, complete=True)
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
         for folder in [*found, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)

@@ -137,6 +137,25 @@ def test_logarithmic_axes():
     assert all(re.fullmatch(r"0\.\d+|\d", text) for text in shown)
 
 
+@pytest.mark.parametrize("band", ["interval", "seeds"])
+def test_a_model_stays_as_it_is_between_evaluations_in_simulated_time(band):
+    measured = rows("fedasync", [[0.1, 0.5, 0.9]] * 5, simulated_seconds=2)
+    for x, style in ("simulated_seconds", "steps-post"), ("round", "default"):
+        axes = drawn(measured, x=x, band=band)
+        assert {line.get_drawstyle() for line in axes.lines} == {style}
+
+
+@pytest.mark.parametrize("log", ["x", "y", "both"])
+@pytest.mark.parametrize("band", ["none", "seeds"])
+def test_what_a_logarithmic_axis_has_no_place_for_is_not_drawn(log, band):
+    """At the edge of the axis a first segment would be horizontal; other points are as they are."""
+    measured = rows("fedavg", [[0.0, 0.25, 0.5], [0.0, 0.75, 0.5]])
+    for line in drawn(measured, log=log, band=band).lines:
+        first, *others = line.get_xydata()
+        assert np.isnan(first).tolist() == [log != "y", log != "x"]
+        assert np.isfinite(others).all()
+
+
 @pytest.mark.parametrize(
     ("name", "label", "expected"),
     [

@@ -102,6 +102,19 @@ def test_variants_share_a_colour_beside_other_algorithms(name):
             assert len({getattr(styles[label], part) for label in variants[1:]}) == number - 1
 
 
+def test_a_codec_has_one_line_beside_all_algorithms():
+    plain = ["fedavg", "scaffold", "fedprox"]
+    codecs = ["topk", "qsgd levels=4", "eden"]
+    labels = plain + [f"{name}+{codec}" for name in plain for codec in codecs]
+    styles = method_styles(labels)
+    assert len(set(styles.values())) == len(labels)
+    for name in plain:
+        assert {styles[f"{name}+{codec}"].colour for codec in codecs} == {styles[name].colour}
+    lines = [{styles[f"{name}+{codec}"].line for name in plain} for codec in codecs]
+    assert len(lines) == len(set.union(*lines)) == 3
+    assert display_names(labels)["fedavg+qsgd levels=4"] == "FedAvg+qsgd levels=4"
+
+
 def test_many_variants_have_different_colours_and_markers_as_long_as_there_are_some():
     labels = [f"fedprox mu={value}" for value in range(64)]
     for number in (2, 5, 8):
