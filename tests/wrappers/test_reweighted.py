@@ -81,10 +81,12 @@ def test_superquantiles_by_the_authors_code(losses, counts, theta, chosen):
     ("spec", "expected"),
     [("superquantile:0.3", (0, 1, 0, 0)), ("term:t=1000", (0, 1, 0, 0)), ("afl", (0.5, 0.5, 0, 0))],
 )
-def test_updates_that_do_not_arrive_do_not_count(spec, expected):
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_updates_that_do_not_arrive_do_not_count(spec, expected, weighting):
     """Nor those of empty slots: the client with the highest loss fails, and one is not there."""
-    arrives, client = np.array([[True, True, False, False]]), np.array([[0, 1, 2, 4]])
-    found = weights_of(spec, [1.0, 2.0, 9.0, 5.0], arrives=arrives, client=client)
+    empty = {"client": np.array([[0, 1, 2, 4]]), "num_examples": np.array([[1, 1, 1, 0]])}
+    empty["arrives"] = np.array([[True, True, False, False]])
+    found = weights_of(spec, [1.0, 2.0, 9.0, 5.0], weighting=weighting, **empty)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
