@@ -216,7 +216,8 @@ def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -
     left = np.arange(len(values), 0, -1)
     left[1:] = np.minimum(left[1:], len(values) if most_left is None else most_left)
     corrected = np.empty_like(values)
-    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * left), 1)
+    scaled = values[order] * left
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
     return corrected
 
 
