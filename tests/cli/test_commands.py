@@ -97,6 +97,7 @@ def test_runs_end_with_their_budget(command, refused, here):
     assert "budget='upload_bytes=1' is not for the virtual clock" in refused(*line)
 
 
+@pytest.mark.all
 @pytest.mark.filterwarnings("error")
 def test_a_sweep_has_the_best_setting_first(command, here):
     """Its picture is a real one."""

@@ -51,6 +51,7 @@ def by_hand():
 
 
 SHARDED = {"devices": 2, "examples": "sharded"}
+ON_HOST = {"layout": "sequential", "client_state": "host"}
 IN_ALL = pytest.mark.all
 
 
@@ -58,7 +59,7 @@ IN_ALL = pytest.mark.all
     ("algorithm", "data", "options"),
     [
         (ALGORITHM, examples, {"layout": 3}),
-        (ALGORITHM, examples, {"layout": "sequential", "client_state": "host"}),
+        pytest.param(ALGORITHM, examples, ON_HOST, marks=IN_ALL),
         (STACKED, examples, {"layout": "vmapped"}),
         pytest.param(ALGORITHM, examples, {"layout": 2, **SHARDED}, marks=IN_ALL),
         pytest.param(ALGORITHM, in_files, {"layout": "vmapped", **SHARDED}, marks=IN_ALL),

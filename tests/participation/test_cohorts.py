@@ -134,7 +134,12 @@ def test_rates_of_the_round_and_of_the_dispatch(rate_by, expected):
 
 
 @pytest.mark.parametrize(
-    "spec", ["inverse:decay=0.5", "exponential:0.8", "step:factor=0.5,every=2"]
+    "spec",
+    [
+        "inverse:decay=0.5",
+        pytest.param("exponential:0.8", marks=pytest.mark.all),
+        pytest.param("step:factor=0.5,every=2", marks=pytest.mark.all),
+    ],
 )
 def test_each_local_step_of_a_run_may_have_its_rate(spec):
     """x <- (1 - eta_n) x for n = 0 to 5, in two rounds of three steps."""

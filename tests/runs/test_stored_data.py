@@ -36,6 +36,9 @@ def watching(clients, **options):
     return StoredData(SOURCE._replace(read=read), **options)
 
 
+IN_ALL = [pytest.param(size, marks=pytest.mark.all) for size in (2, 1024)]
+
+
 @functools.cache
 def engine_of(name="fedavg", **options):
     return fa.make_engine(Case(name, {}).build(PROBLEM, LOCAL), **options)
@@ -52,7 +55,7 @@ def test_rounds(name, options):
     assert_same(run(engine, DATA, rounds=4), run(engine, data, rounds=4))
 
 
-@pytest.mark.parametrize("batch_size", [2, 10, 1024])
+@pytest.mark.parametrize("batch_size", [10, *IN_ALL])
 def test_clients_are_evaluated_some_at_a_time(batch_size):
     """Those of 8 examples or more, of 40 or more, or all; one program."""
     model = PROBLEM.init(jax.random.key(0))

@@ -79,7 +79,7 @@ def coded(spec, v):
 
 
 @pytest.mark.parametrize(
-    ("spec", "floats"), [("klevel", 2), ("terngrad:clip=0", 1), ("natural", 0)]
+    ("spec", "floats"), [("klevel", 2), *later(("terngrad:clip=0", 1), ("natural", 0))]
 )
 def test_symbols_are_those_that_are_decoded(spec, floats):
     """Beside some floats; entries of one symbol are equal up to rounding."""
@@ -88,7 +88,7 @@ def test_symbols_are_those_that_are_decoded(spec, floats):
     np.testing.assert_allclose(size, plain_size(symbols, floats), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("bits", "entropy"), [(2, 1.9111), (3, 2.8249), (2.5, 2.368)])
+@pytest.mark.parametrize(("bits", "entropy"), [*later((2, 1.9111), (3, 2.8249)), (2.5, 2.368)])
 def test_sizes_of_the_points_of_eden_are_near_their_entropy(bits, entropy):
     d = 2**14
     _, _, size = coded(f"eden:bits={bits}", np.random.default_rng(0).normal(size=d))

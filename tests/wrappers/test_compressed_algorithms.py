@@ -237,12 +237,10 @@ def test_codecs_inside_and_outside_agree(specs):
 
 NOT_FINITE = [
     "randk:fraction=0.5,feedback=ef",
-    "natural",
-    "cast:dtype=float8_e4m3fn",
     "majority",
-    "fetchsgd:size=1",
     "powersgd:rank=1,feedback=ef",
-    *later("topk", "topk:feedback=ef21", "cast:dtype=float16"),
+    *later("topk", "topk:feedback=ef21", "cast:dtype=float16", "natural"),
+    *later("cast:dtype=float8_e4m3fn", "fetchsgd:size=1"),
     *later("natural:feedback=ef21", "eden:bits=2,feedback=ef"),
 ]
 
