@@ -1,4 +1,4 @@
-"""How often tables mark equal methods as different, and what the correction costs on real results.
+"""Counts how often tables show equal methods as different, and what the correction costs.
 
 COMMAND   python experiments/marks.py, and python experiments/marks.py RESULTS...
 EXPECTED  at most 5.4% in the column "all pairs", the rule of tables; "with the best" is another
@@ -39,7 +39,7 @@ RULES = {"all pairs": all_pairs, "with the best": with_the_best}
 
 
 def errors(rule, methods, seeds, deviations):
-    """The share of comparisons of equal methods in which a rule tells some apart."""
+    """Returns how often a rule tells some of equal methods apart, as a share."""
     rng = np.random.default_rng([methods, seeds])
     wrong = 0
     for _ in range(RUNS):
@@ -49,7 +49,7 @@ def errors(rule, methods, seeds, deviations):
 
 
 def simulate():
-    """Prints the family-wise errors; whether those of the tables are at most 5.4%."""
+    """Prints the family-wise errors, and returns whether the tables have at most 5.4%."""
     highest = 0.0
     print("methods seeds deviations", *RULES, sep="  ")
     for methods in METHODS:

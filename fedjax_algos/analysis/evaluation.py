@@ -84,8 +84,8 @@ def make_evaluate_clients(
       problem, batch_size: as for `make_evaluate`.
 
     Returns:
-      A function of a model and of clients' training or held-out examples; those in files are read
-      some clients at a time. It returns "loss" and
+      A function of a model and of clients' training or held-out examples; examples in files are
+      read some clients at a time. It returns "loss" and
       the problem's metrics as `Mean`s with leaves float[num_clients], or `ClassMean`s with leaves
       float[num_clients, classes]: `.value()` gives those of each client, and the sum over clients
       is the metric over all examples. A client without examples has the value NaN.

@@ -28,12 +28,12 @@ class Budget(NamedTuple):
             most = float(given)
         except ValueError:
             most = np.nan
-        wrong = f"budget={text!r} is no budget; give {column}=NUMBER, above 0"
+        wrong = f"budget={text!r} is not a budget; give {column}=NUMBER, above 0"
         require(0 < most < np.inf, wrong)
         return cls(column, most)
 
     def is_used(self, row: Row) -> bool:
-        """Whether a run has cost as much at an evaluation."""
+        """True if a run has cost as much at an evaluation."""
         return row[self.column] >= self.most
 
     def within(self, rows: list[Row]) -> list[Row]:
@@ -54,7 +54,7 @@ class Budget(NamedTuple):
         return [row for own in runs for row in _padded(own, most, self.is_used(own[-1]))]
 
     def describe(self, rows: list[Row]) -> list[str]:
-        """What tables say of the rows `within`, and of the methods that have not used it up."""
+        """Notes for a table of the rows `within`; they name methods that have not used it up."""
         used = {row["method"] for row in rows if self.is_used(row)}
         less = [label for label in rows_by_run(rows) if label not in used]
         told = f"All values are of the last evaluation with at most {self.most:g} {self.column}."
@@ -70,7 +70,7 @@ def _padded(rows, number, is_padded):
 
 
 def within_budget(rows: list[Row], text: str | None) -> tuple[list[Row], list[str]]:
-    """The rows within a budget, all without one, and what tables say of it."""
+    """Returns the rows within a budget, or all without one, and notes for a table."""
     if text is None:
         return rows, []
     budget = Budget.of(text)

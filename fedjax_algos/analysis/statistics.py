@@ -222,10 +222,10 @@ def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -
 
 
 def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """P-values of each method's difference from the one with the highest mean, by label.
+    """Computes the p-value of each method's difference from the method with the highest mean.
 
-    Each is a `paired_p_value` with Holm's correction over all pairs of methods, and not only over
-    those with the best, which is chosen by the same values. If two of k methods differ, at most
+    Each is a `paired_p_value` with Holm's correction over all pairs of methods, because the best
+    method is chosen by the same values. If two of k methods differ, at most
     (k - 1)(k - 2) / 2 pairs can be equal; this bounds the later factors of the correction (Shaffer,
     "Modified Sequentially Rejective Multiple Test Procedures", JASA 1986,
     https://doi.org/10.1080/01621459.1986.10478341). So if all methods are equal, any p-value is
@@ -235,8 +235,8 @@ def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, fl
       values: float[seeds] of each method by label, on the same seeds.
 
     Returns:
-      The p-values: that of the best is 1. They are NaN for methods with a value that is not finite,
-      which are not compared, and for all methods below five seeds.
+      The p-values; the best has 1. They are NaN for methods with a value that is not finite, which
+      are not compared, and for all methods below five seeds.
     """
     found = dict.fromkeys(values, math.nan)
     finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}

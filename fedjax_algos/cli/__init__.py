@@ -118,9 +118,9 @@ def _run(given: list[str]) -> None:
         if not own:
             what = "This is a fault of fedjax_algos: please report it with these lines."
             own_one = (
-                "Look first for a mistake in your own function: does it do what the docstring of "
+                "Look first for a mistake in your own function: does it do what the docstring "
             )
-            own_one += "its kind says, such as that of fa.Algorithm? If so: "
+            own_one += "says, for an algorithm the docstring of fa.Algorithm? If it does: "
             error.add_note(own_one * bool(own_places) + what)
         raise
 

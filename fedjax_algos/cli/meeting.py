@@ -40,7 +40,7 @@ def meet(process: int, processes: int, coordinator: str, seconds: float) -> None
 
 
 def _unknown(host):
-    """What is wrong with a host whose name has no address; "" if it has one."""
+    """Says that a host's name has no address; "" if it has one."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -114,14 +114,14 @@ def _listen(port):
 
 
 def _greets(one):
-    """Whether process 0 answers; another program says something else, or nothing."""
+    """True if process 0 answers; another program says something else, or nothing."""
     with contextlib.suppress(OSError):
         return _line(one, _PATIENCE).strip() == _GREETING
     return False
 
 
 def _waits(one):
-    """Whether the other end of a connection is open."""
+    """True if the other end of a connection is open."""
     try:
         one.settimeout(0)
         return bool(one.recv(1, socket.MSG_PEEK))
@@ -132,7 +132,7 @@ def _waits(one):
 
 
 def _line(one, seconds):
-    """A line of at most `_BYTES`, all of which has come within so many seconds."""
+    """Reads a line of at most `_BYTES`, which must be complete within so many seconds."""
     until, line = time.monotonic() + seconds, b""
     while not line.endswith(b"\n") and len(line) < _BYTES:
         one.settimeout(max(until - time.monotonic(), 1e-3))

@@ -84,7 +84,7 @@ def method_tables(
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
     costs only with a reference or a target. One method alone has costs only with a target.
-    The target, the reference, the metric and the budget are those of a `Goal`.
+    For the target, the reference, the metric and the budget see `Goal`.
     """
     rows, told = within_budget(rows, budget)
     summary = summarise(rows, target, reference, metric=metric)

@@ -49,8 +49,8 @@ class RunProgress:
 
     Without a terminal a line follows the end of each run, and `show_progress` prints `line` from
     time to time. The time left is that of the rounds or simulated seconds of all runs that are
-    left, at the mean speed of those that this process has computed, and of the compilation of the
-    parts that have not begun, each as long as that of a part before.
+    left, at the mean speed of those that this process has computed, and the mean compilation of a
+    part for each part that has not begun.
     """
 
     def __init__(self, compiled: Compilation, console: Console):

@@ -267,7 +267,7 @@ class Local(NamedTuple):
       rate_by: what a `learning_rate` function is called with: the number t of the server step
         ("round"), the number of the client's own dispatch ("dispatch"), or for local step k, from
         0, the number t K + k ("step"), where K are the steps of a complete local update. Then the
-        function is also traced, and the rate of a dispatch is that of its first step.
+        function is also traced, and a dispatch has the rate of its first step.
       reverse: bounds of the loops, so that rounds can be differentiated in reverse mode; see
         `differentiable`. None for loops of any length.
       gradient_accumulation: pieces of a batch, a divisor of `batch_size`, whose gradients are

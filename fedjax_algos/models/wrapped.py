@@ -91,7 +91,7 @@ def lora(
     https://arxiv.org/abs/2106.09685.
 
     Args:
-      problem: the problem that is learned, such as that of `pretrained`.
+      problem: the problem that is learned, such as the result of `pretrained`.
       pattern: the params that get A and B: a pattern of their paths, such as "*/query/kernel", or a
         function from a path to a bool.
       rank: r, at least 1 and at most the smaller side of each matrix.
@@ -99,8 +99,8 @@ def lora(
       trained: the params that are trained as a whole, such as "head/*"; None for none.
 
     Raises:
-      ValueError: if a pattern matches none of the params, for a param that both match or that is no
-        matrix of this rank, or if the model has frozen arrays already.
+      ValueError: if a pattern matches none of the params, for a param that both match or that is
+        too small for this rank, or if the model has frozen arrays already.
     """
     shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     if jax.tree.leaves(shapes.frozen):
@@ -122,7 +122,7 @@ def lora(
     for path, leaf, is_chosen in leaves:
         if is_chosen:
             sides[path] = matrix_sides(leaf.shape)
-            found = f"lora: {path} is {list(leaf.shape)}, of which rank={rank} is not a lower rank"
+            found = f"lora: {path} is {list(leaf.shape)}, too small or no matrix for rank={rank}"
             require(rank <= min(sides[path]), f"{found}; give a smaller rank, or another pattern")
             require(not whole[path], f"lora: pattern and trained both match {path}; change one")
 

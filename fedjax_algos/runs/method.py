@@ -250,14 +250,14 @@ def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
 
 
 def _called(factory: Any) -> str:
-    """What a method is called of an algorithm or a wrapper: its `label`, if it has one."""
+    """Returns the name of an algorithm or a wrapper in labels: its `label`, if it has one."""
     return getattr(factory, "label", factory.__name__)
 
 
 def _setting(name: str, value: Any, is_choice: bool) -> str:
     if name == "algorithm":
         return f"({value})"
-    if name == "wrappers":  # those of the user's own without their files
+    if name == "wrappers":  # the user's own ones without their files
         parts = [(spec, wrappers.parse(spec)[0]) for spec in split_wrappers(value)]
         return "+".join(known.rpartition(":")[2] + spec[len(known) :] for spec, known in parts)
     if is_choice:

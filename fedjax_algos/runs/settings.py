@@ -87,8 +87,8 @@ class Settings:
     - `target` is the quality whose cost is measured; None: the reference's best one. The quality
       is the `target_metric` on test examples, by which methods are compared and tuned: the
       accuracy, or one of the `metrics` that is higher for better models, such as "dice_score".
-    - `budget`: a run in rounds ends at the first evaluation at which it has cost as much, such as
-      `upload_bytes=5e5`, and methods are compared at their last evaluations within it.
+    - `budget`, such as `upload_bytes=5e5`: a run in rounds ends at an evaluation once it has cost
+      as much, and methods are compared at their last evaluations within it.
     - `reference` is the label of the method that the others are compared with; None: the first.
     - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
     - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's

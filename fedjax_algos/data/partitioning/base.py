@@ -52,8 +52,8 @@ class Partition(NamedTuple):
 
         Raises:
           TypeError: for anything else than a sequence of arrays.
-          ValueError: for rows of a client that are no example numbers, or examples that are there
-            twice and not `shared`.
+          ValueError: for rows of a client that are not numbers of examples, or examples that are
+            there twice without `shared`.
         """
         if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
             raise KindError(

@@ -32,7 +32,7 @@ def csv(
     Args:
       path: the file of the training examples, in UTF-8.
       label: the column of the classes, numbers or texts.
-      user: the column of the natural clients; None if there are none.
+      user: the column of the natural clients; None without such a column.
       test: the file of the test examples with the same columns; None draws them from `path`.
       test_share: the share of rows that is drawn for the test without `test`, with a fixed seed.
       drop: columns that are left out, with semicolons between them, such as "id;date".
