@@ -151,12 +151,13 @@ class StateCheck:
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
         known = self.counts_of(data) if isinstance(data, FederatedData) else None
         if axes[-1] == "cohort" and not traced and known is not None:
-            client = np.minimum(dispatches.client, data.num_clients - 1)
+            own, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
+            client = np.minimum(own, data.num_clients - 1)
             counts = known[client]
-            wrong = (counts != dispatches.num_examples) & (client == dispatches.client)
+            wrong = (counts != number) & (client == own)
             if wrong.any():
                 place = tuple(np.argwhere(wrong)[0])
-                found = f"has num_examples={dispatches.num_examples[place]}, but holds"
+                found = f"has num_examples={number[place]}, but holds"
                 fix = "draw the dispatches from data.counts() of these data"
                 raise ValueError(f"client {client[place]} {found} {counts[place]}; {fix}")
         reverse = self.algorithm.local.reverse

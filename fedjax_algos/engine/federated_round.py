@@ -97,7 +97,7 @@ class FederatedRound(NamedTuple):
         values, known, answered = constrain(self.placement.mesh, given)
         size = selection.cohort_size(number)
         chosen = selection.choose(values, known, answered, size, state.seed)
-        taken = jax.tree.map(lambda leaf: leaf[chosen], dispatches)
+        taken = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], dispatches)
         client = jnp.where(answered[chosen], taken.client, data.num_clients)
         return in_slots(taken._replace(client=client), self.placement, data.num_clients)
 

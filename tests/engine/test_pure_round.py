@@ -107,6 +107,18 @@ def test_bounds_do_not_change_what_is_counted(name, batches, toy):
     np.testing.assert_array_equal(*flops)
 
 
+@pytest.mark.parametrize("wrapper", ["", "power_of_choice:candidates=1"])
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_data_and_dispatches_may_be_constants_of_a_program(wrapper, array, toy, dispatches):
+    """As closures they are not traced, but what is computed of them in the trace is."""
+    algorithm = algorithms["fedavg"](toy.problem, LOCAL)
+    round_fn = fa.pure_round(fa.wrappers.wrap(algorithm, wrapper) if wrapper else algorithm)
+    one = jax.tree.map(array, one_round(dispatches, 0))
+    state = round_fn.init(0, POPULATION)
+    shapes = jax.eval_shape(lambda state: round_fn(state, toy.data, one), state)
+    assert shapes[0].server.params["x"].shape == ()
+
+
 @pytest.mark.all
 def test_more_steps_than_the_bound_are_never_cut_off(toy, dispatches):
     local = LOCAL._replace(reverse=fa.ReverseMode(max_steps=7, max_examples=8))
