@@ -60,5 +60,9 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
 
 def _display_name(label: str) -> str:
     folder, separator, method = label.rpartition(SEPARATOR)
-    name = re.match(r"[^ +]*", method)[0]  # type: ignore[index]
-    return folder + separator + DISPLAY_NAMES.get(name, name) + method[len(name) :]
+    methods, space, options = method.partition(" ")
+    name, plus, wrappers = methods.partition("+")
+    last = wrappers.rpartition("+")[2]  # whose options need no name
+    space, options = (space, options) if options != last else ("", "")
+    options = options.removeprefix(f"{last}:" * bool(last))
+    return f"{folder}{separator}{DISPLAY_NAMES.get(name, name)}{plus}{wrappers}{space}{options}"

@@ -260,9 +260,7 @@ def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
       values: float[seeds] of each method by label, on the same seeds.
     """
     p_values = p_values_against_best(values)
-    marks: dict[str, Mark] = {
-        label: "not told" if p_value > LEVEL else "" for label, p_value in p_values.items()
-    }
+    marks: dict[str, Mark] = {own: "not told" if p > LEVEL else "" for own, p in p_values.items()}
     compared = [label for label, p_value in p_values.items() if not math.isnan(p_value)]
     best = max(compared, key=lambda label: np.mean(values[label]), default=None)
     return marks if best is None else {**marks, best: "best"}

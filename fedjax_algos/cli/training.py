@@ -9,7 +9,7 @@ import click
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import tables
-from fedjax_algos.analysis.rows import within_budget
+from fedjax_algos.analysis.rows import Budget, within_budget
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import method_tables
 from fedjax_algos.cli import options as cli_options
@@ -153,6 +153,7 @@ def train(
         summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)
         axis = "round" if in_rounds else "simulated_seconds"
+        axis = axis if goal.budget is None else Budget.of(goal.budget).column
         command.write(experiment, rows, summary, x=axis, labels=texts)
         command.complete(experiment)
     click.echo(f"\n{tables.text(method_tables.method_tables(rows, *goal, labels=texts))}")

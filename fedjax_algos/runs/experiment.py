@@ -186,11 +186,14 @@ def prepare(
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     evaluate = make_evaluate(problem)
     _check_runs(settings, methods, engines, data_by_seed)
+    partition = splits[settings.seeds[0]][1]
+    lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
+    unused = f"{lost} of the training examples belong to no client of the partition"
     return Experiment(
         settings,
         methods,
         labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" else None,
-        dataset.notes,
+        dataset.notes + (unused,) * (lost > 0),
         test,
         data_by_seed,
         {seed: partition for seed, (_, partition) in splits.items()},

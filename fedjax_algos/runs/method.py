@@ -257,9 +257,9 @@ def _called(factory: Any) -> str:
 def _setting(name: str, value: Any, is_choice: bool) -> str:
     if name == "algorithm":
         return f"({value})"
-    if name == "wrappers":  # the user's own ones without their files
+    if name == "wrappers":  # as the label names them
         parts = [(spec, wrappers.parse(spec)[0]) for spec in split_wrappers(value)]
-        return "+".join(known.rpartition(":")[2] + spec[len(known) :] for spec, known in parts)
+        return "+".join(_called(wrappers[known]) + spec[len(known) :] for spec, known in parts)
     if is_choice:
         return str(value)
     if isinstance(value, float) and float(f"{value:g}") == value:

@@ -137,7 +137,7 @@ def test_own_algorithms_have_options_labels_and_planners(command, here):
     assert labels == ["fedavg (fedavg)", f"fedavg ({own})", "fedspeed rho=0.2", "fedspeed rho=0.1"]
     wrapped = "fedavg+my_file.py:shorter:0.2", "fedavg+my_file.py:shorter", "fedavg"
     labels = [method.label for method in methods_of(wrapped, Settings())]
-    assert labels == ["fedavg+Short shorter:0.2", "fedavg+Short shorter", "fedavg"]
+    assert labels == ["fedavg+Short Short:0.2", "fedavg+Short Short", "fedavg"]
     own = "my_file.py:tiered@immediate", "me@home/my_file.py:tiered", "my_file.py:fedavg"
     methods = methods_of(own, Settings(seconds=9.0))
     planners = [method.planner.partition(":")[0] for method in methods]

@@ -67,6 +67,14 @@ def test_the_loss_is_trained_and_evaluated():
     assert usual[0] != squares[0] > squares[-1]  # of the same first model
 
 
+def test_a_note_counts_the_examples_that_belong_to_no_client():
+    experiment = prepared(dataset="synthetic", partition="natural", clients=10)
+    left_out = len(experiment.labels) - int(experiment.data[0].counts().sum())
+    (note,) = experiment.notes
+    assert note.startswith(f"{left_out} of the training examples belong to no client")
+    assert not prepared(partition="iid").notes
+
+
 def test_where_client_state_and_examples_are_kept():
     places = {"devices": 2, "examples": "sharded", "client_state": "host"}
     experiment = prepared("scaffold", **places)

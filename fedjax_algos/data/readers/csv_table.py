@@ -1,7 +1,5 @@
 """Reader of tables of numbers with a column of classes, and one of clients if there is one."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedjax_algos.core.files import PathLike, reading, require
@@ -67,12 +65,12 @@ def csv(
 
 def _numbers(table: Table, name: str) -> np.ndarray:
     """float32[rows]: a column; ValueError, which names the row, for a text."""
-    texts: Sequence[str] = table.columns[name]
+    texts = table.columns[name]
     try:
         return np.array(texts, np.float32)
     except ValueError:
-        for text in texts:
-            fix = f"give numbers, or leave the column out with drop={name}"
+        for row, text in enumerate(texts):
+            fix = f"give a number in row {row} of {name}, or leave the column out with drop={name}"
             with reading(table.name, "a table of numbers", fix):
                 float(text)
         raise

@@ -187,7 +187,8 @@ def read_table(
         header = list(rows.fieldnames or [])
         shown = printable(", ".join(header), 200)
         for column in required:
-            require(column in header, f"it has no column {column!r}, only {shown}")
+            fix = f"name one of these{', or give another separator' * others}"
+            require(column in header, f"it has no column {column!r}, only {shown}; {fix}")
         named = header if others else [c for c in (*required, *optional) if c in header]
         columns: dict[str, list[str]] = {column: [] for column in named}
         for column in columns:
@@ -197,7 +198,8 @@ def read_table(
             require(fits, f"line {rows.line_num} has not {len(header)} fields, one for each column")
             for column, texts in columns.items():
                 texts.append(row[column])
-                require(texts[-1], f"line {rows.line_num} has no {column}")
+                fix = "fill it in, or leave the line out"
+                require(texts[-1], f"line {rows.line_num} has no {column}; {fix}")
         require(all(columns.values()), "it has no row below the header")
     return Table(printable(os.fspath(path)), columns, hashlib.sha256(content).hexdigest())
 

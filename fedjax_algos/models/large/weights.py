@@ -51,8 +51,8 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
         return _read_folder(Path(path))
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
-    unknown = f"{os.fspath(path)}: the suffix {suffix!r} is unknown"
-    require(suffix in readers, f"{unknown}; give a file .safetensors, .pth or .pt")
+    unknown = f"{os.fspath(path)}: the suffix {suffix!r} is unknown, and there is no such folder"
+    require(suffix in readers, f"{unknown}; give a file .safetensors, .pth or .pt, or a folder")
     return readers[suffix](path)
 
 
@@ -216,13 +216,14 @@ def pretrained(
     shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     source = "the weights" if isinstance(weights, Mapping) else printable(os.fspath(weights))
     known = set(tensors) | {name.rpartition(".")[0] for name in tensors}
+    given: Sequence[Names] = [names] if isinstance(names, Mapping) else names
 
     def num_known(names):
         found = (value[0] if isinstance(value, tuple) else value for value in names.values())
         return sum(name in known for name in found)
 
     try:
-        loaded = convert_weights(tensors, max(names, key=num_known), shapes, head=head)
+        loaded = convert_weights(tensors, max(given, key=num_known), shapes, head=head)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
 

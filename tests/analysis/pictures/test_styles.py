@@ -156,6 +156,9 @@ def test_display_names_by_label():
     shown = ["FedAvg", "FedProx mu=0.1", "a: FedGBO sgdm", "mine", "fedavgs 2", "Per-FedAvg"]
     assert display_names(labels) == dict(zip(labels, shown, strict=True))
     assert display_names(labels[:2], {"fedavg": "A", "z": "Z"})["fedavg"] == "A"
+    wrapped = "fedavg+topk topk", "fedavg+topk topk:fraction=0.1", "fedavg+a+b a+b:c=1"
+    shown = ["FedAvg+topk", "FedAvg+topk fraction=0.1", "FedAvg+a+b a+b:c=1"]
+    assert [*display_names(wrapped).values()] == shown
     assert display_names(["fedavg", "FedAvg"]) == {"fedavg": "fedavg", "FedAvg": "FedAvg"}
     with pytest.raises(ValueError, match="'fedavg' and 'mine' would have the same label 'mine'"):
         display_names(labels, {"fedavg": "mine"})

@@ -189,7 +189,8 @@ REFUSED = {  # how it is written, what is said, and what is written if that is f
         lambda f: f"idx:{f / 'raw'}",
     ),
     "a column of texts": (
-        lambda f: csv(f, TABLE, "drop=b"), "'north'; give numbers, .* with drop=where",
+        lambda f: csv(f, TABLE, "drop=b"),
+        "'north'; give a number in row 0 of where, .* with drop=where",
         lambda f: csv(f, TABLE, "drop=b;where"),
     ),
     "an empty cell": (
