@@ -96,7 +96,7 @@ def _run(given: list[str]) -> None:
         _fail(error.format_message())
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if (number := interruption()) is not None:  # which a library has turned into an error
             raise Interrupted(number) from None
         frames = traceback.extract_tb(error.__traceback__)
@@ -106,8 +106,7 @@ def _run(given: list[str]) -> None:
         if processes.is_loss(error):
             processes.end_after_loss(error)
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
-            parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
-            _fail(*parts)
+            _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
         # jax may have removed the frames of the user's own factory, but not the call
         own = any(map(is_own, files)) or any(f.name == "call_own_factory" for f in frames)
         # an error of a named file has its name; `writing` turns those into ValueErrors
@@ -115,12 +114,12 @@ def _run(given: list[str]) -> None:
             with contextlib.suppress(OSError):  # Python would write, and fail to, at the end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
+        if own and isinstance(error, SystemExit):  # else click's, of a closed pipe
+            _fail(f"your own code called sys.exit({error.code!r}); let it raise an error instead")
         if not own:
             what = "This is a fault of fedjax_algos: please report it with these lines."
-            own_one = (
-                "Look first for a mistake in your own function: does it do what the docstring "
-            )
-            own_one += "says, for an algorithm the docstring of fa.Algorithm? If it does: "
+            own_one = "Look first for a mistake in your own function: does it do what the docstring"
+            own_one += " says, for an algorithm the docstring of fa.Algorithm? If it does: "
             error.add_note(own_one * bool(own_places) + what)
         raise
 

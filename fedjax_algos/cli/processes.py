@@ -156,7 +156,7 @@ def is_loss(error: BaseException) -> bool:
     return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
 
 
-def end_after_loss(error: Exception) -> NoReturn:
+def end_after_loss(error: BaseException) -> NoReturn:
     """Ends this process at once; at a usual end jax would wait for those that are lost."""
     first_line = next(iter(str(error).splitlines()), "")
     click.echo(f"error: {name()}{first_line}", err=True)

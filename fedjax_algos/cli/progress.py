@@ -98,6 +98,7 @@ class RunProgress:
         """Notes an evaluation, and says so if its run has ended."""
         run, now, wall = (row["method"], row["seed"]), time.perf_counter(), row["wall_seconds"]
         at, (before, seen, at_wall) = row[self._axis], self._rows.pop(run, (0.0, now, wall))
+        self._compiled.is_compiling = False  # a program may be lowered for its text alone
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before

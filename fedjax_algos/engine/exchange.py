@@ -164,6 +164,7 @@ def _update(algorithm, received, row, *arguments):
     made = algorithm.client_update(received, row, *arguments)
     fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[2], Report)
     fits = fits and all(isinstance(metric, Mean) for metric in made[2].metrics.values())
+    fits = fits and not any(isinstance(leaf, str) for leaf in jax.tree.leaves(made))
     fix = "return (client state, update, Report(metrics, statistics)), with a Mean for each metric"
     require(fits, f"client_update returned {described(made)}; {fix}")
     fix = "return a row of the shapes and types of client_init's"

@@ -20,6 +20,7 @@ from fedjax_algos.core.specs import (
     split_planner,
     split_wrappers,
 )
+from fedjax_algos.engine.checks import check_algorithm
 from fedjax_algos.models import models
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.wrappers import wrap, wrappers
@@ -145,13 +146,12 @@ class Method(NamedTuple):
         """
         own = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
-        if not specs:
-            return own
 
         @functools.wraps(own)
         def wrapped(*arguments: Any, **given: Any) -> Algorithm:
             algorithm = own(*arguments, **given)
             try:
+                check_algorithm(algorithm)
                 return wrap(algorithm, specs, settings.system_model())
             except ValueError as error:
                 raise ValueError(f"{self.algorithm}: {error}") from None

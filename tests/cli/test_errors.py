@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -70,7 +71,39 @@ def wrong(problem, local):
 
 def mixed(problem, local):
     return problem - local
+
+def traitless(problem, local):
+    return fa.algorithms.fedavg(problem, local)._replace(traits=None)
+
+def texts(problem, local):
+    algorithm = fa.algorithms.fedavg(problem, local)
+    def client_update(*args):
+        state, update, report = algorithm.client_update(*args)
+        return state, "an update", report
+    return algorithm._replace(client_update=client_update)
+
+def leaves(problem, local):
+    raise SystemExit(0)
+
+def wrapper(algorithm):
+    raise SystemExit
 """
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("traitless", "own.py:traitless: traits=None is not of type Traits; give fed"),
+        ("traitless+mean", "own.py:traitless: traits=None is not of type Traits; give fed"),
+        ("texts", r"client_update returned .*str.*; return \(client state, update, Report"),
+        ("leaves", r"your own code called sys.exit\(0\); let it raise an error instead"),
+        ("wrapper", r"your own code called sys.exit\(None\); let it raise"),
+    ],
+)
+def test_what_is_no_algorithm_or_ends_python_is_one_line(refused, here, method, line):
+    (here / "own.py").write_text(OWN)
+    name = "fedavg+own.py:wrapper" if method == "wrapper" else f"own.py:{method}"
+    assert re.search(line, refused("run", name, *SMALL))
 
 
 @pytest.mark.parametrize("name", ["wrong", "mixed"])

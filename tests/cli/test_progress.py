@@ -91,8 +91,7 @@ def test_the_time_left_is_that_of_all_runs_and_of_what_is_to_be_compiled(monkeyp
     assert lines.line() == "fedavg, seed 0: starting; time left unknown"
     compiled.is_compiling = True
     assert lines.line() == "fedavg, seed 0: compiling; time left unknown"
-    compiled.is_compiling = False
-    lines.row(row(0, 1.0))
+    lines.row(row(0, 1.0))  # so it runs; a program that is only lowered is not compiled
     clock[0], compiled.backend_seconds = 150.0, 50.0
     lines.row(row(50, 150.0))  # 50 rounds in 100 s, 350 are left, and the second method is compiled
     assert lines.line() == "fedavg, seed 0: round 50 of 100, accuracy 0.500; about 12 min left"
