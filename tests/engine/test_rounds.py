@@ -58,8 +58,9 @@ IN_ALL = pytest.mark.all
 @pytest.mark.parametrize(
     ("algorithm", "data", "options"),
     [
-        (ALGORITHM, examples, {"layout": 3}),
+        (ALGORITHM, examples, {"layout": 3, "client_state": "host"}),
         pytest.param(ALGORITHM, examples, ON_HOST, marks=IN_ALL),
+        pytest.param(ALGORITHM, examples, {"layout": 3}, marks=IN_ALL),
         (STACKED, examples, {"layout": "vmapped"}),
         pytest.param(ALGORITHM, examples, {"layout": 2, **SHARDED}, marks=IN_ALL),
         pytest.param(ALGORITHM, in_files, {"layout": "vmapped", **SHARDED}, marks=IN_ALL),
