@@ -55,7 +55,8 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
         raise
     except errors as error:
         first_line = next(iter(str(error).splitlines()), "") or type(error).__name__
-        text = f"not {kind}: {first_line}" + f"; {fix}" * ("; " not in first_line)
+        has_fix = type(error) is ValueError and "; " in first_line  # no library's
+        text = f"not {kind}: {first_line}" + f"; {fix}" * (not has_fix)
         if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
             text = "there is no such file; check the path"
         elif isinstance(error, TooLargeError):

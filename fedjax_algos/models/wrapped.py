@@ -103,10 +103,8 @@ def lora(
         too small for this rank, or if the model has frozen arrays already.
     """
     shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    if jax.tree.leaves(shapes.frozen):
-        raise ValueError(
-            "lora: the model has frozen arrays already; give the problem before freeze"
-        )
+    found = "lora: the model has frozen arrays already; give the problem before freeze"
+    require(not jax.tree.leaves(shapes.frozen), found)
     check_whole("lora: rank", rank)
     scale = 1.0 if alpha is None else alpha / rank
     require(scale > 0, f"lora: alpha={alpha} is out of range; give a number above 0, or None")

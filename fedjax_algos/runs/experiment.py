@@ -300,9 +300,9 @@ def _check_runs(
                 raise
             raise ValueError(f"{label}: {error}") from None
         dispatches = cohorts.dispatches(rounds)
-        nobody = f"no client comes in any of the {rounds} rounds of seed {seed}"
-        fix = f"give a sampler that draws more of them than {settings.sampler}, or more rounds"
-        require(cohorts.dispatched.any(), f"{nobody}; {fix}")
+        found = f"sampler={settings.sampler}: no client participates in {rounds} rounds"
+        fix = "give one that samples more clients, or more rounds"
+        require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
         if keeping:
             check_no_repeats(dispatches, data.num_clients)
 

@@ -181,7 +181,7 @@ class Settings:
             require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             wrappers.parse(spec)
-        within_budget([], self.budget)
+        within_budget([], self.budget)  # checks it
         num_seeds = len(self.seeds)
         both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
         fits = self.local_steps is None or self.local_epochs is None
