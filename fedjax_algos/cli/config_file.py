@@ -32,8 +32,7 @@ class ConfigFile(NamedTuple):
 def read_config(path: str) -> ConfigFile:
     """Reads a TOML file or, if its name ends in .json, the `config.json` of `compare` and `run`.
 
-    The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`, which
-    `tune` writes. `methods` is a list, `seeds` a number, a list, or a range as text.
+    The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`.
     """
     is_json = path.lower().endswith(".json")
     kind = "JSON" if is_json else "TOML"

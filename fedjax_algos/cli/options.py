@@ -155,10 +155,7 @@ def settings_options(
 def shared_options(
     seeds: str, leave_out: Collection[str] = (), texts: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable], Callable]:
-    """A decorator that adds the options of the commands that train; see `settings_of`.
-
-    `seeds` is the default of --seeds; `texts` is the help of options that mean something else here.
-    """
+    """A decorator that adds the options of the commands that train; see `settings_of`."""
 
     names = [name for name in options(Settings) if name not in leave_out]
     others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
@@ -268,10 +265,7 @@ def known_as(name: str, labels: Collection[str]) -> list[str]:
 
 
 def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
-    """The texts that replace labels of methods and folders, of the values of `--label`.
-
-    Each is `OLD=NEW`; a label may itself contain equals signs.
-    """
+    """What replaces labels: of texts OLD=NEW, where a label may itself contain equals signs."""
     columns = ("method", "results")
     known = dict.fromkeys(str(row[name]) for name in columns for row in rows if name in row)
     labels: dict[str, str] = {}

@@ -172,10 +172,7 @@ def _duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def show_progress(compiled: Compilation) -> Iterator[RunProgress]:
-    """Shows bars within a `with` block or, without a terminal, a line every `INTERVAL` seconds.
-
-    A thread does so until the block ends, because a call or the compiler may take minutes.
-    """
+    """Shows bars within a `with` block or, without a terminal, a line every `INTERVAL` seconds."""
     progress, ended = RunProgress(compiled, Console(stderr=True)), threading.Event()
 
     def repeat() -> None:

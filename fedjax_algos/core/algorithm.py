@@ -317,10 +317,7 @@ def kinds(parts: PartKinds) -> tuple[str, ...]:
 def split_update(
     parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
 ) -> list[Any]:
-    """The parts of an update, one tree for each of `kinds(parts)`, or ValueError.
-
-    Also those of a broadcast, whose kinds another field of `Traits` has.
-    """
+    """The parts of an update, or of a broadcast, one tree for each of `kinds(parts)`."""
     what = "update" if field == "parts" else "broadcast"
     structure: Any = jax.tree.structure(parts)
     try:

@@ -94,11 +94,7 @@ class PlacedAlgorithm:
         self._initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
-        """The same programs, not compiled again, for an algorithm with another learning rate.
-
-        Args:
-          algorithm: what is computed; only `local.learning_rate`, which dispatches carry, differs.
-        """
+        """The same programs, not compiled again, for an algorithm with another learning rate."""
         same = copy.copy(self)
         same.algorithm = algorithm
         return same

@@ -279,8 +279,7 @@ class FederatedRound(NamedTuple):
     ) -> Stack:
         """What the clients of a cohort would upload, if none failed; leaves [cohort, ...].
 
-        Rows are [cohort, ...] or the table. `slots`, int32[cohort], has the slot of each dispatch;
-        None for dispatches [cohort] that are not in slots yet.
+        `slots`, int32[cohort], has the slot of each dispatch; None if they have none yet.
         """
         cohort_size = len(dispatches.client)
         rows = self._read_rows(rows, dispatches)

@@ -33,11 +33,7 @@ def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int
 
     Memory is close to affine in the chunk. So chunks of two and of four clients predict which
     others fit, and only the chosen one is looked at, too. One client is taken in any case.
-
-    Args:
-      cohort_size: clients that a device computes in a round.
-      limit: bytes.
-      memory_of: bytes of a round in chunks of so many clients; slow, because it compiles.
+    `memory_of` is slow, because it compiles.
     """
     memory_of, chunks = cache(memory_of), [cohort_size]
     while chunks[-1] > 1:
@@ -52,10 +48,7 @@ def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int
 
 
 def auto_layout(placement: Placement, cohort_size: int, memory_of: Callable[[int], int]) -> str:
-    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU.
-
-    `memory_of` is `round_memory` of chunks of so many clients.
-    """
+    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU."""
     memory = accelerator_memory()
     if memory is None:
         return "auto"
@@ -74,11 +67,7 @@ def round_memory(
     common_steps: int | None,
     chunk: int,
 ) -> int:
-    """Bytes of a device for its part of a round, in chunks of so many clients, as compiled.
-
-    `state` and `data` are those of a run, or their shapes; `dispatches` [cohort] are of one round.
-    `common_steps` is as for `mark_equal_steps`.
-    """
+    """Bytes of a device for its part of a round, in chunks of so many clients, as compiled."""
     devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
     size = -(-len(dispatches.client) // devices)
     own = jax.tree.map(lambda leaf: leaf[:size], with_arrays(dispatches))

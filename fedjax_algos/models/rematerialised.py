@@ -73,10 +73,7 @@ def _parts(jaxpr: Jaxpr) -> list[Jaxpr]:
 
 
 def _cuts(jaxpr: Jaxpr) -> list[int]:
-    """The operations with which the parts after the first one begin.
-
-    With them, the bytes alive at the cuts and twice the bytes made in the largest part are fewest.
-    """
+    """Where parts begin: bytes at the cuts and twice those of the largest part are fewest."""
     number = len(jaxpr.eqns)
     last = {var: n for n, each in enumerate(jaxpr.eqns) for var in _variables(each.invars)}
     last |= dict.fromkeys(_variables(jaxpr.outvars), number)

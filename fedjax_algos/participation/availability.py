@@ -31,13 +31,7 @@ _LAST_ROUND = 2**31  # above all numbers of rounds
 
 
 def draw_among(key: Key, available: Array, cohort_size: int) -> jax.Array:
-    """int32[cohort_size], traced: a uniform set of the available clients; N marks empty slots.
-
-    Args:
-      key: of the draw.
-      available: bool[num_clients].
-      cohort_size: M, the number of slots.
-    """
+    """int32[cohort_size], traced: a uniform set of the available clients; N marks empty slots."""
     # 29 bits in floats between 1e-19 and 2: `top_k` of integers sorts all of them
     bits = (jax.random.bits(key, available.shape, jnp.uint32) >> 3) + jnp.uint32(2**29)
     order = jnp.where(available, jax.lax.bitcast_convert_type(bits, jnp.float32), -1)

@@ -22,13 +22,7 @@ from fedjax_algos.participation.traced import (
 
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
-    """The probability that a Poisson cohort of N clients with this mean has more than its slots.
-
-    Args:
-      mean: M, the mean number of clients.
-      num_clients: N, the number of clients.
-      slots: B, the slots of a cohort.
-    """
+    """The probability that a Poisson cohort of N clients with this mean has more than its slots."""
     return float(special.bdtrc(slots, num_clients, mean / num_clients))
 
 

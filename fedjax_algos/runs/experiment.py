@@ -53,10 +53,7 @@ from fedjax_algos.wrappers import wrappers
 
 
 class LayoutChoice(NamedTuple):
-    """The layout of rounds, their number of devices, and what chose the layout.
-
-    `source` is "given", or for "auto" the "rule" for a CPU, "memory", or "memory unknown".
-    """
+    """The layout of rounds, their number of devices, and what chose the layout."""
 
     layout: str
     devices: int

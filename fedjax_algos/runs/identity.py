@@ -122,10 +122,7 @@ def _shown(value: Any) -> str:
 def check_identity(
     there: dict[str, Any], here: dict[str, Any], position: int, folder: object
 ) -> None:
-    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation.
-
-    A run may go on with another number of devices, which is a warning, and then of slots, too.
-    """
+    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation."""
     known = {"rounds": 0, "devices": 0}
     if there.get("devices") != here.get("devices"):
         known["slots"] = 0

@@ -67,10 +67,7 @@ def _refuse_if(reason, name):
 
 
 def weights_of(phase: Algorithm | Prelude, trees: list[Any], dispatch: Dispatch) -> list[jax.Array]:
-    """float[] for each vector among the parts `trees`: its factor in `contribute`, which is linear.
-
-    It is 0 for a part that an algorithm does not send.
-    """
+    """float[] for each vector among the parts `trees`: its factor in the linear `contribute`."""
 
     def weight(place):
         size = sum(leaf.size for leaf in jax.tree.leaves(trees[place]))

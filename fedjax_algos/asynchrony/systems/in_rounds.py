@@ -25,25 +25,14 @@ from fedjax_algos.participation.traced import TracedSampler, register, traced_sa
 
 
 def reads_system(registry: Registry, spec: str) -> bool:
-    """Whether what a spec names has the option `system`.
-
-    Args:
-      registry: `samplers` or `failures`.
-      spec: such as "late:seconds=30".
-    """
+    """Whether what a spec such as "late:seconds=30" names has the option `system`."""
     return "system" in options(registry[registry.parse(spec)[0]])
 
 
 def make_in_system(
     registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
 ) -> Any:
-    """What a spec names, in a system model if it has the option `system`.
-
-    Args:
-      registry, spec: as in `reads_system`.
-      system: makes the system model of a seed.
-      arguments: of the factory, besides its options.
-    """
+    """What a spec names, in a system model if it has the option `system`."""
     name, values = registry.parse(spec)
     more = {"system": system} if reads_system(registry, spec) else {}
     return registry[name](*arguments, **values, **more)
@@ -53,10 +42,7 @@ def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., j
     """`(seed, clients, numbers, num_steps) -> float32[...]`: how long dispatches take, traced.
 
     The bytes of a method take no time, as for `late`, so dispatches are as long in all methods.
-
-    Args:
-      system: makes the system model of a seed.
-      owner: whose system model it is, for the message if there is none.
+    `owner` is whose system model it is, for the message if there is none.
     """
     make = _systems(system, owner)
 

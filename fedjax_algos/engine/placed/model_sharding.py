@@ -23,9 +23,7 @@ Rules = tuple[tuple[str, PartitionSpec], ...]
 class ClientMesh(NamedTuple):
     """Devices over which clients are divided; several of them may share the model of each client.
 
-    Attributes:
-      mesh: its axes are `AXIS` and, if several devices share a client, `MODEL_AXIS`.
-      rules: patterns of the paths of arrays with their specs; None divides all large arrays.
+    `rules` are patterns of the paths of arrays with their specs; None divides all large arrays.
     """
 
     mesh: Mesh

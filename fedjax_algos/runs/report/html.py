@@ -20,11 +20,7 @@ class Html(str):
 
 
 def element(tag: str, *children: object, **attributes: object) -> Html:
-    """An element; its children and attributes are escaped unless they are `Html`.
-
-    In names of attributes `_` stands for `-`, and `class_` for `class`. True is an attribute
-    without a value; those that are None or False are left out.
-    """
+    """An element; its children and attributes are escaped unless they are `Html`."""
     texts = "".join(
         f" {name.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{html.escape(printable(value))}"')

@@ -273,11 +273,7 @@ def _read_table(path: Path) -> list[list[str]]:
 
 
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
-    """The lines of the figure: means over the seeds, and the ends of the bands around them.
-
-    They are values of JSON, in which numbers that are not finite are None; a line's style has the
-    lengths of its dashes and gaps. The metric by which methods are compared is the first.
-    """
+    """The lines of the figure as JSON: means over the seeds, and the ends of the bands around."""
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
     columns = {n: own for n, own in given.items() if np.isfinite(np.hstack([*own.values()])).any()}

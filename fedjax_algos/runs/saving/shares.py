@@ -46,10 +46,7 @@ def run_name(label: str, seed: int) -> str:
 def describe_missing(
     missing: Sequence[RunName], shares: Sequence[Sequence[str]] = (), listed: int = 8
 ) -> str:
-    """So many of the missing runs, as methods with seeds, and the number of the others.
-
-    If `shares` has the names of the runs of each, it is said which share computes which.
-    """
+    """So many of the missing runs, with the share that computes each, and the number of others."""
     numbers = {name: number for number, names in enumerate(shares, 1) for name in names}
     groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
     for label, seed in missing:

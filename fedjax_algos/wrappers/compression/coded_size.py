@@ -11,14 +11,7 @@ def coded_size(symbols: jax.Array, kinds: int, floats: int = 2) -> jax.Array:
 
     H is the entropy of the symbols, and K how many different ones there are; the table has a count
     of each (Suresh et al., https://arxiv.org/abs/1611.00429, in the form of fedjax 0.0.17).
-
-    Args:
-      symbols: whole numbers below `kinds`, int[d].
-      kinds: how many symbols there may be.
-      floats: how many numbers say what the symbols stand for, in 32 bits each.
-
-    Returns:
-      float32[], in bits.
+    `floats` numbers of 32 bits say what the symbols, int[d] below `kinds`, stand for.
     """
     d = symbols.size
     counts = jnp.bincount(symbols, length=kinds)
@@ -35,9 +28,6 @@ def elias_size(levels: jax.Array) -> jax.Array:
     A scale takes 32 bits. Each level that is not 0 takes Elias' omega code of the distance to the
     last such level, a bit for its sign, and Elias' omega code of its magnitude (Alistarh et al.,
     https://arxiv.org/abs/1610.02132).
-
-    Returns:
-      float32[], in bits.
     """
     place = jnp.arange(1, levels.size + 1)
     nonzero = levels != 0
@@ -52,9 +42,6 @@ def golomb_size(positions: jax.Array, d: int) -> jax.Array:
 
     The distance n to the last position takes `b + 1 + floor((n - 1) / 2^b)` bits, with the b that
     is best for random positions (Sattler et al., https://arxiv.org/abs/1903.02891).
-
-    Returns:
-      float32[], in bits.
     """
     gaps = jnp.diff(positions.astype(jnp.int32), prepend=-1)
     b = golomb_bits(len(positions) / d)

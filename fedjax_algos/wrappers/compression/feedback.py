@@ -178,10 +178,7 @@ def with_server_memory(
 
 
 def with_own_rows(algorithm: Algorithm, first: Callable[[Params], Any]) -> Algorithm:
-    """The algorithm with a `Row` for each client, whose client update is still to be replaced.
-
-    `first` makes what is kept of the initial params.
-    """
+    """The algorithm with a `Row` for each client, which keeps `first(params)` at first."""
     personal = algorithm.personal
     return algorithm._replace(
         client_init=lambda params, key: Row(algorithm.client_init(params, key), first(params)),
@@ -190,10 +187,7 @@ def with_own_rows(algorithm: Algorithm, first: Callable[[Params], Any]) -> Algor
 
 
 def with_own_state(algorithm: Algorithm, first: Callable[[ServerState, Any], Any]) -> Algorithm:
-    """The algorithm with a `Server`, whose server update is still to be replaced.
-
-    `first` is `(inner, population) -> own`.
-    """
+    """The algorithm with a `Server`, whose own state is `first(inner, population)` at first."""
     prelude, personal = algorithm.prelude, algorithm.personal
 
     def init(params, population):
@@ -245,11 +239,7 @@ def _instead(name, others):
 
 
 def _check_uniform(name, algorithm, stack):
-    """Raises ValueError if the algorithm's weights of clients are not all equal.
-
-    The server's memory is the mean over all clients, and not over the cohort, so it needs weights
-    whose sum over all clients it knows.
-    """
+    """Raises ValueError for weights whose sum over ALL clients the server cannot know."""
     trees = split_update(algorithm.traits.parts, stack.updates)
     one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], (trees, stack.dispatches)))
     closed = jax.make_jaxpr(partial(weights_of, algorithm))(*one)

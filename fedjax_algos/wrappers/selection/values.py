@@ -68,8 +68,7 @@ def chosen_by_memory(
 ) -> Algorithm:
     """The algorithm, whose cohort is what `choose` makes of what the server has `seen` of clients.
 
-    It notes in their rows what it has seen of their training, so that nothing is reported. `first`
-    is what it knows of a client that has not trained.
+    It is noted in their rows; `first` is what is known of a client that has not trained.
     """
 
     def client_update(broadcast, row, data, dispatch, key):
@@ -87,8 +86,7 @@ def chosen_by_memory(
 def by_score(score: jax.Array, allowed: jax.Array, answered: jax.Array) -> jax.Array:
     """int32[candidates]: the allowed ones by score, then those that have not answered, then all.
 
-    The largest is first, and of equal ones that at the first position. With the score `log w + g`,
-    where g has standard Gumbel distributions, the first ones are drawn in proportion to w.
+    With the score `log w + g`, where g is of Gumbel, the first are drawn in proportion to w.
     """
     rank = jnp.where(allowed, 0, 1 + answered)
     return jnp.lexsort((-score, rank)).astype(jnp.int32)
