@@ -76,6 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
             _run(given)
     except Interrupted as error:
         last_words(error.signal_number)
+        if error.alone and processes.name():  # jax would wait for the others, and print its own
+            os._exit(128 + error.signal_number)
         sys.exit(128 + error.signal_number)
     finally:
         importing.has_ended()
@@ -98,7 +100,7 @@ def _run(given: list[str]) -> None:
         _fail("interrupted", code=130)
     except (Exception, SystemExit) as error:
         if (number := interruption()) is not None:  # which a library has turned into an error
-            raise Interrupted(number) from None
+            raise Interrupted(number, alone=True) from None
         frames = traceback.extract_tb(error.__traceback__)
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # which process 0 prints

@@ -24,7 +24,7 @@ from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, pe
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence
+from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence, describe_excluded
 from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 
@@ -294,15 +294,13 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
     for label, by_seed in rows_by_run(rows).items():
         excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
         if excluded:
-            lines.append(
-                f"{label}: {excluded:g} updates of clients were not finite and were left out "
-                "(excluded_updates in metrics.csv)"
-            )
-        told = [
+            told = describe_excluded(excluded)
+            lines.append(f"{label}: {told} (excluded_updates in metrics.csv)")
+        runs = [
             f"seed {seed:g} {describe_divergence(by_seed[seed])}"
             for seed, lost in zip(seeds, statistics.diverged(quality[label]), strict=True)
             if lost
         ]
-        if told:
-            lines.append(f"{label}: {'; '.join(told)}. What usually helps is {WHAT_HELPS}")
+        if runs:
+            lines.append(f"{label}: {'; '.join(runs)}. What usually helps is {WHAT_HELPS}")
     return lines

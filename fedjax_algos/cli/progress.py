@@ -60,6 +60,10 @@ class RunProgress:
         self._total = self._done = self._computed = self._length = 0.0
         self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
 
+    def plan(self, label: str, seed: int) -> None:
+        """Says whose plan is made, on the virtual clock."""
+        self._where = f"preparing the plan of {_run(label, seed)}"
+
     def begin(self, totals: Mapping[str, float], settings: Settings) -> None:
         """Begins the runs; `totals` has the rounds or simulated seconds of each part."""
         clock = settings.seconds is not None

@@ -270,7 +270,7 @@ def apply_model(
     problem: Problem, model: Model, batch: Batch, key: Key, training: bool
 ) -> tuple[Outputs, Statistics]:
     """`problem.apply`, checked."""
-    with _named("Problem.apply", batch, f"its params {describe_tree(model.params)}"):
+    with _of_problem("apply", batch, f"its params {describe_tree(model.params)}"):
         result = problem.apply(model, batch, key, training)
     named = hasattr(result, "_fields")  # such as outputs without statistics
     if not isinstance(result, tuple | list) or named or len(result) != 2:
@@ -282,13 +282,13 @@ def apply_model(
 
 def losses_of(problem: Problem, outputs: Outputs, batch: Batch) -> jax.Array:
     """`problem.loss`, float[batch]."""
-    with _named("Problem.loss", batch, f"the model's outputs are {described(outputs)}"):
+    with _of_problem("loss", batch, f"the model's outputs are {described(outputs)}"):
         return problem.loss(outputs, batch)
 
 
 def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array | Mean]:
     """`problem.metrics`, float[batch] or a `Mean` each, checked."""
-    with _named("Problem.metrics", batch, f"the model's outputs are {described(outputs)}"):
+    with _of_problem("metrics", batch, f"the model's outputs are {described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
     if not isinstance(metrics, dict):
         fix = "return a dictionary, such as {'error': values}"
@@ -299,7 +299,7 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
 
 
 @contextlib.contextmanager
-def _named(name: str, batch: Batch, rest: str) -> Iterator[None]:
+def named_errors(name: str, given: str, fix: str) -> Iterator[None]:
     """An error of a user's function names it, its line and what it was given; ours pass."""
     try:
         yield
@@ -311,10 +311,13 @@ def _named(name: str, batch: Batch, rest: str) -> Iterator[None]:
         own = [frame for frame in frames if is_own(Path(frame.filename))]
         place = f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
         text = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{name} raised {type(error).__name__}{place} ({text}): its batch holds "
-            f"{describe_tree(batch)}, and {rest}; mend it, or give federate examples that it takes"
-        ) from error
+        found = f"{name} raised {type(error).__name__}{place} ({text})"
+        raise ValueError(f"{found}: {given}; mend it, or {fix}") from error
+
+
+def _of_problem(name, batch, rest):
+    given = f"its batch holds {describe_tree(batch)}, and {rest}"
+    return named_errors(f"Problem.{name}", given, "give federate examples that it takes")
 
 
 def described(value: Any) -> str:

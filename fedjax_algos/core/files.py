@@ -54,8 +54,13 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
     except FileError:  # of a part of the file
         raise
     except errors as error:
-        first_line = next(iter(str(error).splitlines()), "") or type(error).__name__
-        has_fix = type(error) is ValueError and "; " in first_line  # no library's
+        cause: BaseException = error
+        while not isinstance(cause, ValueError) and cause.__cause__:  # of a library's own type
+            cause = cause.__cause__
+        first_line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+        if isinstance(cause, UnicodeDecodeError):
+            first_line, fix = f"byte {cause.start} is not UTF-8", f"save it in UTF-8, or {fix}"
+        has_fix = type(cause) is ValueError and "; " in first_line  # no library's
         text = f"not {kind}: {first_line}" + f"; {fix}" * (not has_fix)
         if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
             text = "there is no such file; check the path"

@@ -12,6 +12,7 @@ from fedjax_algos.core.options import is_number
 from fedjax_algos.core.reprs import describe
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
+SAME_EXAMPLES = "the test examples are the training examples"
 _MAX_EMPTY_CLASSES = 1000  # of a set with fewer examples, where labels alone tell the classes
 
 
@@ -91,16 +92,15 @@ def from_arrays(
     y_train = checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
     y_test = checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     if not num_classes:
-        num_classes, number = 1 + int(max(y_train.max(), y_test.max())), len(y_train) + len(y_test)
+        labels, number = np.unique(np.concatenate([y_train, y_test])), len(y_train) + len(y_test)
+        num_classes, more = count_classes(labels)
         many = f"which would make {num_classes} classes of {number} examples"
         fix = "number the classes from 0, or give num_classes if most of them are empty"
         found = f"{source}: the largest label is {num_classes - 1}, {many}; {fix}"
         require(num_classes <= max(_MAX_EMPTY_CLASSES, number), found)
-        empty = np.setdiff1d(np.arange(num_classes), np.concatenate([y_train, y_test])).tolist()
-        shown = ", ".join(map(str, empty[:5])) + ", ..." * (len(empty) > 5)
-        notes += (f"no example has the labels {shown} of {num_classes} classes",) * bool(empty)
+        notes += more
     if x_train.shape == x_test.shape and np.array_equal(x_train, x_test):
-        notes += ("the test examples are the training examples",)
+        notes += (SAME_EXAMPLES,)
     if users is not None:
         users = np.asarray(users)
         found = f"{source}: users are {users.dtype}{list(users.shape)} for {len(x_train)} training"
@@ -140,6 +140,15 @@ def divide(
     x, y = np.asarray(x), np.asarray(y)
     own = None if users is None else np.asarray(users)[train]
     return from_arrays(x[train], y[train], x[test], y[test], own, source=source)
+
+
+def count_classes(labels: np.ndarray) -> tuple[int, tuple[str, ...]]:
+    """One more than the largest label, and the note about classes that no label names."""
+    num_classes = 1 + int(labels.max())
+    empty = np.setdiff1d(np.arange(num_classes), labels).tolist()
+    shown = ", ".join(map(str, empty[:5])) + ", ..." * (len(empty) > 5)
+    note = f"no example has the labels {shown} of {num_classes} classes"
+    return num_classes, (note,) * bool(empty)
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:

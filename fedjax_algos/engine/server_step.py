@@ -20,7 +20,8 @@ from fedjax_algos.core import (
     Update,
 )
 from fedjax_algos.core.algorithm import check_update
-from fedjax_algos.core.checks import check_like
+from fedjax_algos.core.checks import check_like, named_errors
+from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.engine.non_finite import select
 
 
@@ -71,7 +72,10 @@ def server_step(
     """The server update and the mean of statistics; unchanged if `screened` and none arrived."""
 
     def update():
-        new = phase.server_update(server, arrivals.contributions, arrivals.count, group)
+        sums = arrivals.contributions
+        given = f"it has {describe_tree(sums)} of clients, and the server {describe_tree(server)}"
+        with named_errors("server_update", given, "return other updates in client_update"):
+            new = phase.server_update(server, sums, arrivals.count, group)
         # not a division, which may or may not be compiled to this: the bits would differ
         mean = jax.tree.map(
             lambda leaf: leaf * (1 / arrivals.count.astype(leaf.dtype)), arrivals.statistics

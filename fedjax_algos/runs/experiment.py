@@ -136,11 +136,13 @@ def prepare(
     *,
     files: bool = False,
     client_state_folder: Path | None = None,
+    on_plan: Callable[[str, int], None] = lambda label, seed: None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
 
     `dataset` replaces the one that the settings name. With `files`, the examples of a
-    `ClientDataset` stay in files unless the settings or a method need those of all clients.
+    `ClientDataset` stay in files unless the settings or a method need those of all clients. A plan
+    of a method and seed, which `on_plan` is told before, may take minutes.
     """
     settings.check()
     dataset = dataset or settings.load()
@@ -182,7 +184,7 @@ def prepare(
         options["layout"] = choice.layout
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     evaluate = make_evaluate(problem)
-    _check_runs(settings, methods, engines, data_by_seed)
+    _check_runs(settings, methods, engines, data_by_seed, on_plan)
     partition = splits[settings.seeds[0]][1]
     lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
     unused = f"{lost} of the training examples belong to no client of the partition"
@@ -261,7 +263,11 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
 
 
 def _check_runs(
-    settings: Settings, methods: list[Method], engines: dict[str, Any], data_by_seed: dict[int, Any]
+    settings: Settings,
+    methods: list[Method],
+    engines: dict[str, Any],
+    data_by_seed: dict[int, Any],
+    on_plan: Callable[[str, int], None],
 ) -> None:
     """Traces an exchange and draws or plans all runs, so that errors come before any training."""
     clients, rounds, keeping = settings.clients, settings.rounds, False
@@ -278,6 +284,7 @@ def _check_runs(
             rate_at(local.learning_rate, np.arange(rounds))
     if (seconds := settings.seconds) is not None:
         for method, seed in itertools.product(methods, settings.seeds):
+            on_plan(method.label, seed)
             system = settings.system_model()(seed)
             plan = planners.make(method.planner)(system, clients, seconds=seconds)
             checks.check_server_steps(plan, seconds)

@@ -196,6 +196,12 @@ def describe_divergence(rows: Sequence[Row]) -> str:
     return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
 
 
+def describe_excluded(number: int) -> str:
+    """How many updates of a method or a run were left out."""
+    what, was = ("update of a client", "was") if number == 1 else ("updates of clients", "were")
+    return f"{number:g} {what} {was} not finite and {was} left out"
+
+
 def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[str]) -> None:
     """Warns of runs that have stopped, and of updates left out; `runs` are the rows by name."""
     named = []
@@ -203,13 +209,14 @@ def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[s
         if name in diverged:
             named.append(f"{name}: {describe_divergence(rows)}")
         elif number := rows[-1].get("excluded_updates"):
-            named.append(f"{name}: {number:g} updates of clients were not finite and were left out")
+            named.append(f"{name}: {describe_excluded(number)}")
     if not named:
         return
     more = len(named) - _MAX_NAMED
     named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
-    told = f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is"
-    warnings.warn(f"{told} {WHAT_HELPS}", DivergenceWarning, stacklevel=4)
+    rule = "a run stops when its model is not finite. " * bool(diverged)
+    told = f"{rule}{'; '.join(named)}. What usually helps is {WHAT_HELPS}"
+    warnings.warn(told, DivergenceWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ WRONG_DEVICES = [
 ]
 WRONG_SESSIONS = [
     ({"finish_time": 0}, "finish_time=0"),
-    ({"active": [0, 9], "inactive": [8]}, "no lists active and inactive"),
+    ({"active": [0, 9], "inactive": [8]}, "2 times in active and 1 in inactive; give as"),
     ({"active": [], "inactive": []}, "no lists active and inactive"),
     ({"active": 3}, "no lists active and inactive"),
     ({"active": [0, 7]}, "the time 7 after 8"),

@@ -14,6 +14,7 @@ from bad_input_helpers import SMALL
 from summary_helpers import rows, write_folder
 
 import fedjax_algos
+from fedjax_algos import importing
 from fedjax_algos.cli import main, training
 
 PACKAGE = Path(fedjax_algos.__file__).parent / "runs" / "comparison.py"
@@ -64,7 +65,13 @@ OWN = """
 import fedjax_algos as fa
 
 def unfit(problem, local):
-    return fa.algorithms.fedavg(problem, local)._replace(contribute=lambda *update: None)
+    return fa.algorithms.fedavg(problem, local)._replace(client_init=lambda *given: "row")
+
+def flat(problem, local):
+    return fa.algorithms.fedavg(problem, local)._replace(contribute=lambda update, *_: [update])
+
+def unnamed(problem, local):
+    return fa.algorithms.fedavg(problem, local)._replace(server_update=lambda *sums: sums[9])
 
 def wrong(problem, local):
     raise ValueError("it is not right")
@@ -96,6 +103,8 @@ def wrapper(algorithm):
         ("traitless", "own.py:traitless: traits=None is not of type Traits; give fed"),
         ("traitless+mean", "own.py:traitless: traits=None is not of type Traits; give fed"),
         ("texts", r"client_update returned .*str.*; return \(client state, update, Report"),
+        ("flat", r"server_update raised AttributeError .* return other updates in client_update"),
+        ("unnamed", r"server_update raised IndexError in own.py, line 11 \(tuple index"),
         ("leaves", r"your own code called sys.exit\(0\); let it raise an error instead"),
         ("wrapper", r"your own code called sys.exit\(None\); let it raise"),
     ],
@@ -119,9 +128,15 @@ def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, m
         assert not hasattr(caught.value, "__notes__")
         places = {"platlib": str(here), **{n: sysconfig.get_path(n) for n in ("stdlib", "purelib")}}
         monkeypatch.setattr(sysconfig, "get_path", places.get)
-    with pytest.raises(AttributeError) as caught:
+    with pytest.raises(TypeError) as caught:
         main(["run", "own.py:unfit", *SMALL])
     assert caught.value.__notes__[-1].startswith("Look first for a mistake in your own function")
+
+
+def test_a_printed_traceback_moves_no_cursor(capsys):
+    error = ValueError("\x1b[31mred\x9b\nnext\rline")
+    importing.print_error(ValueError, error, None)
+    assert capsys.readouterr().err == "ValueError: \\x1b[31mred\\x9b\nnext\\rline\n"
 
 
 def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():

@@ -225,4 +225,6 @@ def test_pipes_and_devices_are_refused(refused, here, name):
         (here / path).symlink_to(here / name)
     for line in (f"compare --config {name}", f"run fedavg --dataset npz:{name}", "run own.py:f"):
         assert "not a regular file" in refused(*line.split())
-    assert "metrics.csv cannot be read" in refused("table", ".")
+    assert "metrics.csv cannot be read; name a folder that " in refused("table", ".")
+    (here / ".lock").touch()
+    assert "repeat its command, which ended before the first row" in refused("table", ".")

@@ -34,7 +34,10 @@ def test_lines_without_a_terminal(line, labels, capsys, monkeypatch, here):
     """Each run has a line at its end, and others say what happens meanwhile; none is on stdout."""
     monkeypatch.setattr(progress, "INTERVAL", 0.001)
     monkeypatch.setattr(Compilation, "seconds", 1e9)
+    planned = []
+    monkeypatch.setattr(RunProgress, "plan", lambda self, *run: planned.append(run))
     main(line.split())
+    assert planned == [("fedasync", 7), ("fedasync", 9)] * ("seconds" in line)
     captured = capsys.readouterr()
     assert not {"\r", "\x1b"} & {*captured.err}
     assert "ended at" not in captured.out
@@ -65,6 +68,8 @@ def row(number, wall, method="fedavg", seed=0):
 def test_bars_on_a_terminal(monkeypatch, capsys):
     """The part that runs says so while a program is compiled; else each has its last row."""
     own, _, compiled = begun(monkeypatch, terminal=True)
+    own.plan("fedbuff", 3)
+    assert own.line() == "preparing the plan of fedbuff, seed 3; time left unknown"
     own.start("fedavg")
 
     def shown():

@@ -18,7 +18,7 @@ from same_runs import folder_content
 from summary_helpers import rows
 
 from fedjax_algos.analysis import pictures
-from fedjax_algos.cli import main
+from fedjax_algos.cli import main, processes
 from fedjax_algos.core.files import checked_json, write_json, write_sums
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
@@ -301,6 +301,12 @@ def test_a_signal_that_a_library_catches_ends_the_command(here, capsys, monkeypa
     line = "interrupted (SIGTERM); nothing was saved: give the same command again\n"
     assert capsys.readouterr().err == line
     assert not list(here.iterdir())
+    codes = []  # of a process of several, in which jax would wait for others, and say more
+    monkeypatch.setattr(processes, "name", lambda: "process 0 of 2: ")
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with pytest.raises(SystemExit):
+        main(RUN)
+    assert codes == [143]
 
 
 def test_a_command_without_a_results_folder(capsys, monkeypatch):

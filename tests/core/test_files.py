@@ -54,6 +54,10 @@ def test_arrays_may_take_half_of_the_memory():
         files.check_array_bytes("x", half + 1, "give fewer")
 
 
+FIX, LATIN = "fetch it again", KeyError()  # of a library
+LATIN.__cause__ = UnicodeDecodeError("utf-8", b"caf\xe9", 2, 3, "a reason")
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -64,10 +68,11 @@ def test_arrays_may_take_half_of_the_memory():
         (FileNotFoundError(2, "no"), r"a\x1b.csv: there is no such file; check the path"),
         (files.TooLargeError("give less"), r"a\x1b.csv: give less"),
         (files.FileError("part: not an image"), "part: not an image"),
+        (LATIN, r"a\x1b.csv: not a table: byte 2 is not UTF-8; save it in UTF-8, or " + FIX),
     ],
 )
 def test_one_error_names_the_file_and_the_fix(error, message):
-    shown = files.reading("a\x1b.csv", "a table", "fetch it again", KeyError)
+    shown = files.reading("a\x1b.csv", "a table", FIX, KeyError)
     with pytest.raises(files.FileError) as caught, shown:
         raise error
     assert str(caught.value) == message

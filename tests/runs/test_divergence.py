@@ -12,7 +12,7 @@ from fedjax_algos import asynchrony
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.runs import results
-from fedjax_algos.runs.recorder import DivergenceWarning
+from fedjax_algos.runs.recorder import DivergenceWarning, describe_excluded
 
 # its model is too large for float32 after a few rounds
 LOCAL = fa.Local(3, 0.1, steps=2)
@@ -42,9 +42,10 @@ def test_updates_that_are_left_out_are_told():
     engine = fa.make_engine(
         fa.algorithms.fedavg(QUADRATICS.problem, LOCAL._replace(epochs=1.0, steps=None))
     )
-    with pytest.warns(DivergenceWarning, match="seed 3: 5 updates of clients were not finite and"):
+    with pytest.warns(DivergenceWarning, match="^seed 3: 5 updates of clients were not finite and"):
         _, measured = run_rounds(engine, data._replace(examples=spoiled), cohort_size=4)
     assert [row["excluded_updates"] for row in measured] == [0, 2, 4, 5]
+    assert describe_excluded(1) == "1 update of a client was not finite and was left out"
 
 
 def test_params_that_are_not_finite_stop_a_run_without_a_test_set():

@@ -152,8 +152,10 @@ def _sessions(entry: dict) -> Sessions:
     """Of `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
     period = _number(entry, "finish_time")
     active, inactive = (_value(entry, name) for name in ("active", "inactive"))
-    lists = isinstance(active, list) and isinstance(inactive, list)
-    require(lists and len(active) == len(inactive) > 0, "has no lists active and inactive")
+    lists = isinstance(active, list) and isinstance(inactive, list) and active
+    require(lists, "has no lists active and inactive")
+    numbers = f"has {len(active)} times in active and {len(inactive)} in inactive"
+    require(len(active) == len(inactive), f"{numbers}; give as many in both")
     times = [time for pair in zip(active, inactive, strict=True) for time in pair]
     for previous, time in itertools.pairwise([0, *times]):
         if not (is_number(time, float) and previous <= time <= period):

@@ -178,11 +178,7 @@ def read_table(
     """Reads columns of a CSV file in UTF-8, whose first line has their names; or all `others`."""
     with reading(path, _KIND, _FIX, csv.Error):
         content = read_file(path)
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"byte {error.start} is not UTF-8; save it in UTF-8") from None
-        lines = io.StringIO(text, newline="")
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
         rows = csv.DictReader(lines, strict=True, delimiter=separator)
         header = list(rows.fieldnames or [])
         shown = printable(", ".join(header), 200)

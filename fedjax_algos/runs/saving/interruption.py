@@ -16,11 +16,12 @@ class Interrupted(BaseException):
     """A run has ended at an evaluation because of a signal, or a command where it was.
 
     It has the `signal_number` of SIGINT or SIGTERM, and like KeyboardInterrupt is no `Exception`.
+    `alone` tells that other processes of the command go on.
     """
 
-    def __init__(self, signal_number: int):
+    def __init__(self, signal_number: int, *, alone: bool = False):
         super().__init__(signal.Signals(signal_number).name)
-        self.signal_number = signal_number
+        self.signal_number, self.alone = signal_number, alone
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
     """
 
     def arrived(number: int) -> None:
-        raise Interrupted(number)
+        raise Interrupted(number, alone=True)
 
     with _handled(arrived, last_words):
         yield

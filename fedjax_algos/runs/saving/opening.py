@@ -10,10 +10,8 @@ import filelock
 from fedjax_algos.core.files import require, unwritable, writing
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.engine.placed.processes import from_first
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_configuration
+from fedjax_algos.runs.saving.results_folder import LOCK, ResultsFolder, read_configuration
 from fedjax_algos.runs.saving.shares import Share
-
-_LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -50,7 +48,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
         made = {each for each in (wanted, *wanted.parents) if not each.exists()}
         path = _new_path(default) if out is None else wanted
         path.mkdir(parents=True, exist_ok=True)
-    file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
+    file = path / (LOCK if part is None else f"{LOCK}-{part.number}-of-{part.parts}")
     had_lock = file.exists()
     lock = filelock.FileLock(file)
     try:
@@ -65,7 +63,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
         if not (
             ((resume or part) and read_configuration(path))
             # another share may be about to write config.json
-            or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
+            or all(each.name == LOCK or (part and each.name[0] == ".") for each in path.iterdir())
         ):
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
             fix = f"name another folder or remove it{hint}"

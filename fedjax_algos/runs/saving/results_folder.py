@@ -41,6 +41,7 @@ _OF_SEEDS = ("partition_sha256", "shares")
 METRICS_SUM = "metrics_sha256"  # in config.json: of metrics.csv
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
+LOCK = ".lock"
 _FIX = "name a folder that compare, run or sweep wrote"
 _MAX_DIGITS = 300  # of a number that fits into a float
 
@@ -352,7 +353,9 @@ def read_rows(path: Path) -> list[Row]:
         require("\0" not in text, "it has a null character")
         columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except OSError:
-        raise ValueError(f"{path} cannot be read; {_FIX}") from None
+        begun = (path.parent / LOCK).exists()
+        fix = "repeat its command, which ended before the first row" if begun else _FIX
+        raise ValueError(f"{path} cannot be read; {fix}") from None
     except (ValueError, csv.Error) as error:  # no text, no line, or no table
         raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
     require(rows and set(columns) >= _TEXTS | _WHOLE, f"{path} holds no metrics; {_FIX}")

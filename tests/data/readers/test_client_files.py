@@ -44,7 +44,8 @@ def test_images_of_writers(form, tmp_path):
         assert list(part.client_ids) == order
         assert part.counts.tolist() == [COUNTS[name] for name in order]
     assert data.num_classes == 1 + max(own["label"].max() for own in CLIENTS.values())
-    assert (data.example_shape, data.notes) == ((28, 28), ())
+    assert data.example_shape == (28, 28)
+    assert data.notes == ("no example has the labels 2 of 5 classes",)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(data.train.examples_of, [0, 1, 2] * 8))
     for batch, name in zip(found, order * 8, strict=True):
@@ -63,9 +64,12 @@ def test_limits_and_clients_without_examples(form, tmp_path):
     assert form.read(tmp_path).train.identity == whole != data.train.identity
     empty = {name: values[:0] for name, values in CLIENTS["f9_00"].items()}
     form.write(tmp_path, train=CLIENTS | {"z": empty})
-    data = form.read(tmp_path)
+    data = form.read(tmp_path, num_classes=5)
     assert list(data.train.client_ids) == ordered(form, COUNTS)
     assert data.notes == ("1 training clients have no examples and are left out",)
+    files = form.options(tmp_path)
+    test = {"test": files["train"]} if "train" in files else {"test_split": "train"}
+    assert "the test examples are the training examples" in form.read(tmp_path, **test).notes
 
 
 def test_drawn_test_examples(form, tmp_path):

@@ -245,7 +245,7 @@ DAMAGES["leaf"] = {
 PACKED = gzip.compress(b'{"A": "some"}' * 9)
 ROLES = {
     "object of strings": [b"[1, 2]", b'{"A": ["some"]}', b'{"A\\u001b": {"\\u202e": 1}}'],
-    "utf-8": [b'{"A": "\xff"}'],
+    "byte 7 is not UTF-8; save it in UTF-8, or": [b'{"A": "\xff"}'],
     "no role has 3 lines": [b"{}", b'{"A": "a"}'],
     "'A' twice": [b'{"A": "a", "A": "b"}'],
     "deep": [b'{"A": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"[" * 100_000],
@@ -302,7 +302,7 @@ DAMAGES["tff_sqlite"] = VALUES | {
     "expected bytes": [sql(f"UPDATE examples SET {BLOB} = 5")],
     "Example": [sql(f"UPDATE examples SET {BLOB} = CAST(substr({BLOB}, 1, 99) AS BLOB)")],
     "split train": [sql(f"UPDATE examples SET {BLOB} = x''")],
-    "utf-8": [sql(f"{COUNT} client_id = CAST(x'ff' AS TEXT)")],
+    "byte 0 is not UTF-8; ": [sql(f"{COUNT} client_id = CAST(x'ff' AS TEXT)")],
     "no feature 'label'": [examples({"pixels": HALF})],
     "client 'a'.*label": [examples(FULL, {"pixels": HALF})],
     "'pixels' has lists": [examples(FULL, FULL | {"pixels": HALF[:9]})],

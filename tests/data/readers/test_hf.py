@@ -25,6 +25,9 @@ def test_images_and_numbers_in_memory(tmp_path):
     assert vectors.train["x"].dtype == np.uint8
     np.testing.assert_array_equal(grids.train["x"], HF["grid"][:5])
     assert (grids.num_classes, grids.train["y"].tolist()) == (11, [10, 10, 9, 9, 8])
+    texts, again = FORM.read(tmp_path, y="writer"), FORM.read(tmp_path, test_split="train")
+    assert (texts.num_classes, texts.train["y"].tolist()) == (3, [1, 0, 1, 2, 0])  # b, a, b, c, a
+    assert again.notes == ("the test examples are the training examples",)
 
 
 def test_natural_clients(tmp_path):
@@ -112,7 +115,6 @@ def test_options_that_do_not_fit(tmp_path):
         ({"users": "colour"}, "no column 'colour', only image"),
         ({"users": "grid"}, "grid is no column of texts or whole numbers"),
         ({"train_split": "all"}, "no split 'all', only train, test"),
-        ({"y": "text"}, r"labels is of type \|S14"),
         ({"x": "vector", "image_size": 2}, "vector is no image"),
         ({"shorter_side": 2}, "shorter_side=2"),
         ({"x": "number"}, r"number has shape \[5\]"),

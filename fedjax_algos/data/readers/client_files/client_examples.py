@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,13 @@ import numpy as np
 from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.reprs import describe_tree, printable
-from fedjax_algos.data.dataset import MAX_CLASSES, checked_examples, checked_labels
+from fedjax_algos.data.dataset import (
+    MAX_CLASSES,
+    SAME_EXAMPLES,
+    checked_examples,
+    checked_labels,
+    count_classes,
+)
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers.client_files import texts
@@ -99,7 +105,7 @@ def client_dataset(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
         if (lost := int((features.counts == 0).sum()))
-    )
+    ) + (SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
     train, test = train.drawn(None), test.drawn(max_test_examples)
     x = x or next((name for name in _INPUTS if name in train.features), "")
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
@@ -120,7 +126,8 @@ def client_dataset(
             require(num_classes is None, "num_classes is for labels; leave it out, or give y=NAME")
             num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
-            num_classes = 1 + max(_largest_label(each, names[1]) for each in (train, test))
+            num_classes, more = count_classes(_all_labels((train, test), names[1]))
+            notes += more
 
     def source_of(features: ClientFeatures, limit: int | None) -> ClientSource:
         def read(client: int) -> dict[str, Any]:
@@ -166,12 +173,14 @@ def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | Non
     return counts.astype(np.int32)
 
 
-def _largest_label(features: ClientFeatures, y: str) -> int:
-    """All labels of the clients are read."""
-    return max(
-        int(_labels(features.read(i, [y], None)[y], count, None, features.client(i)).max())
-        for i, count in enumerate(features.counts.tolist())
-    )
+def _all_labels(parts: Iterable[ClientFeatures], y: str) -> np.ndarray:
+    """The labels that occur; those of all clients are read."""
+    each = [
+        np.unique(_labels(part.read(i, [y], None)[y], count, None, part.client(i)))
+        for part in parts
+        for i, count in enumerate(part.counts.tolist())
+    ]
+    return np.concatenate(each)
 
 
 def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:

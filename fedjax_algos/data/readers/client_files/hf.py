@@ -56,7 +56,7 @@ def hf(
       train_split, test_split: names of the splits.
       x: name of the examples' column.
       y: name of the labels' column; None for `label`, or for a text with `users` that has no such
-        column, the ids that follow.
+        column, the ids that follow. Labels that are texts are numbered in alphabetical order.
       users: name of a column of texts or whole numbers; clients are in the order of its values. A
         test split without this column is one client. None if there are no natural clients.
       num_classes: None for what the data set says, or one more than the largest label.
@@ -84,11 +84,16 @@ def hf(
         for split in (train_split, test_split):
             require(split in loaded, f"it has no split {split!r}, only {listed}")
         train_rows, test_rows = loaded[train_split], loaded[test_split]
+        y = "label" if y is None and "label" in train_rows.column_names else y
+        both = train_rows, test_rows
+        if all(_is_text(rows.features.get(y)) for rows in both):
+            labels = {text for rows in both for text in rows.unique(y) if text is not None}
+            classes = huggingface.ClassLabel(names=sorted(labels))
+            train_rows, test_rows = (rows.cast_column(y, classes) for rows in both)
     train = _features(train_rows, f"hf {name}, split {train_split}", users)
     in_test = users if users in test_rows.column_names else None
     test = _features(test_rows, f"hf {name}, split {test_split}", in_test)
     train.require(x)
-    y = "label" if y is None and "label" in train.features else y
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     if _is_text(train_rows.features[x]):
         with reading(train.name, _KIND, "give y=NAME of labels, or users=NAME"):
