@@ -164,6 +164,12 @@ def _check_call(module_type: type, known: dict[str, Any]) -> None:
         require(optional, f"{needs} {given}; give {each.name!r} a default value")
 
 
+def _flags(training: bool) -> dict[str, bool]:
+    """Names by which modules of Linen ask whether a call is for training."""
+    flags = dict.fromkeys(("training", "is_training", "train"), training)
+    return flags | {"deterministic": not training}
+
+
 def classifier(
     module: nn.Module,
     example_shape: tuple[int, ...],
@@ -175,8 +181,8 @@ def classifier(
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch]. Collections other than
     "params" become the model's statistics and are updated in training. An argument `training`,
-    `train` or `deterministic` of the module says whether the call is for training. What the module
-    sows as "features" becomes `Outputs.features`.
+    `is_training`, `train` or `deterministic` of the module says whether the call is for training.
+    What the module sows as "features" becomes `Outputs.features`.
 
     In training, `nn.BatchNorm` leaves the masked rows of short batches out, unless it is called
     with a mask of its own. An argument `mask` of the module is given bool[batch], True for real
@@ -194,12 +200,11 @@ def classifier(
         without an argument `mask`.
     """
     check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
-    _check_call(type(module), dict.fromkeys(("training", "train", "deterministic", "mask")))
+    _check_call(type(module), dict.fromkeys((*_flags(True), "mask")))
     parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):
-        flags = {"training": training, "train": training, "deterministic": not training}
-        chosen = {name: flag for name, flag in flags.items() if name in parameters}
+        chosen = {name: flag for name, flag in _flags(training).items() if name in parameters}
         return chosen | ({"mask": mask} if "mask" in parameters else {})
 
     def init(key):

@@ -131,12 +131,12 @@ NnxOfTextsMask = nnx_module("NnxOfTextsMask", with_texts_mask)
 NnxFrozen = nnx_module("NnxFrozen", lambda self, x: self.norm(flat(x), True)[::5])
 LinenOfTexts = linen_module(
     "LinenOfTexts",
-    lambda _, x, training=False: nn.BatchNorm(not training, name="norm")(flat(x))[::5],
+    lambda _, x, train=False: nn.BatchNorm(not train, name="norm")(flat(x))[::5],
 )
 LinenOurs = linen_module("LinenOurs", lambda _, x, training: BatchNorm(not training)(x))
 LinenSpectral = linen_module(
     "LinenSpectral",
-    lambda _, x, training=False: nn.SpectralNorm(nn.Dense(2))(x, update_stats=training),
+    lambda _, x, is_training=False: nn.SpectralNorm(nn.Dense(2))(x, update_stats=is_training),
 )
 NnxSpectral = nnx_module(
     "NnxSpectral", norm=lambda rngs: nnx.SpectralNorm(nnx.Linear(3, 3, rngs=rngs), rngs=rngs)
