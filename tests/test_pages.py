@@ -18,7 +18,7 @@ PACKAGE = ROOT / "fedjax_algos"
 TESTS = {
     "CONTRIBUTING.md": "test_readme",
     "README.md": "test_readme",
-    "docs/command_line.md": "cli/test_track",
+    "docs/command_line.md": "cli/test_methods",
     "docs/own_algorithms.md": "test_own_algorithms_page",
     "docs/recipes.md": "test_recipes",
 }

@@ -10,6 +10,7 @@ from page_helpers import blocks, executed
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.wrappers import wrap
 
 README = (ROOT / "README.md").read_text()
 
@@ -69,6 +70,8 @@ def test_the_contributed_algorithm_is_one_file_and_nothing_else(here, x64):
     algorithm = algorithms.make("my_file.py:fedexp:epsilon=0.1", toy.problem, local)
     with pytest.raises(ValueError, match="epsilon=0 is out of range"):
         algorithms.make("my_file.py:fedexp:epsilon=0", toy.problem, local)
+    with pytest.raises(ValueError, match="contribute: it computes 'square' of the update; leave"):
+        run(wrap(algorithm, "mean"), toy.data, [(0, 1, 2)])
     x, expected, sets = 0.5, [], [(0, 1, 2), (2, 0, 1), (1, 2, 0)]
     for _ in sets:
         a, b = np.array([[1, 2, 0.5], [1, -1, 3]])

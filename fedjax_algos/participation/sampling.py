@@ -153,6 +153,10 @@ def uniform_cohorts(
     """The default sampler: all cohorts are equally likely, without replacement.
 
     The cost depends on the cohort and not on the number of clients.
+
+    Args:
+      seed, rounds, num_clients, cohort_size: as for a `Sampler`; the result is int32[rounds,
+        cohort_size], client ids.
     """
     return _uniform_on_host(seed, rounds, num_clients, cohort_size)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm, Contribution, Dispatch, Prelude, Stack
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.wrappers.linear import why_not_weighted
 from fedjax_algos.wrappers.registry import check_order
 
 Estimate = Callable[[list[Any], list[jax.Array], jax.Array], list[Any]]
@@ -107,16 +108,29 @@ def arrived(phase: Algorithm | Prelude, stack: Stack) -> tuple[list[Any], list[j
 
 
 def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> Contribution:
-    """The sums of a cohort in which every client has sent the estimates, with its own counts."""
-    replacing = dict(zip(_places(phase), estimates, strict=True))
+    """The sums of a cohort in which every client has sent the estimates, with its own counts.
 
-    def contribution(own, dispatch, has_arrived):
-        own = [replacing.get(place, tree) for place, tree in enumerate(own)]
-        sums = _contribution(phase, own, dispatch)
+    Raises ValueError, as they have no meaning, unless `contribute` gives each vector one weight.
+    """
+    places = _places(phase)
+
+    def contribute(vectors, own):
+        trees, dispatch = own
+        new = dict(zip(places, vectors, strict=True))
+        trees = [new.get(place, tree) for place, tree in enumerate(trees)]
+        return _contribution(phase, trees, dispatch)
+
+    def contribution(own, has_arrived):
+        sums = contribute(estimates, own)
         return jax.tree.map(lambda leaf: jnp.where(has_arrived, leaf, 0), sums)
 
-    trees = split_update(phase.traits.parts, stack.updates)
-    contributions = jax.vmap(contribution)(trees, stack.dispatches, stack.mask)
+    clients = split_update(phase.traits.parts, stack.updates), stack.dispatches
+    one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], clients))
+    if reason := why_not_weighted(contribute, [one[0][place] for place in places], one):
+        rule = "a wrapper that puts one estimate in place of all updates"
+        fix = "leave it out, or let contribute return numbers times the update"
+        raise ValueError(f"{rule} does not fit this algorithm's contribute: {reason}; {fix}")
+    contributions = jax.vmap(contribution)(clients, stack.mask)
     return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), contributions)
 
 

@@ -1,11 +1,13 @@
 """Damaged and hostile files and texts: one line and exit code 2, or no effect."""
 
 import dataclasses
+import importlib
 import json
 import os
 
 import pytest
 from bad_input_helpers import SMALL, WRONG
+from helpers import ROOT
 from matplotlib.figure import Figure
 from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
@@ -228,3 +230,28 @@ def test_pipes_and_devices_are_refused(refused, here, name):
     assert "metrics.csv cannot be read; name a folder that " in refused("table", ".")
     (here / ".lock").touch()
     assert "repeat its command, which ended before the first row" in refused("table", ".")
+
+
+OUTCOMES = {
+    "newest": {"older checkpoint"},
+    "older": {"no effect"},
+    "metrics.csv of another run": {"no effect"},
+    "rows": {"refused by name", "older checkpoint", "no effect"},
+    "config.json": {"refused by name", "no effect"},  # spaces between values do not matter
+    "scores.json": {"refused by name", "no effect"},
+    "store.json": {"refused by name", "no effect"},
+}
+
+
+@nightly
+@pytest.mark.skipif(not (ROOT / "experiments").exists(), reason="it is not in this copy")
+def test_no_flipped_bit_changes_a_result(here, monkeypatch):
+    """A bit of any file that --resume reads: refused by name, or without any effect."""
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    flip_bits = importlib.import_module("flip_bits")
+    for name in flip_bits.COMMANDS:
+        (folder := here / name.replace(" ", "-")).mkdir()
+        for kind, _, outcomes in flip_bits.flip_bits(name, 2, folder):
+            for outcome, said, flipped in outcomes:
+                shown = name, kind, outcome, flipped, said
+                assert outcome in OUTCOMES.get(kind, {"refused by name"}), shown

@@ -5,12 +5,13 @@ import math
 import re
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples, in_files
-from helpers import dispatches_of, one_round
+from helpers import CASES, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -199,3 +200,38 @@ def test_a_round_of_resnet20_on_a_gpu_has_no_patches():
         assert math.prod(map(int, dims.split("x")[:-1])) * max(int(bits) // 8, 1) <= 1e9
     assert "stablehlo.convolution" in program
     assert "optimization_barrier" not in program
+
+
+SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3)]
+STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples
+OF_THREE = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
+
+
+@pytest.mark.all
+@pytest.mark.usefixtures("optimised")
+@pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
+def test_layouts_agree_in_optimised_float32(name):
+    """After a round, in a program of many, as `simulate` runs those between two evaluations.
+
+    For sums with client state, a prelude, and a stack; four rounds have the same bits whether
+    updates are checked to be finite or not.
+    """
+    toy, case = small_network(), [case for case in CASES if case.name == name][-1]
+    algorithm = case.build(toy.problem, OF_THREE)
+    dispatches = dispatches_of(toy.data, OF_THREE, SETS, STEPS)
+    layout, other = ("sequential", "vmapped") if name == "scaffold" else ("vmapped", "sequential")
+    engine = fa.make_engine(algorithm, layout)
+
+    def rounds(engine, number):
+        start = engine.init(0, fa.Population(4, 3, 17))
+        state, metrics = engine.rounds(start, engine.put_data(toy.data), dispatches, number)
+        return jax.tree.map(np.array, (state._replace(excluded=()), metrics))
+
+    engines = engine, fa.make_engine(algorithm, other, devices=2)
+    ends = (rounds(each, 1)[0].server.params for each in engines)
+    for a, b in zip(*map(jax.tree.leaves, ends), strict=True):
+        assert a.dtype == np.float32
+        # relative to the scale of the leaf: an entry near 0 has no relative precision
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
+    keeping = fa.make_engine(algorithm, layout, non_finite="keep")
+    chex.assert_trees_all_equal(rounds(keeping, 4), rounds(engine, 4))

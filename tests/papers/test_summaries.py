@@ -202,13 +202,6 @@ def command(paper, *arguments):
     return result.output
 
 
-def test_the_metric_of_the_runs_holds(here):
-    both = [row | {"test_dice_score": 0.9 * row["test_accuracy"]} for row in BOTH]
-    own = {"seeds": [0, 1], "target": 0.65, "target_metric": "dice_score"}
-    write_folder(Path("a"), both, settings=own)
-    assert "72.0, 81.0" in command("fedgbo", "a")  # of accuracies .8 and .9
-
-
 def test_labels_columns_a_file_and_what_a_paper_does_not_have(here):
     write_folder(Path("a"), BOTH)
     given = "fedlga --target 0.5 --columns rounds,best"

@@ -73,14 +73,27 @@ def test_an_update_is_cut_into_vectors_and_put_together(scope, sizes, of_leaves)
 
 
 def test_no_two_vectors_have_the_same_random_numbers():
-    """Nor two wrappers, a vector and the algorithm itself, or two dispatches."""
+    """Nor two wrappers, also of one name, a vector and the algorithm itself, or two dispatches."""
     seen = []
     for tag in (1, 2):
         for key in jax.random.split(jax.random.key(0), 2):
-            sent = Coding(EXACT, "leaf", PARTS, tag).encode(key, update())
-            seen += [key, *(message[1] for part in sent.parts[:3] for message in part)]
+            sent: Any = ()
+            for _ in range(3):
+                sent = Coding(EXACT, "leaf", PARTS, tag).encode(key, update(), {"within": sent})
+                seen += [key, *(message[1] for part in sent.parts[:3] for message in part)]
     found = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in seen}
-    assert len(found) == 2 + 2 * 2 * 3
+    assert len(found) == 2 + 2 * 2 * 3 * 3
+
+
+@pytest.mark.parametrize("spec", ["randk:fraction=0.2", "qsgd:levels=1"])
+def test_a_codec_twice_is_unbiased(spec):
+    v = np.arange(1, 11, dtype=np.float32)
+    frame = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
+    sending = frame._replace(client_update=lambda *arguments: ((), v, None))
+    twice = wrap(sending, f"{spec}+{spec}")
+    decoded = jax.vmap(lambda key: twice.decode(twice.client_update(*range(4), key)[1]))
+    found = np.asarray(jax.jit(decoded)(jax.random.split(jax.random.key(0), 20_000)))
+    np.testing.assert_allclose(found.mean(0), v, rtol=0, atol=4 * found.std(0).max() / 20_000**0.5)
 
 
 @pytest.mark.parametrize("feedback", ["none", *later("ef", "ef21")])

@@ -6,16 +6,19 @@ import zlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from codec_helpers import decoded
 from helpers import quadratics, run
 from wrapper_helpers import later, one_example_each, rounds_of, sends, transfer_of, weighted
 
 import fedjax_algos as fa
+from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers import fetchsgd, majority, wrap
 from fedjax_algos.wrappers.compression import fetchsgd as of_fetchsgd
 from fedjax_algos.wrappers.compression.fetchsgd import sketch, unsketch
 from fedjax_algos.wrappers.compression.signs import sign_codec
+from fedjax_algos.wrappers.linear import why_not_weighted
 
 KEY = jax.random.key(zlib.crc32(b"fetchsgd"))
 SETS = [(0, 1), (2, 1), (0, 2), (1, 0)]
@@ -110,6 +113,32 @@ def test_sparse_updates_arrive_exactly_with_the_weights_of_the_algorithm():
 def test_a_message_is_the_table(d):
     algorithm = fetchsgd(sends(np.zeros((2, 1, d), np.float32)), rows=3, size=0.1)
     assert transfer_of(algorithm, one_example_each(2)).upload == 4 * 3 * math.ceil(0.1 * d / 3)
+
+
+DIFFERENT = "it multiplies the {} by different numbers"
+SINGLE = {  # what a contribution makes of the vectors {"a": [3, 2], "b": bfloat16[3]} and c, [1]
+    lambda v, w: (scale(w, v[0]), scale(-2 * w, v[1]), jnp.exp(w)): "",
+    lambda v, w: jax.jit(lambda v: scale(jnp.where(w > 0, w, 1) / 3, v))(v): "",
+    lambda v, w: jax.tree.map(lambda leaf: leaf / jnp.full_like(leaf, w), v): "",
+    lambda v, w: (
+        scale(w, v[0]) | {"square": optax.tree.norm(v, squared=True)}
+    ): "'square' of the update",
+    lambda v, w: v[0]["b"] * jnp.arange(3.0): DIFFERENT.format("entries of the update"),
+    lambda v, w: (v[0]["a"], v[0]["b"] * w): DIFFERENT.format("leaves of one vector"),
+    lambda v, w: (v[0]["a"], v[1]): DIFFERENT.format("leaves of one vector"),
+    lambda v, w: v[0]["a"] + w: "'add' of the update",
+    lambda v, w: jnp.clip(v[0]["a"], -w, w): "'max' of the update",
+    lambda v, w: v[0]["b"].astype(int): "'convert_element_type' of the update",
+    lambda v, w: v[1] * v[1].sum(): "'reduce_sum' of the update",
+    lambda v, w: w / v[1]: "'div' of the update",
+}
+
+
+@pytest.mark.parametrize("contribute", SINGLE)
+def test_a_rule_needs_one_weight_for_each_vector(contribute):
+    vectors = [{"a": jnp.ones((3, 2)), "b": jnp.ones(3, jnp.bfloat16)}, jnp.ones(1)]
+    found = why_not_weighted(contribute, vectors, jnp.float32(2))
+    assert found.removeprefix("it computes ") == SINGLE[contribute]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Shapes(NamedTuple):
     leaves: tuple[jax.ShapeDtypeStruct, ...]
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes"])
+@partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes", "place"])
 @dataclasses.dataclass(frozen=True)
 class Sent:
     """What a client sends, or the server.
@@ -32,10 +32,12 @@ class Sent:
       parts: those of the update or broadcast, in its order: of a vector a list with a message of
         the codec for each vector that was encoded, and a count or a choice as it is.
       shapes: `Shapes` of each part, which both ends know, so they are no array.
+      place: how many codecs came before.
     """
 
     parts: list[Any]
     shapes: tuple[Shapes, ...]
+    place: int = 0
 
 
 class Coding(NamedTuple):
@@ -46,16 +48,22 @@ class Coding(NamedTuple):
     parts: PartKinds
     tag: int  # of its random numbers, so that they are none of the algorithm's
 
-    def encode(self, key: Key, update: Any) -> Sent:
-        """The message of an update."""
+    def encode(self, key: Key, update: Any, message: Any = ()) -> Sent:
+        """The message of an update, or of what was decoded of another `message`.
+
+        The second of two equal codecs draws other numbers than the first.
+        """
+        messages = jax.tree.leaves(message, is_leaf=lambda leaf: isinstance(leaf, Sent))
+        place = max((1 + each.place for each in messages if isinstance(each, Sent)), default=0)
         key, sent, shapes = jax.random.fold_in(key, self.tag), [], []
+        key = jax.random.fold_in(key, place) if place else key
         for index, (kind, tree) in enumerate(self._parts(update)):
             leaves, structure = jax.tree.flatten(tree)
             like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
             shapes.append(Shapes(structure, tuple(like)))
             of_part = jax.random.fold_in(key, index)
             sent.append(self._encode(of_part, leaves) if kind in VECTORS else tree)
-        return Sent(sent, tuple(shapes))
+        return Sent(sent, tuple(shapes), place)
 
     def decode(self, sent: Sent) -> Any:
         """The update that a message stands for."""

@@ -94,7 +94,7 @@ def _compressed(name, algorithm, coding, feedback):
 
     def client_update(broadcast, row, data, dispatch, key):
         row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        return row, coding.encode(key, algorithm.decode(message)), report
+        return row, coding.encode(key, algorithm.decode(message), message), report
 
     wrapped = algorithm._replace(client_update=client_update, decode=coding.decode)
     prelude = algorithm.prelude
@@ -105,7 +105,7 @@ def _compressed(name, algorithm, coding, feedback):
 
     def first_update(broadcast, data, dispatch, key):
         message = prelude.client_update(broadcast, data, dispatch, key)
-        return first.encode(key, prelude.decode(message))
+        return first.encode(key, prelude.decode(message), message)
 
     return wrapped._replace(
         prelude=prelude._replace(client_update=first_update, decode=first.decode)

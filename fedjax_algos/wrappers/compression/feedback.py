@@ -114,7 +114,7 @@ def with_feedback(
         vectors = vectors_of(parts, update)
         check_like("the vectors of the update: ", vectors, row.own, _FIX)
         wanted = jax.tree.map(rule.encoded, vectors, row.own)
-        sent = coding.encode(key, with_vectors(parts, update, wanted))
+        sent = coding.encode(key, with_vectors(parts, update, wanted), message)
         decoded = vectors_of(parts, coding.decode(sent))
         rates = _rates(coding, wanted)
         memory = jax.tree.map(rule.kept, wanted, decoded, row.own, rates)

@@ -1,0 +1,112 @@
+"""Checks that `contribute` multiplies each vector of an update by one number, its weight.
+
+A rule that puts an estimate in place of the updates has a meaning only then. The program of
+`contribute` is read from its arguments to its results: a leaf of a vector may be negated, converted
+and multiplied or divided by what has one value in all entries, and is then not to be read again.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+_SAME = ("convert_element_type", "copy")
+_CONVERTED = (*_SAME, "broadcast_in_dim", "reshape", "squeeze")
+_ENTRYWISE = (*_CONVERTED, "add", "div", "mul", "neg", "sub")
+_CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # parameters of operations that call a program
+
+
+class _Free(NamedTuple):
+    """What does not depend on the vectors."""
+
+    number: int  # equal for equal computations
+    is_one_value: bool  # in all entries
+
+
+class _Scaled(NamedTuple):
+    """A leaf of a vector, times and divided by numbers."""
+
+    leaf: int
+    factors: tuple[tuple[Any, ...], ...] = ()  # operations and numbers, sorted
+
+
+def why_not_weighted(contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any) -> str:
+    """Why `contribute(vectors, rest)` gives a vector no single weight; "" if each has one.
+
+    Args:
+      contribute: the function.
+      vectors: a tree of shapes or arrays of one client for each vector.
+      rest: a tree of the other arguments.
+    """
+    closed = jax.make_jaxpr(contribute)(list(vectors), rest)
+    sizes = [len(jax.tree.leaves(tree)) for tree in vectors]
+    owner = [place for place, size in enumerate(sizes) for _ in range(size)]
+    numbers: defaultdict[Any, int] = defaultdict(lambda: len(numbers))
+    others = range(len(closed.jaxpr.invars) - len(owner))
+    free = [_Free(numbers["argument", number], False) for number in others]
+    found = _results(closed, [*map(_Scaled, range(len(owner))), *free], numbers)
+    if isinstance(found, str):
+        return found
+    weights = defaultdict[int, list[Any]](list)
+    for value in found:
+        if isinstance(value, _Scaled):
+            weights[value.leaf].append(value.factors)
+    differ = False
+    for place in range(len(sizes)):
+        own = [sorted(weights[leaf]) for leaf, of in enumerate(owner) if of == place]
+        differ |= own != own[:1] * len(own)
+    return "it multiplies the leaves of one vector by different numbers" * differ
+
+
+def _results(closed: Any, arguments: Sequence[Any], numbers: dict[Any, int]) -> list[Any] | str:
+    """The values of the results of a program, or why one has none."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    constants = [_Free(numbers["constant", id(var)], False) for var in jaxpr.constvars]
+    names = [*jaxpr.constvars, *jaxpr.invars]
+    known: dict[Any, Any] = dict(zip(names, [*constants, *arguments], strict=True))
+
+    def read(var):
+        if isinstance(var, Literal):
+            return _Free(numbers["literal", str(var.val)], True)
+        value, is_number = known[var], var.aval.size == 1
+        is_number &= isinstance(value, _Free)
+        return value._replace(is_one_value=True) if is_number else value
+
+    for eqn in jaxpr.eqns:
+        name, inputs = eqn.primitive.name, [read(var) for var in eqn.invars]
+        if not any(isinstance(value, _Scaled) for value in inputs):
+            found = _free(eqn, name, inputs, numbers)
+        elif called := next((eqn.params[key] for key in _CALLS if key in eqn.params), None):
+            found = _results(called, inputs, numbers)
+        else:
+            found = _scaled(eqn, name, inputs)
+        if isinstance(found, str):
+            return found
+        known |= zip(eqn.outvars, found, strict=True)
+    return [read(var) for var in jaxpr.outvars]
+
+
+def _free(eqn, name, inputs, numbers):
+    if name in _CONVERTED:
+        return [inputs[0]]
+    key = name, str(eqn.params), tuple(value.number for value in inputs)
+    same = name in _ENTRYWISE and all(value.is_one_value for value in inputs)
+    return [_Free(numbers[key, place], same) for place, _ in enumerate(eqn.outvars)]
+
+
+def _scaled(eqn, name, inputs):
+    """The result of an operation on a vector, times a number, or why it is none."""
+    places = [place for place, value in enumerate(inputs) if isinstance(value, _Scaled)]
+    own, others = inputs[places[0]], [value for value in inputs if isinstance(value, _Free)]
+    before, after = eqn.invars[places[0]].aval, eqn.outvars[0].aval
+    keeps = before.shape == after.shape and jnp.issubdtype(after.dtype, jnp.floating)
+    fits = name in (*_SAME, "neg", "mul") or (name == "div" and places == [0])
+    if len(places) > 1 or not (keeps and fits):
+        return f"it computes {name!r} of the update"
+    if not all(value.is_one_value for value in others):
+        return "it multiplies the entries of the update by different numbers"
+    factor = name, *[value.number for value in others]
+    return [own if name in _SAME else _Scaled(own.leaf, tuple(sorted([*own.factors, factor])))]
