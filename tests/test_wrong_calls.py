@@ -3,6 +3,7 @@
 import functools
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -213,11 +214,16 @@ WRONG = [  # (call, what its message names)
     (lambda: rows_of([[2**31]]), "client 0 would be 2147483648"),
     (lambda: data.StoredData(source(client_ids="aa")), "'a'"),
     (lambda: data.StoredData(source(example={"x": (3,)})), "(3,)"),
+    (lambda: data.divide(X, Y[1:], 0.5), "{'y': 11}"),
+    (lambda: data.from_arrays(X, Y, X, Y, num_classes=2.5), "num_classes=2.5"),
+    (lambda: models.classifier(nn.Dense(2), 4), "example_shape=4"),
     # runs in rounds
     *wrong(simulate, engine=["fedavg"], rounds=[0], eval_every=[0], cohort_size=[5, 0.5]),
     *wrong(simulate, seed=[2**32, 0.5], sampler=["uniform", NOTHING], work=["full", NOTHING]),
     *wrong(simulate, failures=[NOTHING], evaluate=["loss", NOTHING], on_evaluation=[NOTHING]),
-    *wrong(simulate, start_round=[1]),
+    *wrong(simulate, start_round=[1], measure=[NOTHING]),
+    (lambda: simulate(measure=lambda state: {"round": 7}), "['round']"),
+    (lambda: simulate(measure=lambda state: None), "measure returned=None"),
     (lambda: simulate(state=state(), start_round=0.5), "start_round=0.5"),
     *wrong(fa.make_engine, algorithm=["fedavg"]),
     (lambda: fa.make_engine(fa.algorithms.fedavg), "algorithm=fedavg"),

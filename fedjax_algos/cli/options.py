@@ -203,11 +203,7 @@ def settings_of(
     *,
     methods: Iterable[str] = (),
 ) -> Settings:
-    """The settings of a file and of the command line, which replaces those of the file.
-
-    Of `values` those that are no settings, or None, are ignored; `seeds` is the command's default.
-    `methods` are specs, whose wrappers may read the system model.
-    """
+    """The settings of a file and of the command line, which replaces those of the file."""
     known = options(Settings)
     given = {name: text for name in known if (text := values.get(name)) is not None}
     from_file = dict(config.settings)

@@ -48,9 +48,8 @@ class RunProgress:
     """Where a command that trains is: a bar for each of its parts, or plain lines.
 
     Without a terminal a line follows the end of each run, and `show_progress` prints `line` from
-    time to time. The time left is that of the rounds or simulated seconds of all runs that are
-    left, at the mean speed of those that this process has computed, and the mean compilation of a
-    part for each part that has not begun.
+    time to time. The time left is at the mean speed of the runs that this process has computed, and
+    has the mean compilation of a part for each part that has not begun.
     """
 
     def __init__(self, compiled: Compilation, console: Console):

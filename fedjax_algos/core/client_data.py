@@ -154,17 +154,11 @@ class ClientData(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The batches of all local steps of a view.
+    """The batches of all local steps of a view."""
 
-    Attributes:
-      source: the fields of the view that decide about batches, when these were drawn.
-      rows: int32[steps, batch_size]: rows of `examples`.
-      real: bool[steps, batch_size]: False for padding.
-    """
-
-    source: tuple
-    rows: jax.Array
-    real: jax.Array
+    source: tuple  # the fields of the view that decide about batches, when these were drawn
+    rows: jax.Array  # int32[steps, batch_size]: rows of `examples`
+    real: jax.Array  # bool[steps, batch_size]: False for padding
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:

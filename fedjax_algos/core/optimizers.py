@@ -197,9 +197,8 @@ def local_transform(
 def check_transform(name: str, transform: optax.GradientTransformation, problem: Problem) -> None:
     """Checks that a transformation does not turn descent into ascent, as `optax.adam(0.1)` would.
 
-    It is called with a gradient g and with -g, in small arrays. The difference of the results, in
-    which whatever does not depend on g cancels, must not point against g in any array of the
-    params. What cannot be called in this way, or is traced, passes.
+    The difference of its results for a gradient g and for -g, in small arrays, must not point
+    against g in any of them. What cannot be called in this way, or is traced, passes.
     """
     update = getattr(transform, "update", None)
     if update is None or not hasattr(transform, "init"):

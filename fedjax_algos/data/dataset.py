@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch
+from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import is_number
@@ -86,6 +87,8 @@ def from_arrays(
     kinds = [f"{x.dtype}{list(x.shape[1:])}" for x in (x_train, x_test)]
     found = f"{source}: examples are {kinds[0]} in x_train and {kinds[1]} in x_test"
     require(kinds[0] == kinds[1], f"{found}; give both one shape and type")
+    if num_classes is not None:
+        check_whole("from_arrays: num_classes", num_classes)
     limit = num_classes or MAX_CLASSES
     large = f"{source}: num_classes={limit} is out of range; give 1 to {MAX_INT32}"
     require(limit <= MAX_INT32, large)
@@ -98,7 +101,9 @@ def from_arrays(
         fix = "number the classes from 0, or give num_classes if most of them are empty"
         found = f"{source}: the largest label is {num_classes - 1}, {many}; {fix}"
         require(num_classes <= max(_MAX_EMPTY_CLASSES, number), found)
-        notes += more
+        alone = np.setdiff1d(y_test, y_train)
+        unseen = f"no training example has the labels {_listed(alone)} of the test"
+        notes += more + (unseen,) * bool(alone.size)
     if x_train.shape == x_test.shape and np.array_equal(x_train, x_test):
         notes += (SAME_EXAMPLES,)
     if users is not None:
@@ -138,6 +143,9 @@ def divide(
     order = np.random.default_rng(seed).permutation(len(x))
     test, train = np.sort(order[:number]), np.sort(order[number:])
     x, y = np.asarray(x), np.asarray(y)
+    lengths = {name: len(each) for name, each in (("y", y), ("users", users)) if each is not None}
+    wrong = {name: length for name, length in lengths.items() if length != len(x)}
+    require(not wrong, f"{source}: {wrong} entries for {len(x)} examples; give one for each")
     own = None if users is None else np.asarray(users)[train]
     return from_arrays(x[train], y[train], x[test], y[test], own, source=source)
 
@@ -146,9 +154,12 @@ def count_classes(labels: np.ndarray) -> tuple[int, tuple[str, ...]]:
     """One more than the largest label, and the note about classes that no label names."""
     num_classes = 1 + int(labels.max())
     empty = np.setdiff1d(np.arange(num_classes), labels).tolist()
-    shown = ", ".join(map(str, empty[:5])) + ", ..." * (len(empty) > 5)
-    note = f"no example has the labels {shown} of {num_classes} classes"
+    note = f"no example has the labels {_listed(empty)} of {num_classes} classes"
     return num_classes, (note,) * bool(empty)
+
+
+def _listed(labels):
+    return ", ".join(map(str, labels[:5])) + ", ..." * (len(labels) > 5)
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:

@@ -34,6 +34,7 @@ class Arrivals(NamedTuple):
 
 
 Phase = Algorithm | Prelude
+_FIX = "return other updates in client_update, or other sums in contribute"
 
 
 def contribution(
@@ -74,7 +75,7 @@ def server_step(
     def update():
         sums = arrivals.contributions
         given = f"it has {describe_tree(sums)} of clients, and the server {describe_tree(server)}"
-        with named_errors("server_update", given, "return other updates in client_update"):
+        with named_errors("server_update", given, _FIX):
             new = phase.server_update(server, sums, arrivals.count, group)
         # not a division, which may or may not be compiled to this: the bits would differ
         mean = jax.tree.map(

@@ -111,11 +111,9 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     """Raises ValueError for what a model of this package refuses; others take anything."""
     if model not in _taken:
         return
-    is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
-    fix = "give that of one example, such as (28, 28)"
-    require(is_shape, f"{model}: example_shape={shape!r} is no shape; {fix}")
+    _check_shape(model, shape)
     kind = _taken[model]
-    first = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes) and shape[0] in (1, 3)
+    first = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes) and shape[0] <= 4
     found = f"{model} takes {kind.description}, but an example is {list(shape)}"
     require(not first or shape[-1] <= 4, f"{found}; give np.moveaxis(x, 1, -1)")
     if kind.fit(shape, dtype):
@@ -128,15 +126,23 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     raise ValueError(f"{model} takes {kind.description}, but an example is {example}; {fix}")
 
 
-def scale_pixels(x: jax.Array) -> jax.Array:
-    """Divides pixels [batch, ...] of uint8 by 255; returns floats, counts and codes unchanged.
+def _check_shape(owner, shape):
+    is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
+    fix = "give that of one example, such as (28, 28)"
+    require(is_shape, f"{owner}: example_shape={shape!r} is no shape; {fix}")
 
-    Images of other integers, whose range is not known, are a ValueError.
+
+def scale_pixels(x: jax.Array) -> jax.Array:
+    """Divides images [batch, ...] of uint8 by 255; returns floats, counts and codes unchanged.
+
+    Images of other integers, whose range is not known, are a ValueError, and vectors of uint8.
     """
-    if x.dtype == jnp.uint8:
+    is_byte, is_image = x.dtype == jnp.uint8, x.ndim > 2
+    if is_byte and is_image:
         return x / 255
-    known = x.ndim < 3 or not jnp.issubdtype(x.dtype, jnp.integer)
-    found = f"examples are {x.dtype}{list(x.shape[1:])}, which may be images of any range"
+    known = not (is_byte or (is_image and jnp.issubdtype(x.dtype, jnp.integer)))
+    what = "images of any range" if is_image else "pixels or numbers"
+    found = f"examples are {x.dtype}{list(x.shape[1:])}, which may be {what}"
     fix = "divide them by their largest value and give float32, or give counts as float32"
     require(known, f"{found}; {fix}")
     return x
@@ -200,6 +206,7 @@ def classifier(
         without an argument `mask`.
     """
     check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
+    _check_shape("classifier", example_shape)
     _check_call(type(module), dict.fromkeys((*_flags(True), "mask")))
     parameters = inspect.signature(type(module).__call__).parameters
 

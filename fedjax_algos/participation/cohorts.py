@@ -81,7 +81,7 @@ class Cohorts:
             fix = "give one of participation.local_works, such as partial()"
             checks.check_callable("work", work, fix, *_OF_WORK)
         self.counts = checked_counts(counts)
-        fix = "give one of participation.samplers, such as uniform"
+        fix = "give participation.samplers['uniform'](), or another one of them"
         check_draws(seed, cohort_size, len(counts), failures, sampler, fix)
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)

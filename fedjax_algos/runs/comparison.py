@@ -183,10 +183,7 @@ def _ended(experiment: Experiment, plan: Plan, last: Row) -> np.ndarray:
 
 
 def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) -> np.ndarray:
-    """[clients]: the dispatches of each client until a row, which are drawn again.
-
-    They are NaN if the cohort is chosen among candidates, which the device alone knows.
-    """
+    """[clients]: each client's dispatches until a row, drawn again; NaN if the device chooses."""
     algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
         return np.full(data.num_clients, np.nan)

@@ -307,6 +307,9 @@ def _check_runs(
         found = f"sampler={settings.sampler}: no client participates in {rounds} rounds"
         fix = "give one that samples more clients, or more rounds"
         require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
+        found = f"failures={settings.failures}: no update arrives in {rounds} rounds"
+        arrives = isinstance(dispatches.arrives, tuple) or dispatches.arrives.any()
+        require(arrives, f"{found}, with seed {seed}; give rarer failures, or more rounds")
         if keeping:
             check_no_repeats(dispatches, data.num_clients)
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import inspect
 import math
 import time
 import warnings
@@ -20,6 +21,7 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.analysis.statistics import gini
 from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.files import require
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy
@@ -36,6 +38,7 @@ WHAT_HELPS = (
 _SHOWN = ("test_accuracy", "test_loss", "train_loss")  # in a bar: the first that was measured
 _MAX_NAMED = 5  # runs in a warning
 _all_finite = jax.jit(all_finite)
+_COLUMNS = {"method", "seed", "round", "train_loss", *inspect.signature(metrics_row).parameters}
 
 
 class DivergenceWarning(UserWarning):
@@ -143,6 +146,20 @@ def make_evaluate_model(
         return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
 
     return evaluate_model
+
+
+def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
+    """Adds what a function of the user's own measures of a state, under names that are free."""
+    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
+
+    def measured(state: FederatedState) -> dict[str, float]:
+        own, more = evaluate_model(state), measure(state)
+        check_kind("what measure returned", more, Mapping, "return numbers by name")
+        taken = [name for name in more if name in own or name in _COLUMNS]
+        require(not taken, f"measure returned the column {taken[:1]}, which is there; rename it")
+        return own | dict(more)
+
+    return measured
 
 
 def measure_state(

@@ -249,8 +249,7 @@ def read_folders(
     """Reads the rows of one or more results folders that compare, run or sweep wrote.
 
     Folders that differ only in their seeds are one comparison. Labels of several comparisons begin
-    with the folder's name, or `apart` each folder's name is the column `results`. `on_missing` is
-    that of `read_metrics`.
+    with the folder's name, or `apart` each folder's name is the column `results`.
     """
     names = folder_names(folders) if apart else comparison_names(folders)
     measured = [read_metrics(folder, on_missing) for folder in folders]

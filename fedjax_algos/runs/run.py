@@ -13,7 +13,7 @@ from fedjax_algos.analysis.costs import UncountedError, count_flops
 from fedjax_algos.analysis.costs.measured import count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.asynchrony.plan import LOST, Plan
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
 from fedjax_algos.core.checks import KindError, check_initial, check_kind, check_whole
 from fedjax_algos.core.files import require
@@ -223,7 +223,9 @@ def check_server_steps(plan: Plan, seconds: float) -> None:
     """Raises ValueError unless a plan makes a server step within its simulated seconds."""
     check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
     if not len(plan.time):
-        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
+        arrived = plan.ended[plan.fate != LOST]
+        least = f"the first client arrives after {arrived.min():g} seconds" if len(arrived) else ""
+        fix = f"give more: {least or 'all dispatches are lost before'}"
         raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
 
 

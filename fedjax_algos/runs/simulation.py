@@ -212,7 +212,7 @@ class _SynchronousRun:
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
         problem = engine.algorithm.problem
         evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
-        self.evaluate_model = lambda state: {**evaluate_model(state), **measure(state)}
+        self.evaluate_model = recording.with_more(evaluate_model, measure)
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
             first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))

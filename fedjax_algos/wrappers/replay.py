@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm, Contribution, Dispatch, Prelude, Stack
 from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.wrappers.linear import why_not_weighted
 from fedjax_algos.wrappers.registry import check_order
 
@@ -126,7 +127,9 @@ def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> 
 
     clients = split_update(phase.traits.parts, stack.updates), stack.dispatches
     one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], clients))
-    if reason := why_not_weighted(contribute, [one[0][place] for place in places], one):
+    vectors = [one[0][place] for place in places]
+    check_like("a rule's estimate: ", estimates, vectors, "return one value of each vector")
+    if reason := why_not_weighted(contribute, vectors, one):
         rule = "a wrapper that puts one estimate in place of all updates"
         fix = "leave it out, or let contribute return numbers times the update"
         raise ValueError(f"{rule} does not fit this algorithm's contribute: {reason}; {fix}")

@@ -29,6 +29,7 @@ run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
 run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
 run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client participates in
 run fedavg --sampler poisson:mean=1e-30 | no client participates in
+run fedavg --failures late:seconds=1e-9 | no update arrives in
 run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client participates in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
 run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke

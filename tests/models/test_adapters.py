@@ -284,8 +284,10 @@ def test_only_pixels_of_8_bits_are_scaled(dtype):
     problem = fa.models.linear((6,), 3)
     found = outputs_of(problem, counts.astype(dtype))
     np.testing.assert_array_equal(found, outputs_of(problem, counts.astype(np.float32)))
-    pixels = outputs_of(problem, counts.astype(np.uint8))
-    np.testing.assert_allclose(pixels, outputs_of(problem, np.float32(counts / 255)), rtol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"uint8\[6\], which may be pixels or numbers; divide them"
+    ):
+        outputs_of(problem, counts.astype(np.uint8))
     module = linen_module("Codes", lambda self, x: nn.Embed(9, 3)(x).mean(1))
     assert outputs_of(classifier(module(), (6,), dtype=dtype), counts.astype(dtype)).shape == (5, 3)
     problem, images = fa.models.lenet((28, 28), 3), np.zeros((2, 28, 28), dtype)
@@ -293,11 +295,19 @@ def test_only_pixels_of_8_bits_are_scaled(dtype):
     with pytest.raises(ValueError, match=message):
         outputs_of(problem, images)
     jax.eval_shape(lambda: outputs_of(problem, np.float32(images / np.iinfo(dtype).max)))
+    problem, pixels = fa.models.linear((5, 6), 3), np.arange(250, 280).reshape(1, 5, 6).clip(0, 255)
+    scaled = [outputs_of(problem, x) for x in (pixels.astype(np.uint8), np.float32(pixels / 255))]
+    np.testing.assert_allclose(*scaled, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [("resnet20", (3, 32, 32)), ("mobilenet_v2", (3, 64, 64)), ("lenet", (1, 28, 28))]
+    [
+        ("resnet20", (3, 32, 32)),
+        ("vit_small", (4, 32, 32)),
+        ("mobilenet_v2", (3, 64, 64)),
+        ("lenet", (1, 28, 28)),
+    ]
     + [("unet_3d", (1, 16, 16, 16))],
 )
 def test_channels_are_last(model, shape):

@@ -115,14 +115,6 @@ def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
     np.testing.assert_allclose(some, expected, atol=1e-5)
 
 
-def test_integer_pixels_are_scaled():
-    problem, key = models["linear"]((4,), 3), jax.random.key(0)
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 4))
-    given = jnp.asarray(pixels, jnp.uint8), jnp.asarray(pixels / 255, jnp.float32)
-    found = [problem.apply(problem.init(key), {"x": x}, key, False)[0].logits for x in given]
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
-
-
 KINDS = {  # shape and type
     "digits": ((64,), "float32"),
     "text": ((80,), "int32"),

@@ -126,7 +126,7 @@ def test_normalise():
 def test_normalised_pixels_of_torchvision():
     pixels = np.array([[0] * 3, [128] * 3, [255] * 3], np.uint8)
     printed = [-2.1179, -2.0357, -1.8044], [0.0741, 0.2052, 0.4265], [2.2489, 2.4286, 2.64]
-    np.testing.assert_allclose(IMAGENET(pixels, None, False), printed, atol=1e-4)
+    np.testing.assert_allclose(IMAGENET(pixels[None], None, False)[0], printed, atol=1e-4)
 
 
 def test_invalid_arguments_are_rejected():

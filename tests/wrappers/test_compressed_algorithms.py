@@ -22,7 +22,7 @@ from wrapper_helpers import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import FixedSystem, immediate
-from fedjax_algos.wrappers import Codec, compress, wrap
+from fedjax_algos.wrappers import Codec, compress, replay, wrap
 from fedjax_algos.wrappers.compression.coding import Coding
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -132,6 +132,7 @@ def test_parts_that_do_not_fit_are_refused():
     for wrong, spec, reason in (
         (structure, "mean", r"parts=.*the update is.*give Traits\(parts="),
         (dtype, "mean", r"parts=.*a vector has int64 entries.*give Traits\(parts="),
+        (replay("r", frame, lambda *stack: None), "", r"estimate: .* is missing.*; return one"),
         (undeclared, "topk:feedback=ef", r"vectors of the update.*Traits\(like="),
     ):
         with pytest.raises(ValueError, match=reason):

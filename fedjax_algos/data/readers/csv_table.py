@@ -1,12 +1,17 @@
 """Reader of tables of numbers with a column of classes, and one of clients if there is one."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from fedjax_algos.core import Batch
 from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Proportion
 from fedjax_algos.data.dataset import Dataset, divide, from_arrays
 from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.readers.image_folder import Table, in_order, numbered, read_table
+
+TEST_SHARE = 0.2
 
 
 @datasets.register
@@ -16,7 +21,7 @@ def csv(
     label: str,
     user: str | None = None,
     test: PathLike | None = None,
-    test_share: Proportion = 0.2,
+    test_share: Proportion = TEST_SHARE,
     drop: str = "",
     separator: str = ",",
     standardise: bool = False,
@@ -34,10 +39,15 @@ def csv(
       test: the file of the test examples with the same columns; None draws them from `path`.
       test_share: the share of rows that is drawn for the test without `test`, with a fixed seed.
       drop: columns that are left out, with semicolons between them, such as "id;date".
-      separator: what is between two fields, such as a semicolon.
+      separator: the character between two fields, such as a semicolon, or tab.
       standardise: whether the mean of the training rows is subtracted from each column, and the
         result is divided by their standard deviation, if this is not 0.
     """
+    separator = {"tab": "\t", "\\t": "\t"}.get(separator, separator)
+    fix = "give one character, such as ;, or tab"
+    require(len(separator) == 1, f"csv: separator={separator!r} is out of range; {fix}")
+    unused = test is None or test_share == TEST_SHARE
+    require(unused, f"csv: test_share={test_share} has no effect beside test; leave it out")
     left_out = [label, *([user] if user else []), *filter(None, drop.split(";"))]
     table = read_table(path, left_out, others=True, separator=separator)
     names = [name for name in table.columns if name not in left_out]
@@ -55,19 +65,32 @@ def csv(
     else:
         found = from_arrays(x[0], y[0], x[1], y[1], users, source=table.name)
     found = found._replace(num_classes=len(classes))
+    own, parts = found.train["x"], (found.train, found.test)
+    mean, scale = np.zeros(len(names)), np.ones(len(names))
     if standardise:
-        mean, deviation = found.train["x"].mean(0), found.train["x"].std(0)
-        scale = np.where(deviation > 0, deviation, 1)
-        parts = [part | {"x": (part["x"] - mean) / scale} for part in (found.train, found.test)]
-        found = found._replace(train=parts[0], test=parts[1])
-    return found
+        mean, scale = own.mean(0), np.where(np.ptp(own, 0) > 0, own.std(0), 1)
+    else:
+        _check_whole_numbers(table.name, names, parts)
+    train, test_part = (
+        part | {"x": ((part["x"] - mean) / scale).astype(np.float32)} for part in parts
+    )
+    return found._replace(train=train, test=test_part)
+
+
+def _check_whole_numbers(source: str, names: list[str], parts: Sequence[Batch]) -> None:
+    for name, *columns in zip(names, *(part["x"].T for part in parts), strict=True):
+        for column in columns:
+            lost = (np.floor(column) == column) & (column.astype(np.float32) != column)
+            fix = f"give standardise=true, or leave the column out with drop={name}"
+            found = f"{name} has {column[lost.argmax()]:.0f}, which is not a float32"
+            require(not lost.any(), f"{source}: {found}; {fix}")
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
-    """float32[rows]: a column; ValueError, which names the row, for a text."""
+    """float64[rows]: a column; ValueError, which names the row, for a text."""
     texts = table.columns[name]
     try:
-        return np.array(texts, np.float32)
+        return np.array(texts, float)
     except ValueError:
         for row, text in enumerate(texts):
             fix = f"give a number in row {row} of {name}, or leave the column out with drop={name}"

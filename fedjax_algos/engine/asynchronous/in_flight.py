@@ -33,11 +33,7 @@ class Trained(NamedTuple):
 
 
 class InFlightState(NamedTuple):
-    """What the device holds from wave to wave.
-
-    In a merged plan of R runs, server, statistics, excluded and metrics have leaves [R, ...]. The
-    updates of one server step are summed at a time.
-    """
+    """What the device holds from wave to wave; of R merged runs, of the server [R, ...]."""
 
     server: Any
     statistics: Any

@@ -85,10 +85,7 @@ class Waves(NamedTuple):
 def make_waves(
     plan: Plan, slots: int, *, stateful: bool = False, begun: InFlightRows | None = None
 ) -> Waves:
-    """Waves of at most `slots` dispatches; `stateful` keeps a client's in order and apart.
-
-    With `begun` they are those of the rest of the plan, after a first one that trains nothing.
-    """
+    """Waves of at most `slots` dispatches, of the rest of the plan if some have `begun`."""
     check_plan(plan, stateful)
     # the table of waves; with many slots there may be few waves, but at least one
     check_memory(f"slots={slots}", slots * 8, "give fewer")
@@ -237,9 +234,8 @@ def choose_slots(
 ) -> int:
     """The number of slots that is chosen from the start of the plan, the same for each device.
 
-    It is the smallest number, on each device a power of two up to 8 (sequential) or 32 (vmapped),
-    with which all waves together cost at most 2% (sequential) or 10% (vmapped) more than with the
-    best number, where the cost of a wave is that of `wave_costs`.
+    It is the smallest power of two up to 8 (sequential) or 32 (vmapped) on each device with which
+    all waves cost at most 2% (sequential) or 10% (vmapped) more than with the best number.
     """
     if layout == "sequential" and devices == 1:
         return 1

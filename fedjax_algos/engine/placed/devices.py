@@ -23,8 +23,7 @@ def client_mesh(
 ) -> ClientMesh | None:
     """The mesh of so many devices, or of a sequence of them; None for one device.
 
-    Several processes have equally many of them each, the first ones. With None, each process
-    computes everything on its own device, or on its first `per_client` ones.
+    Several processes have equally many of them each, the first ones.
     """
     processes = num_processes()
     if per_client > 1 and devices is None:

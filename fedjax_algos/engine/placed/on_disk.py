@@ -61,7 +61,8 @@ def place_name(client_state: ClientStatePlace) -> str:
         check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"
     fix = "give client_state=fedjax_algos.RowsOnDisk(folder)"
-    require(client_state != "disk", f"client_state='disk' has no folder; {fix}")
+    has_folder = client_state not in ("disk", RowsOnDisk)
+    require(has_folder, f"client_state={client_state!r} has no folder; {fix}")
     check_choice("client_state", client_state, ("device", "host"))
     return client_state
 

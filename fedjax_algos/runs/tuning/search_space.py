@@ -225,8 +225,7 @@ def _check_sizes(spaces, trials):
 class ModelBasedSearch:
     """Proposes `trials` points that differ, by optuna's tree-structured Parzen estimator.
 
-    The points of a batch share a program. Where the model repeats itself, as it may with lists, a
-    point is drawn as in a search without a model, so that the budget is used up.
+    Where it repeats itself, as it may with lists, a point is drawn without it.
     """
 
     def __init__(self, space: SearchSpace, trials: int, seed: int):

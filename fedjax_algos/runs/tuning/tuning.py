@@ -110,12 +110,9 @@ def prepare_tuning(
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
     `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. The seeds of
-    the settings should not be those of a later comparison. The share `validation` of each client's
-    examples is not trained on; they make the score. So many `trials` are drawn of each method; None
-    is all, if all methods have the same number. With `halving`, each stage keeps the best
-    1/`halving` of the settings, and runs them `halving` times as long. `search` "grid" tries a grid
-    or draws of it; with "optuna", its tree-structured Parzen estimator proposes `trials` settings
-    in four batches. `dataset` replaces the one that the settings name.
+    the settings should not be those of a later comparison. `trials` None is all, if all methods
+    have the same number. With `halving`, each stage keeps the best 1/`halving` of the settings, and
+    runs them `halving` times as long. `search` "optuna" proposes `trials` settings in four batches.
     """
     what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out"
     require(settings.evaluate_clients == "none", f"{what} examples by itself; leave it out")
@@ -180,9 +177,7 @@ def run_tuning(
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
-    Scores are written to the folder as they come, and `trials.csv` at the end. The `test_` columns
-    of rows are of held-out examples. Of a folder with shares, only the share's runs are computed;
-    as long as others are missing, there are no trials.
+    Scores are written as they come, and `trials.csv` at the end, once no share is missing.
     """
     settings, share = tuning.experiment.settings, folder.share
     name = "scores.json" if share is None else f"scores-{share.number}.json"

@@ -18,8 +18,7 @@ _SMALLEST = -126  # exponent of the smallest float32 that no processor takes for
 def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
     """v, float32[d], at one of the two nearest numbers of a dtype, whose mean is v.
 
-    Two entries share 32 random bits, which take most of the time. Of bfloat16 and of float16 the
-    probabilities are exact, because no more than 16 bits are cut off.
+    Two entries share 32 random bits, so of bfloat16 and float16 the probabilities are exact.
     """
     info = jnp.finfo(dtype)
     lowest = _BIAS + max(int(info.minexp), _SMALLEST + info.nmant)

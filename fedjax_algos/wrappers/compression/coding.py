@@ -26,18 +26,11 @@ class Shapes(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes", "place"])
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What a client sends, or the server.
+    """What a client sends, or the server."""
 
-    Attributes:
-      parts: those of the update or broadcast, in its order: of a vector a list with a message of
-        the codec for each vector that was encoded, and a count or a choice as it is.
-      shapes: `Shapes` of each part, which both ends know, so they are no array.
-      place: how many codecs came before.
-    """
-
-    parts: list[Any]
-    shapes: tuple[Shapes, ...]
-    place: int = 0
+    parts: list[Any]  # of a vector a list of messages of the codec; counts and choices as they are
+    shapes: tuple[Shapes, ...]  # of each part, which both ends know
+    place: int = 0  # how many codecs came before
 
 
 class Coding(NamedTuple):

@@ -162,11 +162,7 @@ def with_server_memory(
     first: Callable[[ServerState, Any], Any],
     estimate: Callable[[Server, Stack, jax.Array], tuple[list[Any], Any]],
 ) -> Algorithm:
-    """The algorithm, whose server puts an estimate that it remembers in place of all updates.
-
-    `first` is `(inner, population) -> own`, and `estimate` is `(server, stack, count) -> (vectors,
-    own)`.
-    """
+    """The algorithm, whose server puts an estimate that it remembers in place of all updates."""
 
     def server_update(server, stack, count, group):
         vectors, own = estimate(server, stack, count)

@@ -31,10 +31,7 @@ _BEFORE_ALL = -1  # the step of a batch that is none of a dispatch's own
 def chosen_by_loss(
     algorithm: Algorithm, loss: Loss, candidates: Candidates, choose: Callable[..., jax.Array]
 ) -> Algorithm:
-    """The algorithm, whose cohort is what `choose` makes of the candidates' losses, float32[].
-
-    "last" is the mean training loss of the last local update, inf of a client that has not trained.
-    """
+    """The algorithm, whose cohort is what `choose` makes of losses; "last" is inf at first."""
     if loss == "last":
 
         def seen(report, data, dispatch):

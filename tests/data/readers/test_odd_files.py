@@ -79,7 +79,7 @@ PHOTOS["progressive jpeg"] = PHOTO, {"format": "JPEG", "progressive": True}
 TABLES = {
     "commas": (TABLE, ""),
     "semicolons": (TABLE.replace(",", ";"), "separator=;"),
-    "tabs": (TABLE.replace(",", "\t"), "separator=\t"),
+    "tabs": (TABLE.replace(",", "\t"), "separator=tab"),
     "Windows": ("\ufeff" + TABLE.replace("\n", "\r\n"), ""),
     "no last line break": (TABLE.rstrip(), ""),
     "quotes": (TABLE.replace("a,b", '"a","b"').replace("2.5", '"2.5"'), ""),
@@ -103,6 +103,7 @@ EMPTY = {"u": {"x": [[1, 2]], "y": [0]}, "v": {"x": [], "y": []}}
 NOTES = {  # of what is read
     "labels from 1": (npz, {"y_train": Y + 1, "y_test": Y[:2] + 1}, "no example has the labels 0"),
     "labels with a gap": (npz, {"y_train": 2 * Y, "y_test": Y[:2] * 2}, "has the labels 1, 3 of 5"),
+    "unseen labels": (npz, {"y_test": Y[:2] + 9}, "no training example has the labels"),
     "test is training": (npz, {"x_test": X, "y_test": Y}, "the test examples are the training"),
     "an empty user": (leaf, {"user_data": EMPTY}, "1 clients of train have no samples"),
     "a user too many": (leaf, {"users": ["u", "v", "w"]}, "users and user_data differ"),
@@ -139,7 +140,8 @@ def test_tables(tmp_path, form):
 def test_a_table_that_is_divided(tmp_path):
     """A share of the rows is the test, the same each time; the others standardise columns."""
     (tmp_path / "a.csv").write_text(
-        "a,b,user,class\n" + "".join(f"{i},{i * i},{'xyz'[i % 3]},{i % 2}\n" for i in range(20))
+        "a,b,c,user,class\n"
+        + "".join(f"{i},{i * i},.1,{'xyz'[i % 3]},{i % 2}\n" for i in range(20))
     )
     spec = f"csv:path={tmp_path / 'a.csv'},label=class,user=user,test_share=0.3"
     data, again = datasets.make(spec), datasets.make(f"{spec},standardise=true")
@@ -150,6 +152,7 @@ def test_a_table_that_is_divided(tmp_path):
     np.testing.assert_array_equal(data.test["y"], data.test["x"][:, 0] % 2)
     mean, deviation = data.train["x"].mean(0), data.train["x"].std(0)
     np.testing.assert_allclose(again.test["x"] * deviation + mean, data.test["x"], rtol=1e-4)
+    np.testing.assert_allclose(again.test["x"][:, 2], 0, atol=1e-7)  # although its mean is rounded
     np.testing.assert_array_equal(again.test["y"], data.test["y"])
 
 
@@ -169,6 +172,7 @@ def test_what_is_odd_is_noted(tmp_path, form):
 
 
 DEEP = Image.fromarray(RNG.integers(0, 65536, (8, 8)).astype(np.uint16))
+ONE = {"x": [[1]], "y": [0]}
 UNEQUAL = {"u": {"x": [[1, 2], [3]], "y": [0, 1]}}
 TEXTS = np.array(["cat", "dog"])[Y % 2]
 MEDMNIST = {"x_train": None, "y_train": None, "train_images": X, "train_labels": Y[:, None]}
@@ -208,9 +212,12 @@ REFUSED = {  # how it is written, what is said, and what is written if that is f
         lambda f: csv(f, "class\n1\n0\n", "drop=class"), "no column beside class",
         lambda f: csv(f, TABLE),
     ),
-    "lists of several lengths": (
-        lambda f: leaf(f, user_data=UNEQUAL), "of several lengths", leaf,
+    "whole numbers beyond a float32": (
+        lambda f: csv(f, TABLE.replace("2.5", "16777217")), "b has 16777217, .* drop=b",
+        lambda f: csv(f, TABLE.replace("2.5", "16777217"), "drop=b;where"),
     ),
+    "lists of several lengths": (lambda f: leaf(f, user_data=UNEQUAL), "several lengths", leaf),
+    "other lengths": (lambda f: leaf(f, user_data=EMPTY | {"v": ONE}), "several lengths", leaf),
     "16 bits": (
         lambda f: pictures(f, DEEP), r"more than 8 bits .*np.asarray\(image\) // 257",
         lambda f: pictures(f, Image.fromarray(np.uint8(np.asarray(DEEP) // 257))),

@@ -128,6 +128,8 @@ def _collect(
                 told = f"{folder.name}/{file.name}: {' and '.join(other)} and user_data differ"
                 notes += [told] * bool(other)
         require(parts, "none of the clients has a sample")
+        shapes = {columns[0].shape[1:] for columns in parts}
+        require(convert is not _vectors or len(shapes) == 1, "vectors have several lengths")
     notes += [f"{empty} clients of {folder.name} have no samples"] * bool(empty)
     columns = tuple(map(np.concatenate, zip(*parts, strict=True)))
     return columns, np.concatenate(users), tuple(notes)
