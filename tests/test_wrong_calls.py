@@ -186,6 +186,8 @@ def wrong(function, **options):
             yield functools.partial(function, **{name: value}), f"{name}={shown}"
 
 
+CARRYING = nn.RNN(nn.GRUCell(2), return_carry=True)
+
 WRONG = [  # (call, what its message names)
     # how clients train
     *wrong(of_local, batch_size=[0, 2.5, 2**31, True], learning_rate=[None, 0.0, np.nan, "0.1"]),
@@ -247,6 +249,7 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate(state=state(), start_round=0, seed=1), "seed=1"),
     (lambda: simulate(state=state().server, start_round=0), "state=<ServerState>"),
     # a problem of the user's own
+    (lambda: of_problem(models.classifier(CARRYING, (3, 1)), stored(x=X[..., None])), "RNN"),
     (lambda: fa.make_engine(fa.algorithms.fedavg(models.mlp, LOCAL)), "problem=mlp"),
     (lambda: of_problem(metrics=lambda outputs, _: outputs, test=EXAMPLES), "float32[12]"),
     (lambda: of_problem(apply=lambda model, batch, *_: (batch["inputs"], ())), "'inputs'"),

@@ -60,7 +60,8 @@ def parse_options(
         require(has_value, f"{owner}: {key} has no value; give {key}=...")
         name, value = (key, given) if equals else (first, key)
         option = require_option(known, name, owner)
-        require(name not in values, f"{owner}: {name} is given twice; give it once")
+        fix = "give it once" if equals else f"write a comma in a value as \\,, as before {key!r}"
+        require(name not in values, f"{owner}: {name} is given twice; {fix}")
         values[name] = parse_value(option, value, owner)
     return values
 

@@ -18,7 +18,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checks import check_kind, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
@@ -170,6 +170,12 @@ def _check_call(module_type: type, known: dict[str, Any]) -> None:
         require(optional, f"{needs} {given}; give {each.name!r} a default value")
 
 
+def _checked(module, logits):
+    found = f"{type(module).__name__} returned {described(logits)}"
+    require(hasattr(logits, "shape"), f"{found}; return logits, an array [batch, classes]")
+    return logits
+
+
 def _flags(training: bool) -> dict[str, bool]:
     """Names by which modules of Linen ask whether a call is for training."""
     flags = dict.fromkeys(("training", "is_training", "train"), training)
@@ -237,7 +243,9 @@ def classifier(
             check_statistics(module, statistics.get(name), changed.get(name), layers)
         sown = flatten_dict(changed.pop("intermediates", {}))
         features = [values[0] for path, values in sown.items() if path[-1] == "features"]
-        return Outputs(logits, *features), (dict(changed) if training else statistics) or ()
+        return Outputs(_checked(module, logits), *features), (
+            dict(changed) if training else statistics
+        ) or ()
 
     return Problem(init, apply, cross_entropy, accuracy)
 
@@ -315,7 +323,7 @@ def nnx_classifier(
         statistics = values_of(module, nnx.BatchStat)
         if in_training is not None and not is_given:
             check_statistics(module, model.statistics, statistics, layers)
-        return Outputs(logits), statistics
+        return Outputs(_checked(module, logits)), statistics
 
     return Problem(init, apply, cross_entropy, accuracy)
 

@@ -58,6 +58,7 @@ compare fedavg fedprox --reference fedpro | reference='fedpro' is unknown; choos
 compare fedavg+topk fedavg+topk:fraction=0.01 | fedavg+topk:fraction=0.01 are the same; leave one
 compare fedbuff fedbuff@buffered:size=10 --seconds 9 | are the same; leave one out
 compare fedprox:1,mu=1 | fedprox: mu is given twice
+run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,, as before 'b.csv'
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
 compare --track tensorboard --track tensorboard:flush_seconds=1 | track has 'tensorboard' twice

@@ -179,7 +179,6 @@ def without(rows, name):
         (lambda: rounds_to_target(FEDAVG[:4] * 2, 0.5), "from round 30 back to 0"),
         (lambda: final_quality(FEDAVG + GHBM_ROWS[10:]), "rounds 101 to 200"),
         (lambda: final_quality(GHBM_ROWS, overheads={"fedavg": 1, "ghbm": 1.5}), "'never'"),
-        (lambda: final_quality(without(FEDAVG, "upload_bytes")), "lack the bytes"),
         (lambda: time_to_target(FEDAVG, 0.5, "fedavg"), "clock='simulated_seconds'"),
     ],
 )
@@ -211,7 +210,6 @@ def test_labels_columns_a_file_and_what_a_paper_does_not_have(here):
         "fedlga --target 0.6 --reference fedavg": "reference",
         "ghbm --target 0.6": "target",
         "fedcompass": "needs a target",
-        "fedgbo --format csv --label other=S": "--label",
     }.items():
         with pytest.raises(ValueError, match=named):
             command(options, "a")

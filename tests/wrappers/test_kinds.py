@@ -189,7 +189,6 @@ REFUSED_OPTIONS = {
     "terngrad:feedback=ef": "terngrad: feedback=ef.*give clip=0",
     "powersgd:scope=part": "powersgd: scope=part.*give scope=leaf",
     "topk:feedback=diana": "feedback=diana.*biased; give feedback=ef or ef21",
-    "scaled_sign:feedback=diana": "feedback=diana.*biased",
     "eden:scale=least_squares,feedback=diana": "feedback=diana.*biased; give",
     "eden:bits=4,feedback=diana": "feedback=diana.*biased for vectors with few large entries; give",
     "drive:blocks=true,feedback=diana": "feedback=diana.*biased for vectors with few large entries",

@@ -128,7 +128,6 @@ SINGLE = {  # what a contribution makes of the vectors {"a": [3, 2], "b": bfloat
     lambda v, w: (v[0]["a"], v[1]): DIFFERENT.format("leaves of one vector"),
     lambda v, w: v[0]["a"] + w: "'add' of the update",
     lambda v, w: v[0]["b"].astype(int): "'convert_element_type' of the update",
-    lambda v, w: v[1] * v[1].sum(): "'reduce_sum' of the update",
     lambda v, w: w / v[1]: "'div' of the update",
 }
 
