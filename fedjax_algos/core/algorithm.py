@@ -263,7 +263,8 @@ class Algorithm(NamedTuple):
     - `download(server, group)` is the message from which a client decodes the broadcast; None if it
       receives the broadcast itself. Bytes are counted of it, and it is not computed.
     - `contribute(update, dispatch, staleness)` is what the engine SUMS over the cohort. It divides
-      nothing. `staleness`, int32[], is 0 in rounds.
+      nothing. `staleness`, int32[], is 0 in rounds. Wrappers with a rule of the server need each
+      vector of the update in it times one number.
     - `server_update(server, sums, count, group)` makes the new server state from the sums over
       `count`, int32[], clients. It does all dividing.
     - `personal(server, client_state)` is a client's own model; None means that of the server. Its

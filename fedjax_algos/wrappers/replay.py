@@ -127,9 +127,7 @@ def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> 
 
     clients = split_update(phase.traits.parts, stack.updates), stack.dispatches
     one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], clients))
-    vectors = [one[0][place] for place in places]
-    check_like("a rule's estimate: ", estimates, vectors, "return one value of each vector")
-    if reason := why_not_weighted(contribute, vectors, one):
+    if reason := why_not_weighted(contribute, [one[0][place] for place in places], one):
         rule = "a wrapper that puts one estimate in place of all updates"
         fix = "leave it out, or let contribute return numbers times the update"
         raise ValueError(f"{rule} does not fit this algorithm's contribute: {reason}; {fix}")
@@ -141,7 +139,10 @@ def _replayed(phase: Phase, estimate: Estimate) -> Phase:
     """A phase whose server update replaces the vectors of a stack before it sums them."""
 
     def server_update(server, stack, count, group):
-        estimates = estimate(*arrived(phase, stack), stack.mask)
+        vectors, weights = arrived(phase, stack)
+        estimates = estimate(vectors, weights, stack.mask)
+        one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], vectors))
+        check_like("a rule's estimate: ", estimates, one, "return one value of each vector")
         return phase.server_update(server, replaced(phase, stack, estimates), count, group)
 
     return phase._replace(server_update=server_update, traits=phase.traits._replace(reduce="stack"))
