@@ -85,7 +85,7 @@ def test_no_two_vectors_have_the_same_random_numbers():
     assert len(found) == 2 + 2 * 2 * 3 * 3
 
 
-@pytest.mark.parametrize("spec", ["randk:fraction=0.2", "qsgd:levels=1"])
+@pytest.mark.parametrize("spec", later("randk:fraction=0.2", "qsgd:levels=1"))
 def test_a_codec_twice_is_unbiased(spec):
     v = np.arange(1, 11, dtype=np.float32)
     frame = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
