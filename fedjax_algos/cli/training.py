@@ -127,8 +127,10 @@ def train(
     texts = labels_of(values.get("label", ()), [{"method": label} for label in labels])
     with training(values, name, settings) as command:
         folder, progress = command.folder, command.progress
-        place: Any = {"files": True, "client_state_folder": folder.client_state}
-        experiment = prepare(settings, methods, **place, on_plan=progress.plan)
+        place = folder.client_state
+        experiment = prepare(
+            settings, methods, files=True, client_state_folder=place, on_plan=progress.plan
+        )
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended

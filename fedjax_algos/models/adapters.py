@@ -135,7 +135,7 @@ def _check_shape(owner, shape):
 def scale_pixels(x: jax.Array) -> jax.Array:
     """Divides images [batch, ...] of uint8 by 255; returns floats, counts and codes unchanged.
 
-    Images of other integers, whose range is not known, are a ValueError, and vectors of uint8.
+    Images of other integers and vectors of uint8, whose range is not known, are a ValueError.
     """
     is_byte, is_image = x.dtype == jnp.uint8, x.ndim > 2
     if is_byte and is_image:
@@ -243,9 +243,8 @@ def classifier(
             check_statistics(module, statistics.get(name), changed.get(name), layers)
         sown = flatten_dict(changed.pop("intermediates", {}))
         features = [values[0] for path, values in sown.items() if path[-1] == "features"]
-        return Outputs(_checked(module, logits), *features), (
-            dict(changed) if training else statistics
-        ) or ()
+        statistics = dict(changed) if training else statistics
+        return Outputs(_checked(module, logits), *features), statistics or ()
 
     return Problem(init, apply, cross_entropy, accuracy)
 

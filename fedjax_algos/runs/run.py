@@ -223,9 +223,9 @@ def check_server_steps(plan: Plan, seconds: float) -> None:
     """Raises ValueError unless a plan makes a server step within its simulated seconds."""
     check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
     if not len(plan.time):
-        arrived = plan.ended[plan.fate != LOST]
-        least = f"the first client arrives after {arrived.min():g} seconds" if len(arrived) else ""
-        fix = f"give more: {least or 'all dispatches are lost before'}"
+        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
+        if lost := (plan.fate == LOST).sum():
+            fix = f"give more, or clients that leave less often: {lost} dispatches are lost"
         raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
 
 

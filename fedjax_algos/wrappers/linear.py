@@ -2,7 +2,7 @@
 
 A rule that puts an estimate in place of the updates has a meaning only then. The program of
 `contribute` is read from its arguments to its results: a leaf of a vector may be negated, converted
-and multiplied or divided by what has one value in all entries, and is then not to be read again.
+to other floats, and multiplied or divided by what has one value in all entries.
 """
 
 from collections import defaultdict
@@ -90,7 +90,7 @@ def _results(closed: Any, arguments: Sequence[Any], numbers: dict[Any, int]) -> 
 
 
 def _free(eqn, name, inputs, numbers):
-    if name in _CONVERTED:
+    if name in _CONVERTED and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
         return [inputs[0]]
     key = name, str(eqn.params), tuple(value.number for value in inputs)
     same = name in _ENTRYWISE and all(value.is_one_value for value in inputs)
@@ -98,7 +98,7 @@ def _free(eqn, name, inputs, numbers):
 
 
 def _scaled(eqn, name, inputs):
-    """The result of an operation on a vector, times a number, or why it is none."""
+    """The result of an operation on a vector, or why it is not the vector times a number."""
     places = [place for place, value in enumerate(inputs) if isinstance(value, _Scaled)]
     own, others = inputs[places[0]], [value for value in inputs if isinstance(value, _Free)]
     before, after = eqn.invars[places[0]].aval, eqn.outvars[0].aval

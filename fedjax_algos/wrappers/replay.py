@@ -108,6 +108,11 @@ def arrived(phase: Algorithm | Prelude, stack: Stack) -> tuple[list[Any], list[j
     return [trees[place] for place in _places(phase)], of_clients
 
 
+def shapes_of_one(stacked: Any) -> Any:
+    """The shapes of one client's part of a tree with leaves [slots, ...]."""
+    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], stacked))
+
+
 def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> Contribution:
     """The sums of a cohort in which every client has sent the estimates, with its own counts.
 
@@ -126,7 +131,7 @@ def replaced(phase: Algorithm | Prelude, stack: Stack, estimates: list[Any]) -> 
         return jax.tree.map(lambda leaf: jnp.where(has_arrived, leaf, 0), sums)
 
     clients = split_update(phase.traits.parts, stack.updates), stack.dispatches
-    one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], clients))
+    one = shapes_of_one(clients)
     if reason := why_not_weighted(contribute, [one[0][place] for place in places], one):
         rule = "a wrapper that puts one estimate in place of all updates"
         fix = "leave it out, or let contribute return numbers times the update"
@@ -141,8 +146,8 @@ def _replayed(phase: Phase, estimate: Estimate) -> Phase:
     def server_update(server, stack, count, group):
         vectors, weights = arrived(phase, stack)
         estimates = estimate(vectors, weights, stack.mask)
-        one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], vectors))
-        check_like("a rule's estimate: ", estimates, one, "return one value of each vector")
+        fix = "return one value of each vector"
+        check_like("a rule's estimate: ", estimates, shapes_of_one(vectors), fix)
         return phase.server_update(server, replaced(phase, stack, estimates), count, group)
 
     return phase._replace(server_update=server_update, traits=phase.traits._replace(reduce="stack"))

@@ -73,7 +73,7 @@ compare fedavg+ | 'fedavg+' has a plus without a wrapper
 compare fedavg+mean --seconds 9 | reduce="stack"
 compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candidates
 list algorithm | unknown list 'algorithm'; did you mean algorithms?
-list models --json --json | --json is given twice
+run fedasync --seconds 3 --system simulated:dropout=0.9999999 | dispatches are lost
 lisst | unknown command 'lisst'; did you mean list?
 costs | Missing argument
 plot nowhere --facet folder | facet='folder' is unknown; choose results, method or

@@ -115,7 +115,8 @@ def test_a_message_is_the_table(d):
     assert transfer_of(algorithm, one_example_each(2)).upload == 4 * 3 * math.ceil(0.1 * d / 3)
 
 
-DIFFERENT = "it multiplies the {} by different numbers"
+ENTRIES = "it multiplies the entries of the update by different numbers"
+LEAVES = "it multiplies the leaves of one vector by different numbers"
 SINGLE = {  # what a contribution makes of the vectors {"a": [3, 2], "b": bfloat16[3]} and c, [1]
     lambda v, w: (scale(w, v[0]), scale(-2 * w, v[1]), jnp.exp(w)): "",
     lambda v, w: jax.jit(lambda v: scale(jnp.where(w > 0, w, 1) / 3, v))(v): "",
@@ -123,9 +124,8 @@ SINGLE = {  # what a contribution makes of the vectors {"a": [3, 2], "b": bfloat
     lambda v, w: (
         scale(w, v[0]) | {"square": optax.tree.norm(v, squared=True)}
     ): "'square' of the update",
-    lambda v, w: v[0]["b"] * jnp.arange(3.0): DIFFERENT.format("entries of the update"),
-    lambda v, w: (v[0]["a"], v[0]["b"] * w): DIFFERENT.format("leaves of one vector"),
-    lambda v, w: (v[0]["a"], v[1]): DIFFERENT.format("leaves of one vector"),
+    lambda v, w: v[0]["b"] * jnp.arange(3.0): ENTRIES,
+    lambda v, w: (w * v[0]["a"], w.astype(int) * v[0]["b"]): LEAVES,
     lambda v, w: v[0]["a"] + w: "'add' of the update",
     lambda v, w: v[0]["b"].astype(int): "'convert_element_type' of the update",
     lambda v, w: w / v[1]: "'div' of the update",

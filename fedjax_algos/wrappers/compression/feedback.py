@@ -21,7 +21,7 @@ from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
 from fedjax_algos.wrappers.mean import weighted_sum
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.replay import replaced, replay, weights_of
+from fedjax_algos.wrappers.replay import replaced, replay, shapes_of_one, weights_of
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
 _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
@@ -237,7 +237,7 @@ def _instead(name, others):
 def _check_uniform(name, algorithm, stack):
     """Raises ValueError for weights whose sum over ALL clients the server cannot know."""
     trees = split_update(algorithm.traits.parts, stack.updates)
-    one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], (trees, stack.dispatches)))
+    one = shapes_of_one((trees, stack.dispatches))
     closed = jax.make_jaxpr(partial(weights_of, algorithm))(*one)
     _, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     read = jax.tree.unflatten(jax.tree.structure(one), used)[1]

@@ -31,7 +31,7 @@ _BEFORE_ALL = -1  # the step of a batch that is none of a dispatch's own
 def chosen_by_loss(
     algorithm: Algorithm, loss: Loss, candidates: Candidates, choose: Callable[..., jax.Array]
 ) -> Algorithm:
-    """The algorithm, whose cohort is what `choose` makes of losses; "last" is inf at first."""
+    """The algorithm, whose cohort is what `choose` makes of losses ("last": at first inf)."""
     if loss == "last":
 
         def seen(report, data, dispatch):
@@ -83,7 +83,8 @@ def chosen_by_memory(
 def by_score(score: jax.Array, allowed: jax.Array, answered: jax.Array) -> jax.Array:
     """int32[candidates]: the allowed ones by score, then those that have not answered, then all.
 
-    With the score `log w + g`, where g is of Gumbel, the first are drawn in proportion to w.
+    The largest is first, and of equal ones the first position. With the score `log w + g`, where g
+    has Gumbel distributions, the first ones are drawn in proportion to w.
     """
     rank = jnp.where(allowed, 0, 1 + answered)
     return jnp.lexsort((-score, rank)).astype(jnp.int32)
