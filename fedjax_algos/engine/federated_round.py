@@ -5,7 +5,7 @@ empty slot. What comes from an empty slot, or from a client that fails after its
 (`Dispatch.arrives`), is masked out, and no row is written.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,25 +25,13 @@ from fedjax_algos.engine.exchange import (
     shared_of,
     view_of,
 )
-from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, floats, select
+from fedjax_algos.engine.non_finite import Excluded, NonFinite, floats, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_state
 from fedjax_algos.engine.placed.sharded_data import ProgramData
+from fedjax_algos.engine.screening import Screening, run_rounds
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
 from fedjax_algos.engine.state import FederatedState
-
-
-class Screening(NamedTuple):
-    """How a computation of a round treats numbers that are not finite; see `run_rounds`."""
-
-    look: jax.Array  # bool[]: whether it looks at each client; its sums are not used
-    left_out: jax.Array  # bool[slots]: the clients whose updates are not finite, as far as is known
-    last: jax.Array  # bool[]: whether all of them are known
-
-    @property
-    def first(self) -> jax.Array:
-        """Whether the round has not been computed yet, bool[]."""
-        return ~(self.look | self.last)
 
 
 class CohortResult(NamedTuple):
@@ -77,9 +65,6 @@ class FederatedRound(NamedTuple):
         shared = shared_of(state), state.dispatched, state.server.params
         slots = in_slots(dispatches, self.placement, data.num_clients)
 
-        def draw(shared, data, dispatches):  # no batches of local steps
-            return draw_cohort(algorithm.local, shared[0], data, with_arrays(dispatches))
-
         def of_one(shared, data, dispatch, draws, row):
             shared, dispatched, params = shared
             known = read_row(dispatched, dispatch.client)
@@ -90,6 +75,7 @@ class FederatedRound(NamedTuple):
 
         number = len(dispatches.client)
         rows = _padded(self._read_rows(rows, dispatches), len(slots.client) - number)
+        draw = partial(self._draw, selection)
         _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
         values = jax.tree.map(lambda leaf: leaf[:number], values)
         given = values, with_arrays(dispatches), jnp.asarray(answers(dispatches, data.num_clients))
@@ -112,7 +98,8 @@ class FederatedRound(NamedTuple):
         def of_one(shared, data, dispatch, draws, **how):
             return first_exchange(self.algorithm, *shared, data, dispatch, draws, **how)
 
-        result = self._map(prelude, of_one, shared, state, data, dispatches, None)
+        reduce = self._stack if prelude.traits.reduce == "stack" else self._sum
+        result = reduce(prelude, of_one, shared, state, data, dispatches)
         return constrain(self.placement.mesh, result._replace(rows=()))
 
     def run_cohort(
@@ -137,7 +124,9 @@ class FederatedRound(NamedTuple):
             own = row, read_row(dispatched, dispatch.client)
             return exchange(algorithm, shared, received, data, dispatch, draws, own, **how)
 
-        result = self._map(algorithm, of_one, shared, state, data, dispatches, screening, *more)
+        sums = partial(self._sum, screening=None if self.non_finite == "keep" else screening)
+        reduce = self._stack if algorithm.traits.reduce == "stack" else sums
+        result = reduce(algorithm, of_one, shared, state, data, dispatches, *more)
         written, again = dispatches.client, result.screening
         if again is not None or not isinstance(dispatches.arrives, tuple):
             kept = answers(dispatches, data.num_clients) & (again is None or again.first)
@@ -151,68 +140,70 @@ class FederatedRound(NamedTuple):
         table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
         return CohortResult(constrain(mesh, table, rows=True), *results)
 
-    def _map(self, phase, of_one, shared, state, data, dispatches, screening, *more):
-        """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`.
+    def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
+        """The sums of what a cohort hands in, with zeros for what is not finite or not sent.
 
-        Without a `screening` each client is looked at. For sums a client hands in its contribution,
-        and for a stack its decoded update. What is not finite is zero in both. What comes from an
-        empty slot, or from a client that does not answer, is made zero by `map_cohort` in sums and
-        masked in a stack.
+        Each client is looked at, unless a `screening` is given. `of_one` is the exchange of one.
         """
         params = getattr(state.server, "params", None)  # diagnostics have other server states
-        stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
-        screening = None if stacked or not screened else screening
-        look: Any = None
-        answered: Any = answers(dispatches, data.num_clients)
-        mapped = dispatches
-        if screening is not None:  # who is left out does not arrive
-            look = screening.look
-            mapped = dispatches._replace(arrives=answered & ~screening.left_out)
-
-        def draw(shared, data, dispatches):  # a prelude has no local steps
-            dispatches = dispatches if phase is self.algorithm else with_arrays(dispatches)
-            return draw_cohort(self.algorithm.local, shared[0], data, dispatches)
+        answered = answers(dispatches, data.num_clients)
+        mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
+        look = None if screening is None else screening.look
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
+            given = {"dispatch": dispatch, "staleness": jnp.int32(0), "params": params}
+            hand_in = partial(contribution, phase, **given)
+            known = self.non_finite != "keep" if look is None else dispatch.arrives
+            sent = of_one(shared, data, dispatch, draws, *more, screened=known, hand_in=hand_in)
+            # with a screening new rows are looked at like the other sums
+            finite, seen = (sent.finite, ()) if look is None else (None, floats(sent.row))
+            return (arrival(sent.handed_in, sent.report, finite), seen), (sent.row, finite)
 
-            def hand_in(message):
-                if stacked:
-                    return decoded(phase, message, params)
-                return contribution(phase, message, dispatch, jnp.int32(0), params)
-
-            how = {"screened": screened if look is None else dispatch.arrives, "hand_in": hand_in}
-            sent = of_one(shared, data, dispatch, draws, *more, **how)
-            if look is not None:  # the new rows are looked at like the other sums
-                arrived = arrival(sent.handed_in, sent.report, None)
-                return (arrived, floats(sent.row)), (sent.row, (), None)
-            summed, update = ((), sent.handed_in) if stacked else (sent.handed_in, ())
-            arrived = arrival(summed, sent.report, sent.finite)
-            update = select(sent.finite, update, 0) if screened else update
-            if not isinstance(dispatch.arrives, tuple):
-                update = select(dispatch.arrives, update, 0)
-            return (arrived, ()), (sent.row, update, sent.finite)
-
-        inputs = mapped, *more
-        how = self.placement, look
-        summed, results, found = map_cohort(of_client, draw, shared, data, inputs, *how)
-        (arrivals, metrics), (rows, updates, finite) = summed[0], results
+        how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, look
+        summed, (rows, finite), found = map_cohort(of_client, *how)
+        (arrivals, metrics), again = summed[0], None
+        finite = finite if screening is None else found
+        left_out, excluded = self._leave_out(finite, answered, state, dispatches)
         if screening is not None:
-            finite = found
-            complete = screening.last | (~look & all_finite(summed))
+            complete, again = screening.after(summed, left_out)
             count, metrics = select(complete, (arrivals.count, metrics), 0)  # else nothing changes
             arrivals = arrivals._replace(count=count)
-        if stacked:
-            mask = answered if finite is None else answered & finite
-            stack = Stack(updates, with_arrays(dispatches), mask)
-            arrivals = arrivals._replace(contributions=stack)
+        return CohortResult(rows, arrivals, metrics, excluded, (), again)
+
+    def _stack(self, phase, of_one, shared, state, data, dispatches, *more):
+        """The updates of a cohort, with zeros for what is not finite or not sent; see `_sum`."""
+        params = getattr(state.server, "params", None)  # diagnostics have other server states
+        answered, screened = answers(dispatches, data.num_clients), self.non_finite != "keep"
+        how = {"screened": screened, "hand_in": partial(decoded, phase, params=params)}
+
+        def of_client(shared, data, dispatch, draws, *more):
+            dispatch = with_arrays(dispatch)
+            sent = of_one(shared, data, dispatch, draws, *more, **how)
+            arrived = arrival((), sent.report, sent.finite)
+            update = select(sent.finite, sent.handed_in, 0) if screened else sent.handed_in
+            if not isinstance(dispatch.arrives, tuple):
+                update = select(dispatch.arrives, update, 0)
+            return arrived, (sent.row, update, sent.finite)
+
+        inputs = partial(self._draw, phase), shared, data, (dispatches, *more), self.placement
+        (arrivals, metrics), (rows, updates, finite), _ = map_cohort(of_client, *inputs)
+        mask = answered & finite if screened else answered
+        stack = Stack(updates, with_arrays(dispatches), mask)
+        _, excluded = self._leave_out(finite, answered, state, dispatches)
+        return CohortResult(rows, arrivals._replace(contributions=stack), metrics, excluded, ())
+
+    def _draw(self, phase, shared, data, dispatches):
+        """The draws of dispatches; a prelude and a selection have no local steps."""
+        dispatches = dispatches if phase is self.algorithm else with_arrays(dispatches)
+        return draw_cohort(self.algorithm.local, shared[0], data, dispatches)
+
+    def _leave_out(self, finite, answered, state, dispatches):
+        """(which updates are left out, the state's count with them); () if all are kept."""
         if finite is None:
-            return CohortResult(rows, arrivals, metrics, (), ())
+            return (), ()
         left_out = constrain(self.placement.mesh, ~finite & answered)
-        excluded = state.excluded.add(left_out, dispatches)
-        if screening is not None:
-            screening = Screening(~(complete | look), left_out, look)
-        return CohortResult(rows, arrivals, metrics, excluded, (), screening)
+        return left_out, state.excluded.add(left_out, dispatches)
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
@@ -316,42 +307,3 @@ def after_round(
     """The state after a round: `after` has the new server state and statistics."""
     rest = state.origin, state.seed, result.excluded, result.dispatched, state.frozen
     return FederatedState(*after, result.rows, *rest)
-
-
-def looking(round_fn: Callable[..., tuple[FederatedState, Metrics]]) -> Callable[..., Any]:
-    """A pure round, which always looks at each client, as `run_rounds` takes it."""
-    return lambda state, data, dispatches, same: (*round_fn(state, data, dispatches), same)
-
-
-def run_rounds(
-    run_round: Callable[..., tuple[FederatedState, Metrics, Any]],
-    state: FederatedState,
-    data: ProgramData,
-    dispatches: Dispatch,
-    number: jax.Array,
-) -> tuple[FederatedState, Metrics]:
-    """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
-
-    A sum is finite only if all its parts are, and one look at the sums of a cohort costs less than
-    one at each part. So `run_round(state, data, dispatches, screening)` looks at them first. If one
-    is not finite, the round is computed twice more: to look at each client, which leaves the state
-    as it was, and then without those whose updates are not finite. It returns the next `Screening`.
-    """
-    run_round = jax.jit(run_round)  # traced once
-    never = jnp.bool_(False)
-    screening = Screening(never, jnp.zeros(dispatches.client.shape[1:], bool), never)
-
-    def dispatches_of(index):
-        return jax.tree.map(lambda leaf: leaf[index], dispatches)
-
-    def try_round(carry):
-        index, screening, state, total = carry
-        state, metrics, screening = run_round(state, data, dispatches_of(index), screening)
-        total = jax.tree.map(jnp.add, total, metrics)
-        return index + screening.first, screening, state, total
-
-    _, shapes, _ = jax.eval_shape(run_round, state, data, dispatches_of(0), screening)
-    zeros = jax.tree.map(jnp.zeros_like, shapes)
-    start = jnp.int32(0), screening, state, zeros
-    *_, state, total = jax.lax.while_loop(lambda carry: carry[0] < number, try_round, start)
-    return state, total
