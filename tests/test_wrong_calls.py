@@ -287,10 +287,10 @@ WRONG = [  # (call, what its message names)
     (lambda: asynchrony.plan_dispatches(PLAN, [3, 3, 0, 3], LOCAL), "0 of client 2"),
     (lambda: traced(sampler=lambda *_: jnp.zeros(1, jnp.int32)), "int32[1]"),
     # the functions of an engine
-    (lambda: consumed().server.params, "this state was consumed"),
+    (lambda: engine().transfer(consumed(), STORE, one()), "this state was consumed"),
     *wrong(of_population, num_clients=[0], cohort_size=[5]),
     (lambda: engine().init(0, 4), "population=4"),
-    (lambda: engine().init(0, POPULATION, next(iter(consumed())).params), "consumed"),
+    (lambda: engine().init(0, POPULATION, consumed().server.params), "consumed"),
     (lambda: state("scaffold", fa.Population(MOST, 1, MOST)), "2147483647 clients"),
     (lambda: a_round(()), "state=()"),
     (lambda: a_round(consumed()), "this state was consumed"),

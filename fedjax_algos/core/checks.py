@@ -174,8 +174,8 @@ def check_like(name: str, given: Any, expected: Any, fix: str) -> None:
 
 
 def check_not_consumed(tree: Any) -> None:
-    """Checks that a part of a run's state still has its arrays."""
-    for leaf in jax.tree.leaves(tree)[:1]:
+    """Checks that a run's state, or a part of it, still has its arrays."""
+    for leaf in jax.tree.leaves(tree):
         deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
         if deleted is None or isinstance(leaf, jax.core.Tracer) or not deleted():
             continue

@@ -78,16 +78,15 @@ def check_algorithm(algorithm: Algorithm) -> None:
         check_functions(algorithm.prelude, _OF_PRELUDE)
         phases.append(algorithm.prelude)
     for phase in phases:
+        traits = phase.traits
         if phase.download is not None:
             check_functions(phase, {"download": "server group"})
-        check_kind("traits", phase.traits, Traits, "give fedjax_algos.Traits(...)")
-        check_kind(
-            "Traits: asynchrony", phase.traits.asynchrony, Asynchrony, "give Asynchrony(...)"
-        )
-        check_choice("Traits: reduce", phase.traits.reduce, ("sum", "stack"))
-        check_choice("Traits: catch_up", phase.traits.catch_up, ("", "sum", "full"))
+        check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
+        check_kind("Traits: asynchrony", traits.asynchrony, Asynchrony, "give Asynchrony(...)")
+        check_choice("Traits: reduce", traits.reduce, ("sum", "stack"))
+        check_choice("Traits: catch_up", traits.catch_up, ("", "sum", "full"))
         for field in ("parts", "broadcast"):
-            for kind in kinds(getattr(phase.traits, field)):
+            for kind in kinds(getattr(traits, field)):
                 check_choice(f"Traits: {field}", kind, get_args(PartKind))
 
 
@@ -185,7 +184,7 @@ class StateCheck:
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_kind("state", state, FederatedState, _OWN_STATE)
         self.check_examples(data)
-        check_not_consumed(state.server)
+        check_not_consumed(state)
         rows = () if isinstance(state.clients, RowTable) else state.clients
         trees = state.server, rows, state.dispatched
         key = (

@@ -24,11 +24,7 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
-from fedjax_algos.engine.placed.devices import (
-    constrain_state,
-    put,
-    put_state,
-)
+from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
 from fedjax_algos.engine.placed.model_sharding import ClientMesh
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
@@ -65,22 +61,12 @@ class FederatedState(NamedTuple):
     @property
     def model(self) -> Model:
         """The global model, which is evaluated."""
+        check_not_consumed(self.server)
         return Model(self.server.params, self.statistics, self.frozen)
 
     def __repr__(self) -> str:
-        parts = dict(zip(self._fields[:3], self, strict=False))  # also if they were consumed
+        parts = dict(zip(self._fields[:3], self, strict=False))
         return describe(self, **{name: describe_tree(part) for name, part in parts.items()})
-
-
-def _read(state: FederatedState, name: str) -> Any:
-    value = tuple.__getattribute__(state, name)
-    if name in ("server", "statistics", "clients"):
-        check_not_consumed(value)
-    return value
-
-
-# a consumed state cannot be read; not in the class, which for type checkers had any attribute then
-FederatedState.__getattribute__ = _read  # type: ignore[assignment]
 
 
 def initial_state(

@@ -117,7 +117,7 @@ def test_an_iterator_gives_the_states_and_rows_that_a_callback_sees():
     assert row["round"] == 5
     assert_same((state, []), (whole, []))
     with pytest.raises(ValueError, match="this state was consumed"):
-        _ = states[1].server
+        run(3, state=states[1], start_round=2)
 
 
 def test_a_callback_that_returns_true_ends_the_run(tmp_path):

@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr
 
 from fedjax_algos.analysis.costs.flops import Flops, count, loop_state, total
 from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core.checks import check_not_consumed
 from fedjax_algos.core.local_training import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
@@ -118,6 +119,7 @@ def _exchanges(algorithm, state, data):
 
 def _shapes_of(state, data):
     """The tree and the leaves of what `exchange_shapes` takes after the algorithm."""
+    check_not_consumed(state)
     dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in _FIELDS))
     inputs = state.server, shared_of(state), data, dispatch
     leaves, tree = jax.tree.flatten(inputs)
