@@ -47,7 +47,8 @@ def costs_of(
     """What an algorithm costs, from shapes alone: bytes, and operations if they can be counted."""
 
     def init(seed: jax.Array) -> Any:
-        return initial_state(algorithm, Placement("sequential"), seed, None, population, 0)
+        placement = Placement("sequential")
+        return initial_state(algorithm, placement, seed, None, population, on_device=False)
 
     state, shapes = jax.eval_shape(init, np.uint32(0)), data_shapes(data)
     transfer = count_transfer(algorithm, state, data, dispatches)

@@ -6,21 +6,14 @@ may precede. With client state on the device and examples in memory, many rounds
 
 import copy
 import dataclasses
-from functools import partial
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack
-from fedjax_algos.core.checks import (
-    as_model,
-    check_initial,
-    check_kind,
-    check_not_consumed,
-    check_seed,
-    check_whole,
-)
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.randomness import model_key
@@ -89,9 +82,9 @@ class PlacedAlgorithm:
     def __post_init__(self) -> None:
         self._mesh, self._on_device = self.placement.mesh, self.client_state == "device"
         self._checked = StateCheck(self.algorithm, place_name(self.client_state))
-        how = self.algorithm, self.placement
-        start = partial(initial_state, *how, non_finite=self.non_finite)
-        self._initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
+        how: dict[str, Any] = {"non_finite": self.non_finite, "on_device": self._on_device}
+        start = partial(initial_state, self.algorithm, self.placement, **how)
+        self._initial_state = jax.jit(start, static_argnames="population")
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
         """The same programs, not compiled again, for an algorithm with another learning rate."""
@@ -116,16 +109,17 @@ class PlacedAlgorithm:
           clients: the rows of client state, such as those of another run. They are copied. None: a
             row is initialised at its client's first dispatch.
         """
-        check_seed(seed)
+        checks.check_seed(seed)
         check_population(population)
         init, uint = self.algorithm.problem.init, np.uint32(seed)
-        model = as_model(init, params)
+        model = checks.as_model(init, params)
         shapes = self.shapes(population, model)
-        if model is None and not _shares_model(self._mesh):  # else no device has to hold all of it
+        shared = self._mesh is not None and self._mesh.per_client > 1
+        if model is None and not shared:  # else no device has to hold all of it
             model = _initial_model(init, uint)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
         arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
-        state = self._initial_state(*arguments, **self._facts(population))
+        state = self._initial_state(*arguments, population=population)
         if not self._on_device:
             state = state._replace(clients=shapes.clients)
         return state if clients is None else give_rows(self.algorithm, self._mesh, state, clients)
@@ -139,8 +133,8 @@ class PlacedAlgorithm:
         uint: Any = np.uint32(0)
         if model is None:
             model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
-        check_initial(model)
-        state = self._initial_state.eval_shape(uint, model, **self._facts(population))
+        checks.check_initial(model)
+        state = self._initial_state.eval_shape(uint, model, population=population)
         check_state_memory(self._mesh, state, population)
         if self._on_device:
             return state
@@ -149,11 +143,6 @@ class PlacedAlgorithm:
             disk = DiskClientState(place.folder, rows, population.num_clients)
             return state._replace(clients=disk)
         return state._replace(clients=HostClientState(rows))
-
-    def _facts(self, population: Population) -> dict[str, Any]:
-        """The static arguments of the first state."""
-        num_rows = population.num_clients if self._on_device else 0
-        return {"population": population, "num_rows": num_rows}
 
     def put_data(self, data: RunData) -> DeviceData:
         """Places the clients' examples on the devices; to be called once.
@@ -168,7 +157,7 @@ class PlacedAlgorithm:
           ValueError: if the data are sharded over other devices, or in files while the algorithm's
             clients read the examples of others.
         """
-        check_kind("data", data, RunData, RUN_DATA_FIX)
+        checks.check_kind("data", data, RunData, RUN_DATA_FIX)
         if isinstance(data, StoredData):
             sizes = data.counts()
             devices = assign_devices(sizes, self.placement.num_devices) if self.sharded else None
@@ -187,27 +176,19 @@ class Engine(PlacedAlgorithm):
 
     Attributes:
       algorithm, non_finite, client_state: as in `make_engine`.
-      placement: layout and devices; on an accelerator the first cohort decides what "auto" is.
+      placement: the given layout, and the devices.
       sharded: whether each device holds the examples of its own clients only.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._compile()
+        how = self.algorithm, self._on_device, self.non_finite
+        self._chosen, self._programs = self.placement, cache(partial(_compiled, *how))
 
-    def _compile(self):
-        def consuming(function, *fixed):
-            return jax.jit(partial(function, *fixed), donate_argnums=0)
-
-        how = self.algorithm, self.placement, self._on_device, self.non_finite
-        traced = FederatedRound(*how)
-        self._select_cohort = jax.jit(traced.select_cohort)
-        self._run_prelude = jax.jit(traced.run_prelude)
-        self._prelude_step = consuming(traced.server_step, self.algorithm.prelude)
-        self._run_cohort = consuming(traced.run_cohort)
-        self._server_step = consuming(traced.server_step, self.algorithm)
-        self._run_rounds = consuming(traced.run_rounds)
-        self._cohort_updates = jax.jit(traced.cohort_updates)
+    @property
+    def layout(self) -> Layout:
+        """That of `placement`; on an accelerator the first cohort decides what "auto" is."""
+        return self._chosen.layout
 
     def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
         """The layout, which is fixed now if it is "auto" and the device's memory decides.
@@ -216,13 +197,11 @@ class Engine(PlacedAlgorithm):
           state, data: those of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round.
         """
-        if self.placement.layout == "auto":
+        if self.layout == "auto":
             memory_of = partial(self._memory, state, data, dispatches)
             layout = auto_layout(self.placement, len(dispatches.client), memory_of)
-            if layout != "auto":
-                self.placement = self.placement._replace(layout=layout)
-                self._compile()
-        return self.placement.layout
+            self._chosen = self.placement._replace(layout=layout)
+        return self.layout
 
     def memory(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> int:
         """Bytes that each device needs for its part of a round, which is compiled to know them.
@@ -232,17 +211,17 @@ class Engine(PlacedAlgorithm):
         Args:
           state, data, dispatches: as for `choose_layout`; not consumed.
         """
-        chunk = self.placement.chunk(len(dispatches.client))
-        return self._memory(state, data, dispatches, chunk)
+        return self._memory(state, data, dispatches, self._chosen.chunk(len(dispatches.client)))
 
     def _memory(self, state, data, dispatches, chunk):
+        checks.check_not_consumed(state)
         run = self.algorithm, self._mesh, state, data, dispatches
         how = self.sharded, self.non_finite, self._common_steps(data)
         return round_memory(*run, *how, chunk)
 
     def __repr__(self) -> str:
-        layout, devices = self.placement.layout, self.placement.num_devices
-        return describe(self, layout=layout, devices=devices, algorithm=self.algorithm)
+        devices = self.placement.num_devices
+        return describe(self, layout=self.layout, devices=devices, algorithm=self.algorithm)
 
     def round(
         self, state: FederatedState, data: DeviceData, dispatches: Dispatch
@@ -296,7 +275,8 @@ class Engine(PlacedAlgorithm):
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
-            state, metrics = wait_on_cpu(self._mesh, self._run_rounds(state, placed, *inputs))
+            run = self._programs(self._chosen).run_rounds
+            state, metrics = wait_on_cpu(self._mesh, run(state, placed, *inputs))
             check_excluded(self.non_finite, state.excluded)
             return state, metrics
         total: Any = None
@@ -314,6 +294,7 @@ class Engine(PlacedAlgorithm):
           state, data: those of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round, leaves [cohort].
         """
+        checks.check_not_consumed(state)
         return count_transfer(self.algorithm, state, data, dispatches)
 
     def updates(self, state: FederatedState, data: DeviceData, dispatches: Dispatch) -> Stack:
@@ -326,8 +307,9 @@ class Engine(PlacedAlgorithm):
           The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
           The mask is False in empty slots.
         """
-        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
-        check_not_consumed(state.server)  # diagnostics have server states of their own
+        fix = "give what federate or engine.put_data returned"
+        checks.check_kind("data", data, DeviceData, fix)
+        checks.check_not_consumed(state)
         self._checked.check_examples(data)
         dispatches = self._checked.check_dispatches(data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -338,7 +320,7 @@ class Engine(PlacedAlgorithm):
             slots = np.argsort(order)[np.count_nonzero(order < 0) :]
         rows, shared = self._rows(state, dispatches), state._replace(clients=())
         inputs = replicate(self._mesh, (dispatches, slots))
-        return self._cohort_updates(rows, shared, present, *inputs)
+        return self._programs(self._chosen).cohort_updates(rows, shared, present, *inputs)
 
     def _prepare(self, data, dispatches):
         """(what programs read of the data, the dispatches in their slots, the order of these)."""
@@ -352,7 +334,7 @@ class Engine(PlacedAlgorithm):
         if self.algorithm.selection is not None:  # the program fills the slots
             order, slots = None, jax.tree.map(np.asarray, dispatches)
         else:
-            order = self.placement.slot_order(dispatches.num_steps, devices)
+            order = self._chosen.slot_order(dispatches.num_steps, devices)
             slots = fill_slots(dispatches, order, data.num_clients)
         slots = mark_equal_steps(slots, dispatches, self._common_steps(data), data.num_clients)
         return device_data, slots, order
@@ -372,27 +354,42 @@ class Engine(PlacedAlgorithm):
 
     def _compute(self, state, data, dispatches):
         """One round of what `_prepare` returned."""
-        on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
+        programs, shared = self._programs(self._chosen), state._replace(clients=())
+        on_device = replicate(self._mesh, dispatches)
         if self.algorithm.selection is not None:
             rows = self._rows(state, dispatches)
-            on_device = self._select_cohort(rows, shared, data, on_device)
+            on_device = programs.select_cohort(rows, shared, data, on_device)
             dispatches = dispatches if self._on_device else fetch(on_device)
         if self.algorithm.prelude is not None:
-            first = self._run_prelude(shared, data, on_device)
-            server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
+            first = programs.run_prelude(shared, data, on_device)
+            server, _ = programs.prelude_step((shared.server, ()), first.arrivals, on_device)
             shared = shared._replace(server=server, excluded=first.excluded)
-        result = self._run_cohort(self._rows(state, dispatches), shared, data, on_device)
+        result = programs.run_cohort(self._rows(state, dispatches), shared, data, on_device)
         check_excluded(self.non_finite, result.excluded)
         before = shared.server, shared.statistics
-        after = self._server_step(before, result.arrivals, on_device)
+        after = programs.server_step(before, result.arrivals, on_device)
         if not self._on_device:
             rows = write_rows(state.clients, dispatches, result.rows, data.num_clients)
             result = result._replace(rows=rows)
         return wait_on_cpu(self._mesh, (after_round(shared, after, result), result.metrics))
 
 
-def _shares_model(mesh):
-    return mesh is not None and mesh.per_client > 1
+def _compiled(algorithm, on_device, non_finite, placement):
+    """The programs of an engine in one layout; those that make a state consume the one before."""
+
+    def consuming(function, *fixed):
+        return jax.jit(partial(function, *fixed), donate_argnums=0)
+
+    traced = FederatedRound(algorithm, placement, on_device, non_finite)
+    return SimpleNamespace(
+        select_cohort=jax.jit(traced.select_cohort),
+        run_prelude=jax.jit(traced.run_prelude),
+        prelude_step=consuming(traced.server_step, algorithm.prelude),
+        run_cohort=consuming(traced.run_cohort),
+        server_step=consuming(traced.server_step, algorithm),
+        run_rounds=consuming(traced.run_rounds),
+        cohort_updates=jax.jit(traced.cohort_updates),
+    )
 
 
 @partial(jax.jit, static_argnums=0)
@@ -405,7 +402,7 @@ def model_mesh(
     algorithm: Algorithm, devices: Devices, per_client: int, rules: Any
 ) -> ClientMesh | None:
     """The devices of an engine or an executor, checked."""
-    check_whole("devices_per_client", per_client)
+    checks.check_whole("devices_per_client", per_client)
     fix = "give devices_per_client=2 or more too, or leave it out"
     require(per_client > 1 or rules is None, f"model_sharding is for devices of one client; {fix}")
     return client_mesh(devices, per_client, check_rules(algorithm.problem, rules, per_client))

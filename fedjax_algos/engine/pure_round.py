@@ -7,15 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.core import (
-    Algorithm,
-    Dispatch,
-    EqualSteps,
-    Metrics,
-    Model,
-    Params,
-    Population,
-)
+from fedjax_algos.core import Algorithm, Dispatch, EqualSteps, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
 from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
@@ -62,7 +54,7 @@ class PureRound:
         seed = jnp.asarray(seed).astype(jnp.uint32)
         model = as_model(self.algorithm.problem.init, params)
         how = self.algorithm, Placement(self.layout)
-        return initial_state(*how, seed, model, population, population.num_clients, self.non_finite)
+        return initial_state(*how, seed, model, population, self.non_finite)
 
     def __call__(
         self, state: FederatedState, data: FederatedData, dispatches: Dispatch

@@ -75,13 +75,14 @@ def initial_state(
     seed: jax.Array,
     model: Model | None,
     population: Population,
-    num_rows: int,
     non_finite: NonFinite = "exclude",
+    on_device: bool = True,
 ) -> FederatedState:
-    """The state before the first round, traced; `num_rows` is N, or 0 for rows off the devices."""
+    """The state before the first round, traced; without rows if these are not `on_device`."""
     if model is None:
         model = algorithm.problem.init(model_key(seed))
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
+    num_rows = population.num_clients if on_device else 0
     table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
     keeping = bool(jax.tree.leaves(row))
     server = algorithm.init(model.params, population._replace(seed=seed))

@@ -295,7 +295,7 @@ class _SynchronousRun:
             partition_and_values=data_fingerprint(self.data),
             non_finite=engine.non_finite,
             client_state=place_of(self.state.clients),
-            layout=str(placement.layout),
+            layout=str(engine.layout),
             devices=1 if placement.mesh is None else len(placement.mesh.devices),
         )
 

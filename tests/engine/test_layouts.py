@@ -99,10 +99,10 @@ def test_the_layout_is_chosen_once(accelerator):
     assert choose(engine) == "1"
     accelerator(10**9)  # too late
     engine.round(engine.init(SEED, POPULATION), examples(), first_dispatches())
-    assert engine.placement.layout == "1"
+    assert (engine.layout, engine.placement.layout) == ("1", "auto")
     own_loop = fa.make_engine(ALGORITHM)
     own_loop.updates(own_loop.init(SEED, POPULATION), examples(), first_dispatches())
-    assert own_loop.placement.layout == "4"
+    assert own_loop.layout == "4"
 
 
 @pytest.mark.all
