@@ -14,8 +14,9 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.cli import main
 
-PAGE = "docs/own_algorithms.md"
-FILES = {text.split("\n")[0][2:]: text for text in programs(PAGE) if text.startswith("# ")}
+PAGE, PROGRAMS = "docs/own_algorithms.md", programs("docs/own_wrappers.md")
+PROGRAMS = programs(PAGE) + PROGRAMS
+FILES = {text.split("\n")[0][2:]: text for text in PROGRAMS if text.startswith("# ")}
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("own_files")]
 
@@ -28,11 +29,17 @@ def own_files(here):
 
 
 def test_the_loops_run_and_what_they_assert_holds(capsys):
-    names, loops = {}, [text for text in programs(PAGE) if text not in FILES.values()]
-    assert len(loops) == 5
+    names, loops = {"fa": fa}, [text for text in PROGRAMS if text not in FILES.values()]
+    assert len(loops) == 7
     for text in loops:
         exec(text, names)
     assert capsys.readouterr().out.startswith("0 ")
+    toy = small_network()
+    bare = algorithms["scaffold"](toy.problem, LOCAL)
+    found = [
+        run(each, toy.data, SETS) for each in (bare, names["mean"](names["clip"](bare, norm=9)))
+    ]
+    chex.assert_trees_all_close(*found, rtol=1e-5)
 
 
 def test_the_command_compares_the_files():

@@ -20,6 +20,7 @@ TESTS = {
     "README.md": "test_readme",
     "docs/command_line.md": "cli/test_methods",
     "docs/own_algorithms.md": "test_own_algorithms_page",
+    "docs/own_wrappers.md": "test_own_algorithms_page",
     "docs/recipes.md": "test_recipes",
 }
 OTHERS = "choosing_clients compression data_and_models faq index large_populations results"

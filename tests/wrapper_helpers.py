@@ -54,7 +54,7 @@ def one_example_each(num_clients):
     return stored([{"b": np.full(1, float(client))} for client in range(num_clients)])
 
 
-def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0):
+def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0, **changes):
     """The `FederatedState` after each round of cohorts `sets`, as NumPy arrays, by one program."""
     data = one_example_each(num_clients)
     round_fn = fa.pure_round(algorithm, layout)
@@ -68,7 +68,8 @@ def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0):
         start = round_fn.init(seed, fa.Population(num_clients, len(sets[0]), num_clients))
         return jax.lax.scan(step, start, dispatches)[1]
 
-    states = jax.device_get(scanned(data, dispatches_of(data, algorithm.local, sets, seed=seed)))
+    dispatches = dispatches_of(data, algorithm.local, sets, seed=seed)._replace(**changes)
+    states = jax.device_get(scanned(data, dispatches))
     return [one_round(states, index) for index in range(len(sets))]
 
 

@@ -3,6 +3,7 @@
 An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
 
+import dataclasses
 import math
 import typing
 from collections.abc import Callable, Sequence
@@ -165,6 +166,9 @@ class Traits(NamedTuple):
       catch_up: "" if each broadcast stands alone. Otherwise it builds upon all earlier ones, and a
         client that has missed some downloads these, too, if they are smaller than the whole
         broadcast ("sum"), or else the whole broadcast, which "full" takes always.
+      offers: whether a client may send the first part of its message alone, a pair or more. What
+        `Algorithm.report` has as "uploads", int[], is then how many have sent all of it so far.
+      steps_alone: whether the server makes a step if no update has arrived, too.
       like: makes a tree of the params that is like each vector of an update, that is, each part
         that is no count and no choice: in structure, shapes and dtypes. By default it is the params
         themselves. Wrappers that keep vectors between rounds read it.
@@ -177,7 +181,36 @@ class Traits(NamedTuple):
     pools_examples: bool = False
     requires_sgd: str = ""
     catch_up: Literal["", "sum", "full"] = ""
+    offers: bool = False
+    steps_alone: bool = False
     like: Callable[[Params], Any] = like_params
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """A value in a tree that is no array, and a part of what is compiled."""
+
+    value: Any
+
+
+class Arrived(NamedTuple):
+    """What a `decode` of wrappers returns if more than an update has arrived.
+
+    Attributes:
+      update: the update; its vectors may have other shapes than the algorithm's own.
+      extra: numbers that were sent beside it, by name.
+      like: the shapes of the algorithm's own vectors.
+    """
+
+    update: Update
+    extra: dict[str, Any]
+    like: Static
+
+
+def update_in(decoded: Any) -> Update:
+    """The update alone, of what `decode` has returned."""
+    return decoded.update if isinstance(decoded, Arrived) else decoded
 
 
 class Prelude(NamedTuple):
@@ -196,6 +229,7 @@ class Prelude(NamedTuple):
       decode: `message -> update`.
       download: `(server, group) -> message`, or None.
       traits: the parts of its update, and whether its server update receives sums or a stack.
+      transport: that of the algorithm.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]
@@ -205,6 +239,7 @@ class Prelude(NamedTuple):
     decode: Callable[[Any], Update] = as_sent
     download: Callable[[ServerState, jax.Array], Any] | None = None
     traits: Traits = Traits("vector")
+    transport: Any = None
 
 
 class Selection(NamedTuple):
@@ -269,9 +304,7 @@ class Algorithm(NamedTuple):
       `count`, int32[], clients. It does all dividing.
     - `personal(server, client_state)` is a client's own model; None means that of the server. Its
       statistics may be `()` for those of the run.
-    - `uploads(server)`, int[], is how many updates have been sent since the start, if clients send
-      theirs only sometimes; None: all do. A message is then the pair (what every client sends, what
-      it sends besides if it sends its update), so that bytes are counted of what is sent.
+    - `report(server)` has numbers by name, which are columns of the results; None: there are none.
 
     The functions see one client at a time. The engine maps, masks and compiles them, so they
     contain no `jit`, `vmap`, masks, batches or devices. docs/own_algorithms.md has a picture.
@@ -282,6 +315,8 @@ class Algorithm(NamedTuple):
       prelude: a first exchange of the round, or None.
       selection: how the cohort is chosen by what candidates report, or None.
       traits: what it declares about itself.
+      transport: what wrappers have added, or None. With it, `contribute` has the server state as
+        its last argument.
     """
 
     problem: Problem
@@ -299,15 +334,25 @@ class Algorithm(NamedTuple):
     prelude: Prelude | None = None
     selection: Selection | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None
-    uploads: Callable[[ServerState], jax.Array] | None = None
+    report: Callable[[ServerState], dict[str, jax.Array]] | None = None
     traits: Traits = Traits()
+    transport: Any = None
 
     def __repr__(self) -> str:
+        own = self.transport.base if self.transport else self
         made_by = {
-            name: getattr(getattr(self, name), "__qualname__", "unknown").split(".")[0]
+            name: getattr(getattr(own, name), "__qualname__", "unknown").split(".")[0]
             for name in ("client_update", "server_update")
         }
         return describe(self, **made_by, problem=self.problem, local=self.local)
+
+
+def contribution_of(
+    phase: Algorithm | Prelude, update: Any, dispatch: Dispatch, staleness: Any, server: ServerState
+) -> Contribution:
+    """What `contribute` makes of an update; with wrappers it reads the server state."""
+    more = () if phase.transport is None else (server,)
+    return phase.contribute(update, dispatch, staleness, *more)
 
 
 def kinds(parts: PartKinds) -> tuple[str, ...]:

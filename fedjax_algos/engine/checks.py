@@ -59,8 +59,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
     check_functions(algorithm, _OF_ALGORITHM)
     if algorithm.personal is not None:
         check_functions(algorithm, {"personal": "server client_state"})
-    if algorithm.uploads is not None:
-        check_functions(algorithm, {"uploads": "server"})
+    if algorithm.report is not None:
+        check_functions(algorithm, {"report": "server"})
     if algorithm.selection is not None:
         fix = "give Selection(factor, value, choose), or None"
         check_kind("selection", algorithm.selection, Selection, fix)

@@ -292,7 +292,7 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     statistics = sent_bytes(arguments[1].statistics)
     message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
     report, selection = None, algorithm.selection
-    if algorithm.uploads is not None:
+    if algorithm.traits.offers:
         report, update = sent_bytes(update[0]), update[1]
     catch_up, up = algorithm.traits.catch_up, sent_bytes((first, update))
     whole = sent_bytes(shapes.received) if catch_up else message

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
+from fedjax_algos.core.algorithm import update_in
 from fedjax_algos.core.randomness import value_key
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
@@ -145,14 +146,13 @@ class FederatedRound(NamedTuple):
 
         Each client is looked at, unless a `screening` is given. `of_one` is the exchange of one.
         """
-        params = getattr(state.server, "params", None)  # diagnostics have other server states
         answered = answers(dispatches, data.num_clients)
         mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
         look = None if screening is None else screening.look
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
-            given = {"dispatch": dispatch, "staleness": jnp.int32(0), "params": params}
+            given = {"dispatch": dispatch, "staleness": jnp.int32(0), "server": state.server}
             hand_in = partial(contribution, phase, **given)
             known = self.non_finite != "keep" if look is None else dispatch.arrives
             sent = of_one(shared, data, dispatch, draws, *more, screened=known, hand_in=hand_in)
@@ -173,9 +173,8 @@ class FederatedRound(NamedTuple):
 
     def _stack(self, phase, of_one, shared, state, data, dispatches, *more):
         """The updates of a cohort, with zeros for what is not finite or not sent; see `_sum`."""
-        params = getattr(state.server, "params", None)  # diagnostics have other server states
         answered, screened = answers(dispatches, data.num_clients), self.non_finite != "keep"
-        how = {"screened": screened, "hand_in": partial(decoded, phase, params=params)}
+        how = {"screened": screened, "hand_in": partial(decoded, phase, server=state.server)}
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
@@ -283,6 +282,7 @@ class FederatedRound(NamedTuple):
         stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
         trained = dispatches._replace(arrives=())
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
+        stack = stack._replace(updates=update_in(stack.updates))
         index = slice(cohort_size) if slots is None else slots
         return jax.tree.map(lambda leaf: leaf[index], stack)
 

@@ -52,10 +52,10 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         arrivals = Arrivals(contributed, (), jnp.int32(1))
         return server_step(phase, state.server, (), arrivals, group, screened=False)[0]
 
-    def handed_in(phase, sent, dispatch, staleness):
+    def handed_in(phase, sent, dispatch, staleness, server):
         if phase.traits.reduce != "stack":
-            return contribution(phase, sent.handed_in, dispatch, staleness)
-        one = decoded(phase, sent.handed_in), dispatch
+            return contribution(phase, sent.handed_in, dispatch, staleness, server)
+        one = decoded(phase, sent.handed_in, server), dispatch
         return Stack(*jax.tree.map(lambda leaf: leaf[None], one), jnp.ones(1, bool))
 
     def round_of_one(row, state, data, dispatch, staleness, group):
@@ -65,10 +65,12 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         first: Any = ()
         if prelude is not None:
             sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
-            first = after(prelude, state, handed_in(prelude, sent, dispatch, staleness), group)
+            first = after(
+                prelude, state, handed_in(prelude, sent, dispatch, staleness, state.server), group
+            )
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
-        contributed = handed_in(algorithm, sent, dispatch, staleness)
+        contributed = handed_in(algorithm, sent, dispatch, staleness, state.server)
         chosen = select(row, state, data, dispatch)
         return chosen, first, sent.row, after(algorithm, state, contributed, group), sent.report
 

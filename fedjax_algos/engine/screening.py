@@ -13,7 +13,7 @@ from fedjax_algos.engine.state import FederatedState
 
 
 class Screening(NamedTuple):
-    """How a computation of a round treats numbers that are not finite; see `run_rounds`."""
+    """The treatment of numbers that are not finite, in one computation of a round."""
 
     look: jax.Array  # bool[]: whether it looks at each client; its sums are not used
     left_out: jax.Array  # bool[slots]: the clients whose updates are not finite, as far as is known

@@ -12,14 +12,13 @@ from fedjax_algos.core import (
     Algorithm,
     Dispatch,
     Metrics,
-    Params,
     Prelude,
     Report,
     ServerState,
     Statistics,
     Update,
 )
-from fedjax_algos.core.algorithm import check_update
+from fedjax_algos.core.algorithm import check_update, contribution_of, update_in
 from fedjax_algos.core.checks import check_like, named_errors
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.engine.non_finite import select
@@ -38,17 +37,17 @@ _FIX = "return other updates in client_update, or other sums in contribute"
 
 
 def contribution(
-    phase: Phase, message: Any, dispatch: Dispatch, staleness: Any, params: Params | None = None
+    phase: Phase, message: Any, dispatch: Dispatch, staleness: Any, server: ServerState
 ) -> Any:
-    """What a message adds to the server's sums; for `params` see `decoded`."""
-    return phase.contribute(decoded(phase, message, params), dispatch, staleness)
+    """What a message adds to the server's sums."""
+    return contribution_of(phase, decoded(phase, message, server), dispatch, staleness, server)
 
 
-def decoded(phase: Phase, message: Any, params: Params | None = None) -> Update:
-    """The update that a client has sent as a message, checked if `params` are given."""
-    update = phase.decode(message)
-    if params is not None:
-        check_update(phase.traits.parts, update, params)
+def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
+    """The update that a client has sent as a message, checked."""
+    update, params = phase.decode(message), getattr(server, "params", None)
+    if params is not None:  # diagnostics have other server states
+        check_update(phase.traits.parts, update_in(update), params)
     return update
 
 
@@ -88,6 +87,6 @@ def server_step(
         )
         return new, mean
 
-    if not screened:
+    if not screened or phase.traits.steps_alone:
         return update()
     return jax.lax.cond(arrivals.count > 0, update, lambda: (server, statistics))

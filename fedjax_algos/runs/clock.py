@@ -190,8 +190,7 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
     for name, part in parts.items():
         part.begin(as_checkpoints(checkpoints, _ALL if alone else name))
     on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
-    problem = executor.algorithm.problem
-    evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
+    evaluate = recording.make_evaluate_model(executor.algorithm, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
     for part in parts.values():
         results |= part.follow(evaluate, on_evaluation)

@@ -19,7 +19,7 @@ from rich.console import Console
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.analysis.statistics import gini
-from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
+from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.files import require
 from fedjax_algos.engine.exchange import Transfer
@@ -131,19 +131,20 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
 
 
 def make_evaluate_model(
-    problem: Problem, test: Batch | None, evaluate: Callable | None
+    algorithm: Algorithm, test: Batch | None, evaluate: Callable | None
 ) -> Callable[[FederatedState], dict[str, float]]:
-    """Builds `state -> {"test_loss": ..., ...}`; without test examples there are no columns."""
+    """Builds `state -> {"test_loss": ..., ...}`, after what the algorithm reports."""
     if evaluate is not None:
         fix = "give make_evaluate(problem)"
         check_callable("evaluate", evaluate, fix, "model", "examples")
-    if test is None:
-        return lambda state: {}
-    compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
+    compiled, examples = evaluate or make_evaluate(algorithm.problem), jax.device_put(test)
 
     def evaluate_model(state: FederatedState) -> dict[str, float]:
+        told = {name: float(value) for name, value in reported(algorithm, state.server).items()}
+        if test is None:
+            return told
         values = compiled(one_copy(state.model), examples)
-        return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        return told | {f"test_{name}": float(mean.value()) for name, mean in values.items()}
 
     return evaluate_model
 
@@ -195,9 +196,16 @@ def costs_of_rounds(
     }
 
 
-def count_uploads(algorithm: Algorithm, server: ServerState) -> np.ndarray | None:
-    """int[...]: how many updates have been sent; None if all were. `server` has leaves [...]."""
-    return None if algorithm.uploads is None else np.asarray(fetch(algorithm.uploads(server)))
+def reported(
+    algorithm: Algorithm, server: ServerState, *, batched: bool = False
+) -> dict[str, np.ndarray]:
+    """What an algorithm reports, by column; of a `server` with leaves [runs, ...] if `batched`."""
+    if algorithm.report is None:
+        return {}
+    found = fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
+    taken = [name for name in found if name in _COLUMNS]
+    require(not taken, f"report returned the column {taken[:1]}, which is there; rename it")
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def count_excluded(excluded: Any) -> int | None:

@@ -210,8 +210,7 @@ class _SynchronousRun:
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
-        problem = engine.algorithm.problem
-        evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
+        evaluate_model = recording.make_evaluate_model(engine.algorithm, loop.test, evaluate)
         self.evaluate_model = recording.with_more(evaluate_model, measure)
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
@@ -242,8 +241,8 @@ class _SynchronousRun:
         transfer = self.engine.transfer(self.state, self.data, first)
 
         def stop(metrics: Metrics, position: Position | None) -> Stop:
-            uploads = recording.count_uploads(self.engine.algorithm, self.state.server)
-            given = self.done, position or start, transfer, self.flops, uploads
+            told = recording.reported(self.engine.algorithm, self.state.server)
+            given = self.done, position or start, transfer, self.flops, told.get("uploads")
             counted = recording.costs_of_rounds(*given)
             measure = partial(recording.measure_state, self.state, metrics, self.evaluate_model)
             arrays = None if position is None else partial(self._arrays, position)

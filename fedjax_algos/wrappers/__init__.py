@@ -1,10 +1,10 @@
 """Wrappers: what happens to the updates of any algorithm on their way to its server rule.
 
-A wrapper is a function from an algorithm to an algorithm. It changes what clients send (and the
-`decode` with which the server opens it) or what they receive, or puts an estimate in place of what
-has arrived.
+A wrapper is a function from an algorithm to an algorithm. It adds stages that change what clients
+send or receive, what the server makes of it, or the rule that puts an estimate in its place.
 """
 
+from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.cast import cast
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import (
@@ -27,20 +27,40 @@ from fedjax_algos.wrappers.identity import identity
 from fedjax_algos.wrappers.mean import mean
 from fedjax_algos.wrappers.optimal_client_sampling import optimal_client_sampling
 from fedjax_algos.wrappers.registry import wrap, wrappers
-from fedjax_algos.wrappers.replay import replay
 from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
 from fedjax_algos.wrappers.selection.active import active
 from fedjax_algos.wrappers.selection.oort import oort
 from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
+from fedjax_algos.wrappers.stages import (
+    Client,
+    ClientStage,
+    Cohort,
+    Down,
+    Facts,
+    Rule,
+    Sent,
+    ServerStage,
+    Summed,
+)
 
 __all__ = [
     "CatchUp",
+    "Client",
+    "ClientStage",
     "Codec",
+    "Cohort",
     "Direction",
+    "Down",
+    "Facts",
     "Feedback",
     "Losses",
+    "Rule",
     "Scope",
+    "Sent",
+    "ServerStage",
+    "Summed",
     "active",
+    "add",
     "afl",
     "cast",
     "codec",
@@ -61,7 +81,6 @@ __all__ = [
     "powersgd",
     "qsgd",
     "randk",
-    "replay",
     "reweighted",
     "scaled_sign",
     "sparse_ternary",

@@ -1,13 +1,9 @@
-"""The wrapper that changes nothing: the template of what encodes an update on its way."""
+"""The wrapper that changes nothing: the template of what acts on a client's side."""
 
-from typing import NamedTuple
-
-from fedjax_algos.core import Algorithm, Update
-from fedjax_algos.wrappers.registry import check_order, wrappers
-
-
-class Message(NamedTuple):
-    update: Update
+from fedjax_algos.core import Algorithm
+from fedjax_algos.wrappers.compose import add
+from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent
 
 
 @wrappers.register
@@ -19,21 +15,8 @@ def identity(algorithm: Algorithm) -> Algorithm:
     Args:
       algorithm: what is wrapped.
     """
-    check_order("identity", algorithm)
 
-    def client_update(broadcast, row, data, dispatch, key):
-        row, update, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        return row, Message(update), report
+    def apply(vectors, own, client):
+        return Sent()
 
-    wrapped = algorithm._replace(
-        client_update=client_update, decode=lambda message: algorithm.decode(message.update)
-    )
-    prelude = algorithm.prelude
-    if prelude is None:
-        return wrapped
-    return wrapped._replace(
-        prelude=prelude._replace(
-            client_update=lambda *arguments: Message(prelude.client_update(*arguments)),
-            decode=lambda message: prelude.decode(message.update),
-        )
-    )
+    return add("identity", algorithm, client=[ClientStage("identity", apply, place=OBSERVE)])

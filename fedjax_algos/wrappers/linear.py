@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 _SAME = ("convert_element_type", "copy")
 _CONVERTED = (*_SAME, "broadcast_in_dim", "reshape", "squeeze")
@@ -20,7 +21,7 @@ _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # parameters of operations that c
 
 
 class _Free(NamedTuple):
-    """What does not depend on the vectors."""
+    """A value that does not depend on the vectors."""
 
     number: int  # equal for equal computations
     is_one_value: bool  # in all entries
@@ -33,8 +34,12 @@ class _Scaled(NamedTuple):
     factors: tuple[tuple[Any, ...], ...] = ()  # operations and numbers, sorted
 
 
-def why_not_weighted(contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any) -> str:
-    """Why `contribute(vectors, rest)` gives a vector no single weight; "" if each has one.
+def owners(
+    contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any
+) -> list[int | None] | str:
+    """Finds of which leaf of the vectors each leaf of `contribute(vectors, rest)` is a multiple.
+
+    None is a leaf that does not depend on the vectors. A text says why a vector has no weight.
 
     Args:
       contribute: the function.
@@ -54,11 +59,19 @@ def why_not_weighted(contribute: Callable[..., Any], vectors: Sequence[Any], res
     for value in found:
         if isinstance(value, _Scaled):
             weights[value.leaf].append(value.factors)
-    differ = False
     for place in range(len(sizes)):
         own = [sorted(weights[leaf]) for leaf, of in enumerate(owner) if of == place]
-        differ |= own != own[:1] * len(own)
-    return "it multiplies the leaves of one vector by different numbers" * differ
+        if own != own[:1] * len(own):
+            return "it multiplies the leaves of one vector by different numbers"
+    return [value.leaf if isinstance(value, _Scaled) else None for value in found]
+
+
+def fields_read(function: Callable[[Any], Any], dispatch: Any) -> list[str]:
+    """The fields of a dispatch that what `function(dispatch)` returns depends on."""
+    closed = jax.make_jaxpr(function)(dispatch)
+    _, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    read = jax.tree.unflatten(jax.tree.structure(dispatch), used)
+    return [name for name, is_read in zip(read._fields, read, strict=True) if is_read is True]
 
 
 def _results(closed: Any, arguments: Sequence[Any], numbers: dict[Any, int]) -> list[Any] | str:

@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
+from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.replay import replay
+from fedjax_algos.wrappers.stages import Rule, Summed
 
 
 @wrappers.register
@@ -26,25 +27,19 @@ def mean(algorithm: Algorithm) -> Algorithm:
         a cluster (IFCA).
     """
 
-    def estimate(vectors, weights, mask):
-        each = zip(vectors, weights, strict=True)
-        return [weighted_mean(tree, w, mask) for tree, w in each]
+    def summand(vectors, weights, extra, dispatch, own, facts):
+        return list(map(scale, weights, vectors))
 
-    return replay("mean", algorithm, estimate)
+    def estimate(summed, own, key, facts):
+        return mean_of(summed), own
 
-
-def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
-    """The sum of what has arrived, over the first axis of each leaf."""
-
-    def of_leaf(leaf):
-        shape = (-1, *[1] * (leaf.ndim - 1))
-        weighted = weights.reshape(shape).astype(leaf.dtype) * leaf
-        return jnp.where(mask.reshape(shape), weighted, 0).sum(0, dtype=leaf.dtype)
-
-    return jax.tree.map(of_leaf, tree)
+    return add("mean", algorithm, rule=Rule("mean", estimate, summand))
 
 
-def weighted_mean(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
-    """The mean of what has arrived, whose weights are 0 where nothing has."""
-    total = weighted_sum(tree, weights, mask)
-    return jax.tree.map(lambda leaf: leaf / weights.sum().astype(leaf.dtype), total)
+def mean_of(summed: Summed) -> list[Any]:
+    """The weighted mean of each vector, where `weight * vector` has been summed."""
+
+    def of_vector(total, weight):
+        return jax.tree.map(lambda leaf: leaf / weight.astype(leaf.dtype), total)
+
+    return list(map(of_vector, summed.total, summed.weights))

@@ -1,38 +1,16 @@
 """Optimal client sampling: all clients of a cohort train, and few of them send their update."""
 
-import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.core import Algorithm, Update
-from fedjax_algos.core.algorithm import kinds
-from fedjax_algos.core.files import require
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
-from fedjax_algos.wrappers.compression.feedback import vectors_of, with_server_memory
-from fedjax_algos.wrappers.mean import weighted_sum
-from fedjax_algos.wrappers.registry import check_order, wrappers
-from fedjax_algos.wrappers.replay import arrived, require_one_vector
-
-_NAME = "optimal_client_sampling"
-_DRAW = zlib.crc32(_NAME.encode())
-
-
-class Message(NamedTuple):
-    """What a client sends: the norm first, and the rest if it is chosen."""
-
-    norm: Any  # float32[]: |u_i|
-    rest: Any  # its message, and the key of its draw, which is not counted
-
-
-class Offered(NamedTuple):
-    """An update, which counts only if its client is chosen."""
-
-    update: Update
-    norm: Any  # float32[]: |u_i|
-    draw: Any  # float[]: uniform in [0, 1)
+from fedjax_algos.wrappers.compose import add
+from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Rule, Sent
 
 
 def inclusion(importance: jax.Array, uploads: float) -> jax.Array:
@@ -60,7 +38,7 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
     those that send and over all, replaces each update, and the algorithm's own rule goes on. w_i is
     the weight that its `contribute` gives to u_i. U is unbiased for the mean over the cohort, and
     of all such p_i these have the smallest variance. If M is at least the size of the cohort, the
-    results are those of the wrapper `mean`, bit for bit.
+    results are those of the wrapper `mean` up to rounding.
 
     Chen et al., "Optimal Client Sampling for Federated Learning", TMLR 2022,
     https://arxiv.org/abs/2010.13723; the code is in
@@ -69,7 +47,7 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
     the server knows all norms, and c is exact.
 
     Bytes are those that clients send: 4 for the norm of each client that answers, and the update of
-    each whose draw is positive, whose number is in the server state (`Algorithm.uploads`). c, which
+    each whose draw is positive, which the column `uploads` counts. c, which
     the server returns, is not counted. Download and operations are those of the whole cohort, of
     which all updates are in memory at once.
 
@@ -81,42 +59,44 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
       ValueError: for an algorithm whose clients send several vectors, models, counts, a choice, or
         twice in a round, whose server compares updates, or whose model has statistics.
     """
-    check_order(_NAME, algorithm)
-    require_one_vector(_NAME, algorithm)
-    parts, problem = algorithm.traits.parts, algorithm.problem
-    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    reason = ""
-    if "count" in kinds(parts):
-        reason = "its clients send counts, which the server would need of all of them"
-    elif jax.tree.leaves(model.statistics):
-        reason = "the model has statistics, which the engine averages over all clients"
-    require(not reason, f"{_NAME} cannot wrap this algorithm: {reason}; leave {_NAME} out")
+    name = "optimal_client_sampling"
 
-    def client_update(broadcast, row, data, dispatch, key):
-        row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        (vector,) = vectors_of(parts, algorithm.decode(message))
-        norm = optax.tree.norm(vector).astype(jnp.float32)
-        return row, Message(norm, (message, jax.random.fold_in(key, _DRAW))), report
+    def apply(vectors, own, client):
+        norm = optax.tree.norm(vectors).astype(jnp.float32)
+        return Sent(extra={f"{name}.norm": norm, f"{name}.draw": client.key})
 
-    def decode(message):
-        sent, key = message.rest
-        return Offered(algorithm.decode(sent), message.norm, jax.random.uniform(key))
-
-    def estimate(server, stack, count):
-        (vectors,), (weights,) = arrived(wrapped, stack)
-        p = inclusion(weights * jnp.where(stack.mask, stack.updates.norm, 0), uploads)
-        sends = ~(stack.updates.draw >= p)  # also where p is not a number, as the mean would be
+    def estimate(cohort, sent, key, facts):
+        (vectors,), (weights,) = cohort.vectors, cohort.weights
+        norm, words = (cohort.extra[f"{name}.{each}"] for each in ("norm", "draw"))
+        draw = jax.vmap(lambda words: jax.random.uniform(jax.random.wrap_key_data(words)))(words)
+        p = inclusion(weights * jnp.where(cohort.mask, norm, 0), uploads)
+        sends = ~(draw >= p)  # also where p is not a number, as the mean would be
         factors = jnp.where(sends, weights / jnp.where(sends, p, 1), 0)
-        total = weighted_sum(vectors, factors, stack.mask)
+        total = weighted_sum(vectors, factors, cohort.mask)
         mean = jax.tree.map(lambda leaf: leaf / weights.sum().astype(leaf.dtype), total)
-        return [mean], server.own + sends.sum(dtype=jnp.int32)
+        return [mean], sent + sends.sum(dtype=jnp.int32)
 
-    wrapped = algorithm._replace(
-        client_update=client_update,
-        decode=decode,
-        contribute=lambda offered, *rest: algorithm.contribute(offered.update, *rest),
-        traits=algorithm.traits._replace(parts=Offered(parts, "count", "count")),
+    return add(
+        name,
+        algorithm,
+        client=[ClientStage(name, apply, place=OBSERVE)],
+        rule=Rule(
+            name,
+            estimate,
+            first=lambda zeros, population: jnp.int32(0),
+            report=lambda sent: {"uploads": sent},
+            offers=True,
+        ),
+        needs=("one exchange", "one vector", "no models", "no counts", "no statistics"),
     )
-    none = lambda inner, population: jnp.int32(0)  # noqa: E731
-    sampled = with_server_memory(_NAME, wrapped, none, estimate)
-    return sampled._replace(uploads=lambda server: server.own)
+
+
+def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
+    """The sum of what has arrived, over the first axis of each leaf."""
+
+    def of_leaf(leaf):
+        shape = (-1, *[1] * (leaf.ndim - 1))
+        weighted = weights.reshape(shape).astype(leaf.dtype) * leaf
+        return jnp.where(mask.reshape(shape), weighted, 0).sum(0, dtype=leaf.dtype)
+
+    return jax.tree.map(of_leaf, tree)

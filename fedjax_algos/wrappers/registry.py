@@ -5,18 +5,10 @@ from collections.abc import Sequence
 from fedjax_algos.asynchrony import SystemModelFactory
 from fedjax_algos.asynchrony.systems.in_rounds import make_in_system
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import split_wrappers
 
 wrappers = Registry[Algorithm]("wrapper", Algorithm)
-
-
-def check_order(name: str, algorithm: Algorithm) -> None:
-    """Raises ValueError for a wrapper of an algorithm whose clients are chosen by values."""
-    fix = f"choose them by the last wrapper, after {name}, and in one way"
-    chosen = algorithm.selection is not None or algorithm.uploads is not None
-    require(not chosen, f"{name}: its clients are chosen already; {fix}")
 
 
 def wrap(

@@ -12,21 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Array, Params, Population, Update, WeightedSum
+from fedjax_algos.core import Algorithm, Array, Params, Population
 from fedjax_algos.core.algorithm import kinds, split_update
-from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import mean_loss
 from fedjax_algos.core.options import Positive, Range, Real
-from fedjax_algos.wrappers.compression.feedback import Server, with_own_state
-from fedjax_algos.wrappers.mean import weighted_sum
-from fedjax_algos.wrappers.registry import check_order, wrappers
-
-
-class WithLoss(NamedTuple):
-    """What a client sends."""
-
-    update: Update  # or its message
-    loss: Any  # float[]: F_i(x)
+from fedjax_algos.wrappers.compose import add
+from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent, ServerStage
 
 
 class Losses(NamedTuple):
@@ -160,50 +152,28 @@ def reweighted(
     Raises:
       ValueError: for an algorithm whose rule is not that of a weighted mean.
     """
-    check_order(name, algorithm)
-    reason = ""
-    if algorithm.traits.reduce == "stack":
-        reason = "its server looks at single updates, and not at a weighted mean"
-    elif algorithm.prelude is not None:
-        reason = "its clients send twice in a round, and would have two losses"
-    elif "choice" in kinds(algorithm.traits.parts):
-        reason = "its clients choose what they train, so that they have no common loss"
-    require(not reason, f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
     loss_of = mean_loss(algorithm.problem, algorithm.local)
 
-    def client_update(broadcast, row, data, dispatch, key):
-        params = _received(name, algorithm, broadcast)
-        loss = loss_of(data.model(params), data, key)
-        row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        return row, WithLoss(message, loss), report
+    def apply(vectors, own, client):
+        params = _received(name, algorithm, client.received)
+        loss = loss_of(client.data.model(params), client.data, client.key)
+        return Sent(extra={"loss": loss})
 
-    def contribute(update, dispatch, staleness):
-        sums = algorithm.contribute(update.update, dispatch, staleness)
-        if not isinstance(sums, WeightedSum):
-            reason = f"its contributions are of type {type(sums).__name__}, and no WeightedSum, of "
-            reason += "which its server reads the mean alone"
-            raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
-        return sums
+    def change(cohort, memory, key, facts):
+        loss = jnp.where(cohort.mask, cohort.extra["loss"], 0)
+        weight = jnp.where(cohort.mask, cohort.weights[0], 1)  # safe to divide by
+        losses = Losses(loss, weight, cohort.dispatches.client, cohort.mask)
+        factor, memory = factors(losses, memory)
+        return cohort._replace(factor=cohort.factor * factor), memory
 
-    def server_update(server, stack, count, group):
-        each = jax.vmap(contribute, (0, 0, None))(stack.updates, stack.dispatches, jnp.int32(0))
-        loss = jnp.where(stack.mask, stack.updates.loss, 0)
-        weight = jnp.where(stack.mask, each.weight, 1)  # safe to divide by
-        losses = Losses(loss, weight, stack.dispatches.client, stack.mask)
-        factor, memory = factors(losses, server.own)
-        sums = weighted_sum(each, factor, stack.mask)
-        sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
-        return Server.of(algorithm.server_update(server.inner, sums, count, group), memory)
-
-    traits = algorithm.traits
-    wrapped = algorithm._replace(
-        client_update=client_update,
-        decode=lambda sent: WithLoss(algorithm.decode(sent.update), sent.loss),
-        contribute=contribute,
-        traits=traits._replace(parts=WithLoss(traits.parts, "count"), reduce="stack"),
+    stage = ServerStage(name, all=change, first=lambda zeros, population: first(population))
+    return add(
+        name,
+        algorithm,
+        client=[ClientStage(name, apply, place=OBSERVE)],
+        server=[stage._replace(reweights=True)],
+        needs=["one exchange"],
     )
-    stateful = with_own_state(wrapped, lambda inner, population: first(population))
-    return stateful._replace(server_update=server_update)
 
 
 def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
@@ -216,4 +186,4 @@ def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
         if kind == "model" and jax.tree.structure(tree) == whole:
             return tree
     reason = "its clients do not receive the whole global model, so that it has no loss there"
-    raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
+    raise ValueError(f"{name} does not fit this algorithm: {reason}; leave {name} out")

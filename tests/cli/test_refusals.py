@@ -51,7 +51,7 @@ run fedavg --share 1/2 | share='1/2' needs a folder
 run fedavg --share 0/4 --out x | share='0/4' is no part
 run fedavg --share 5/4 --out x | share='5/4' is no part
 run fedavg --share 1/7 --seeds 6 --model linear --out x | share='1/7': there are only 6 runs
-run fedlga+mean | fedlga: mean cannot wrap this algorithm
+run fedlga+mean | fedlga: mean does not fit this algorithm
 compare fedprox mu=0.1 | unknown algorithm 'mu=0.1'; options follow a name and a colon
 compare fedavg: | 'fedavg:' has no options after the colon
 compare fedavg fedprox --reference fedpro | reference='fedpro' is unknown; choose fedavg or fedprox
@@ -70,7 +70,7 @@ compare --evaluate-clients train --target-metric client_accuracy_standard_deviat
 compare --evaluate-clients held_out --held-out 1e-6 | held_out=1e-06 of the examples
 run fedbuff --seconds 9 --evaluate-clients train --evaluate-clients-at evaluations | is not for the
 compare fedavg+ | 'fedavg+' has a plus without a wrapper
-compare fedavg+mean --seconds 9 | reduce="stack"
+compare fedavg+term --seconds 9 | reduce="stack"
 compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candidates
 list algorithm | unknown list 'algorithm'; did you mean algorithms?
 run fedasync --seconds 3 --system simulated:dropout=0.9999999 | dispatches are lost

@@ -22,7 +22,7 @@ from wrapper_helpers import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import FixedSystem, immediate
-from fedjax_algos.wrappers import Codec, compress, replay, wrap
+from fedjax_algos.wrappers import Codec, Rule, add, compress, wrap
 from fedjax_algos.wrappers.compression.coding import Coding
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -56,7 +56,7 @@ def update():
 )
 def test_an_update_is_cut_into_vectors_and_put_together(scope, sizes, of_leaves):
     """Each part, or each leaf, of at least one entry is a vector of float32."""
-    coding, given = Coding(EXACT, scope, PARTS, tag=1), update()
+    coding, given = Coding(EXACT, scope), [*update()][:3]
 
     @jax.jit
     def there_and_back():
@@ -64,25 +64,28 @@ def test_an_update_is_cut_into_vectors_and_put_together(scope, sizes, of_leaves)
         return sent, coding.decode(sent)
 
     sent, decoded = there_and_back()
-    messages = [message for part in sent.parts[:3] for message in part]
+    messages = [message for part in sent.messages for message in part]
     assert [message[0].shape for message in messages] == [(size,) for size in sizes]
     assert {message[0].dtype for message in messages} == {jnp.dtype("float32")}
-    chex.assert_trees_all_equal(decoded, given._replace(moments=jnp.maximum(given.moments, 0)))
+    chex.assert_trees_all_equal(decoded, given)
     chex.assert_trees_all_equal_shapes_and_dtypes(decoded, given)
-    assert coding.sizes(given.delta) == of_leaves
+    assert coding.sizes(given[0]) == of_leaves
 
 
 def test_no_two_vectors_have_the_same_random_numbers():
     """Nor two wrappers, also of one name, a vector and the algorithm itself, or two dispatches."""
-    seen = []
-    for tag in (1, 2):
-        for key in jax.random.split(jax.random.key(0), 2):
-            sent: Any = ()
-            for _ in range(3):
-                sent = Coding(EXACT, "leaf", PARTS, tag).encode(key, update(), {"within": sent})
-                seen += [key, *(message[1] for part in sent.parts[:3] for message in part)]
+    seen, frame = [], fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
+    sending = frame._replace(
+        client_update=lambda *arguments: ((), update(), None), traits=fa.Traits(PARTS)
+    )
+    codec = EXACT._replace(decode=lambda message, d: seen.append(message[1]) or message[0])
+    for name in "aaabbb":
+        sending = compress(name, sending, codec, scope="leaf")
+    for key in jax.random.split(jax.random.key(0), 2):
+        seen.append(key)
+        sending.client_update(*range(4), key)
     found = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in seen}
-    assert len(found) == 2 + 2 * 2 * 3 * 3
+    assert len(found) == 2 + 2 * 6 * 3
 
 
 @pytest.mark.parametrize("spec", later("randk:fraction=0.2", "qsgd:levels=1"))
@@ -128,11 +131,12 @@ def test_parts_that_do_not_fit_are_refused():
 
     structure = frame._replace(traits=fa.Traits(parts={"a": "delta"}))
     dtype = frame._replace(client_update=in_whole_numbers, traits=fa.Traits("vector"))
+    none = add("r", frame, rule=Rule("r", lambda cohort, own, key, facts: (None, own)))
     undeclared = CASE["fedrep"].build(TOY.problem, NETWORK_LOCAL)._replace(traits=fa.Traits())
     for wrong, spec, reason in (
         (structure, "mean", r"parts=.*the update is.*give Traits\(parts="),
         (dtype, "mean", r"parts=.*a vector has int64 entries.*give Traits\(parts="),
-        (replay("r", frame, lambda *stack: None), "", r"estimate: .* is missing.*; return one"),
+        (none, "", r"estimate of r: .* is missing.*; return one"),
         (undeclared, "topk:feedback=ef", r"vectors of the update.*Traits\(like="),
     ):
         with pytest.raises(ValueError, match=reason):

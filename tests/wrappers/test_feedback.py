@@ -61,7 +61,7 @@ def always(vector, dispatches=4):
 
 
 def memories(states, client=0):
-    return np.array([state.clients.own[0]["x"][client] for state in states])
+    return np.array([state.clients.own[0][0]["x"][client] for state in states])
 
 
 def sent(states):
@@ -91,7 +91,7 @@ def test_nothing_sent_is_lost(codec):
     sets = [(0, 1), (2, 1), (3, 0)] * 3
     states = rounds_of(codec(sends(vectors), fraction=0.3, feedback="ef"), sets, 4)
     wanted = sum(vectors[i, : sum(i in cohort for cohort in sets)].sum(0) for i in range(4))
-    residuals = states[-1].clients.own[0]["x"].sum(0)
+    residuals = states[-1].clients.own[0][0]["x"].sum(0)
     np.testing.assert_allclose(2 * sent(states).sum(0) + residuals, wanted, atol=1e-12)
     assert np.abs(residuals).max() > 0.1
 
@@ -101,7 +101,7 @@ def test_ef21_remembers_the_mean_over_all_clients():
     vectors = np.random.default_rng(1).normal(size=(4, 9, 12))
     algorithm = topk(sends(vectors), fraction=0.3, feedback="ef21")
     states = rounds_of(algorithm, [(0, 1), (2, 1), (0, 2)] * 2, 4, layout="sequential")
-    means = [state.clients.own[0]["x"].sum(0) / 4 for state in states]
+    means = [state.clients.own[0][0]["x"].sum(0) / 4 for state in states]
     np.testing.assert_allclose(sent(states), means, atol=1e-12)
 
 
@@ -197,7 +197,7 @@ def test_an_unbiased_codec_is_divided_by_its_expansion():
     algorithm = compress("double", bare, double, direction="down", feedback="ef21")
     for state in rounds_of(algorithm, [(0, 1)] * 3, 2):
         assert np.abs(state.server.params["x"]).min() > 1e-2
-        held = state.server.own.held[0]["x"]
+        held = state.server.own[-1][0]["x"]
         np.testing.assert_allclose(held, state.server.params["x"], atol=1e-6)
 
 
@@ -209,15 +209,15 @@ def test_a_broadcast_has_one_key_for_all_clients_and_another_in_each_step():
     @jax.vmap
     def places(seed, step):
         server = algorithm.init(params, POPULATION._replace(seed=seed))
-        sent = algorithm.broadcast(server._replace(own=server.own._replace(step=step)), GROUP)
+        sent = algorithm.broadcast(server._replace(facts=server.facts._replace(step=step)), GROUP)
         return jnp.concatenate([jnp.ravel(leaf) != 0 for leaf in jax.tree.leaves(sent)])
 
     first, *others = np.asarray(places(np.uint32([5, 5, 6]), np.int32([0, 1, 0])))
     assert first.sum() == 10
     assert (first != others).any(1).all()
     lossy = wrap(sends(np.ones((1, 2, 3))), "randk:fraction=0.5,direction=down")
-    owns = [state.server.own for state in rounds_of(lossy, [(0,)] * 2, 1, seed=7)]
-    assert [(own.seed, own.step) for own in owns] == [(7, 1), (7, 2)]
+    facts = [state.server.facts for state in rounds_of(lossy, [(0,)] * 2, 1, seed=7)]
+    assert [(each.seed, each.step) for each in facts] == [(7, 1), (7, 2)]
 
 
 def test_a_broadcast_is_decoded_once_a_round():

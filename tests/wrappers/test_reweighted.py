@@ -33,7 +33,7 @@ def last_moves(spec, vectors, losses, counts, sets, weighting, seeds, **changes)
         for index in range(len(sets)):
             before = state.server.params["x"]
             state, _ = round_fn(state, data, one_round(dispatches, index))
-        return state.server.params["x"] - before, state.server.own
+        return state.server.params["x"] - before, state.server.own[0]
 
     return jax.device_get(jax.jit(jax.vmap(of_seed))(np.arange(seeds, dtype=np.uint32)))
 
@@ -135,7 +135,7 @@ def test_one_float_more_is_sent_and_one_pass_is_computed():
             transfer = transfer_of(algorithm)
             assert transfer._replace(upload=transfer.upload - 4) == plain
             state, data, dispatches = in_a_round(algorithm, cohort=(0, 1, 2, 3))
-            loss, own = fa.count_flops(algorithm, state, data).loops
+            own, loss = fa.count_flops(algorithm, state, data).loops
             assert own.body.fixed == step.body.fixed
             assert 0 < loss.body.fixed < step.body.fixed / 2  # without the gradient
             assert loss.length(dispatches).tolist() == [2, 1, 2, 1]  # pieces of 4 examples
@@ -217,7 +217,7 @@ def test_what_is_sent_is_counted(before, each):
     how = {"failures": independent(probability=0.3), "sampler": fixed([(0, 1, 2, 3)] * 6)}
     how |= {"cohort_size": 4, "rounds": 6, "eval_every": 3, "seed": 1}
     state, rows = fa.simulate(fa.make_engine(algorithm), TOY.data, **how)
-    uploads, answered = int(algorithm.uploads(state.server)), 24 - rows[-1]["lost"]
+    uploads, answered = int(algorithm.report(state.server)["uploads"]), 24 - rows[-1]["lost"]
     assert 0 < uploads < answered < 24
     assert [row["upload_bytes"] for row in rows[::2]] == [0, 4 * answered + uploads * each]
     assert rows[-1]["download_bytes"] == 24 * 8 * 20

@@ -95,7 +95,7 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
     shared = _shared(first, one[0][1], fixed, seed)
     shapes = exchange_shapes(algorithm, one[1], shared, data, dispatch)
     _, update, report = shapes.updates(algorithm)
-    contribute = partial(contribution, algorithm, params=one[1].params)
+    contribute = partial(contribution, algorithm, server=one[1])
     contributed = jax.eval_shape(contribute, update, dispatch, jnp.int32(0))
 
     def zeros(shapes, *leading):
@@ -140,10 +140,11 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
         in_flight, metrics, added, made = carry
         tables, updates = train(in_flight, _take(table.slots, index), table.filled[index])
 
-        def add(run, number, carry):
+        def add(run, server, number, carry):
             (sums, count), (metrics, excluded) = carry
             update, dispatch, report, finite = _take(updates, table.update_row[number])
-            contributed = contribution(algorithm, update, dispatch, table.staleness[number])
+            given = update, dispatch, table.staleness[number], _select_run(run, server)
+            contributed = contribution(algorithm, *given)
             if screened:
                 finite &= all_finite(contributed)
                 of_run = _select_run(run, excluded).add(~finite, dispatch)
@@ -157,7 +158,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
         def make_server_step(number, carry):
             server, statistics, versions, sums, measured, added = carry
             step = _take(table.steps, number)
-            add_own = partial(add, step.run)
+            add_own = partial(add, step.run, server)
             sums, measured = jax.lax.fori_loop(added, step.end, add_own, (sums, measured))
             old = _select_run(step.run, (server, statistics))
             arrivals = Arrivals(*sums[0], sums[1] if screened else step.count)
@@ -173,7 +174,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
         server, statistics, versions, sums, measured, added = steps
         # contributions of the next server step, which misses other updates
         end = table.contributions[index]
-        add_own = partial(add, _take(table.steps.run, table.steps_made[index]))
+        add_own = partial(add, _take(table.steps.run, table.steps_made[index]), server)
         sums, (metrics, excluded) = jax.lax.fori_loop(added, end, add_own, (sums, measured))
         clients = *tables, excluded
         in_flight = InFlightState(server, statistics, *clients, sums, versions, updates)

@@ -264,10 +264,12 @@ class Call:
                     flops = flops + [each.flops for each in drawn]
                     position = stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
+                server = self.states.server
+                told = recording.reported(self.group.algorithm, server, batched=True)
+                tested = told | tested
                 values = trained if rounds else {}, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *fetch(values))
-                uploads = recording.count_uploads(self.group.algorithm, self.states.server)
-                sent = [None] * len(self.own) if uploads is None else uploads
+                sent = told.get("uploads", [None] * len(self.own))
                 due = [
                     Due(
                         i, costs(done, own, transfer, float(flops[i]), sent[i]), partial(measure, i)

@@ -1,36 +1,25 @@
-"""How the parts of an update or a broadcast are encoded by a codec of one vector, and decoded."""
+"""How the vectors of an update or a broadcast are encoded by a codec of one vector, and decoded."""
 
-import dataclasses
 import itertools
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Key
-from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
+from fedjax_algos.core.algorithm import Static
 from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compression.codec import Codec, Message
+from fedjax_algos.wrappers.stages import shapes_of
 
 Scope = Literal["part", "leaf"]
 
 
-class Shapes(NamedTuple):
-    """The structure of a part of an update, and the shapes and dtypes of its leaves."""
+class Encoded(NamedTuple):
+    """Encoded vectors."""
 
-    structure: Any
-    leaves: tuple[jax.ShapeDtypeStruct, ...]
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["shapes", "place"])
-@dataclasses.dataclass(frozen=True)
-class Sent:
-    """What a client sends, or the server."""
-
-    parts: list[Any]  # of a vector a list of messages of the codec; counts and choices as they are
-    shapes: tuple[Shapes, ...]  # of each part, which both ends know
-    place: int = 0  # how many codecs came before
+    messages: list[Any]  # of each vector a list of messages of the codec
+    shapes: Static  # (structure, shapes of the leaves) of each vector, which both ends know
 
 
 class Coding(NamedTuple):
@@ -38,44 +27,24 @@ class Coding(NamedTuple):
 
     codec: Codec
     scope: Scope
-    parts: PartKinds
-    tag: int  # of its random numbers, so that they are none of the algorithm's
 
-    def encode(self, key: Key, update: Any, message: Any = ()) -> Sent:
-        """The message of an update, or of what was decoded of another `message`.
+    def encode(self, key: Key, vectors: list[Any]) -> Encoded:
+        """The messages of some vectors."""
+        sent = [
+            self._encode(jax.random.fold_in(key, index), jax.tree.leaves(tree))
+            for index, tree in enumerate(vectors)
+        ]
+        return Encoded(sent, Static(tuple(map(shapes_of, vectors))))
 
-        The second of two equal codecs draws other numbers than the first.
-        """
-        messages = jax.tree.leaves(message, is_leaf=lambda leaf: isinstance(leaf, Sent))
-        place = max((1 + each.place for each in messages if isinstance(each, Sent)), default=0)
-        key, sent, shapes = jax.random.fold_in(key, self.tag), [], []
-        key = jax.random.fold_in(key, place) if place else key
-        for index, (kind, tree) in enumerate(self._parts(update)):
-            leaves, structure = jax.tree.flatten(tree)
-            like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-            shapes.append(Shapes(structure, tuple(like)))
-            of_part = jax.random.fold_in(key, index)
-            sent.append(self._encode(of_part, leaves) if kind in VECTORS else tree)
-        return Sent(sent, tuple(shapes), place)
+    def decode(self, sent: Encoded) -> list[Any]:
+        """The vectors that messages stand for."""
+        return list(map(self._decode, sent.messages, sent.shapes.value))
 
-    def decode(self, sent: Sent) -> Any:
-        """The update that a message stands for."""
-        trees = []
-        for kind, part, shapes in zip(kinds(self.parts), sent.parts, sent.shapes, strict=True):
-            tree = self._decode(part, shapes) if kind in VECTORS else part
-            if kind == "moments":
-                tree = jax.tree.map(partial(jnp.maximum, 0), tree)
-            trees.append(tree)
-        return join_update(self.parts, trees)
-
-    def coded_bytes(self, sent: Sent) -> jax.Array:
-        """The bytes of a message with an entropy code of each vector that this makes smaller."""
+    def coded_bytes(self, sent: Encoded) -> jax.Array:
+        """The bytes of messages with an entropy code of each vector that this makes smaller."""
         bits = jnp.float32(0)
-        for kind, part, shapes in zip(kinds(self.parts), sent.parts, sent.shapes, strict=True):
-            if kind not in VECTORS:
-                bits += 8 * sent_bytes(part)
-                continue
-            sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes.leaves)]
+        for part, shapes in zip(sent.messages, sent.shapes.value, strict=True):
+            sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes[1])]
             for message, d in zip(part, [d for d in sizes if d], strict=True):
                 size = 8 * sent_bytes(message)
                 coded = self.codec.coded_bits
@@ -88,9 +57,6 @@ class Coding(NamedTuple):
         groups = self._vectors(leaves)
         of_leaves = [sum(leaf.size for leaf in group) for group in groups for _ in group]
         return jax.tree.unflatten(jax.tree.structure(tree), of_leaves)
-
-    def _parts(self, update):
-        return zip(kinds(self.parts), split_update(self.parts, update), strict=True)
 
     def _vectors(self, leaves):
         """The leaves that each vector is made of."""
@@ -112,8 +78,8 @@ class Coding(NamedTuple):
         return messages
 
     def _decode(self, messages, shapes):
-        messages, leaves = iter(messages), []
-        for group in self._vectors(list(shapes.leaves)):
+        messages, (structure, like), leaves = iter(messages), shapes, []
+        for group in self._vectors(list(like)):
             ends = list(itertools.accumulate(leaf.size for leaf in group))
             if not ends or not ends[-1]:  # a part that is not sent
                 leaves += [jnp.zeros(leaf.shape, leaf.dtype) for leaf in group]
@@ -122,7 +88,7 @@ class Coding(NamedTuple):
             pieces = jnp.split(vector.reshape(-1), ends[:-1])
             for piece, leaf in zip(pieces, group, strict=True):
                 leaves.append(piece.reshape(leaf.shape).astype(leaf.dtype))
-        return shapes.structure.unflatten(leaves)
+        return structure.unflatten(leaves)
 
 
 def _as_finite(finite: jax.Array, message: Message) -> Message:

@@ -1,12 +1,11 @@
 """Any algorithm with a codec: its clients send encoded vectors, or the server does.
 
-`Algorithm.decode` makes the update of a message, so the algorithm's own `contribute` and
-`server_update` see vectors as before, and bytes are counted of what is sent.
+The algorithm's own `contribute` and `server_update` see vectors as before, and bytes are counted of
+what is sent.
 """
 
 import inspect
 import typing
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -18,11 +17,13 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.trees import sent_bytes
+from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coding import Coding, Scope
 from fedjax_algos.wrappers.compression.downwards import CatchUp, encode_broadcasts
-from fedjax_algos.wrappers.compression.feedback import Feedback, with_feedback
-from fedjax_algos.wrappers.registry import check_order, wrappers
+from fedjax_algos.wrappers.compression.feedback import Feedback, remembered
+from fedjax_algos.wrappers.registry import wrappers
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent
 
 __all__ = ["CatchUp", "Direction", "Feedback", "Scope", "codec", "codecs", "compress"]
 Direction = Literal["up", "down"]
@@ -67,7 +68,6 @@ def compress(
         not for, a codec of leaves with another scope, or a measured size of broadcasts or of an
         algorithm with a prelude.
     """
-    check_order(name, algorithm)
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
     if codec.of_leaves and scope != "leaf":
@@ -77,54 +77,43 @@ def compress(
     differences = direction == "down" and feedback == "ef21"
     fix = "give it with direction=down and feedback=ef21"
     require(catch_up == "sum" or differences, f"{name}: catch_up={catch_up} has no effect; {fix}")
+    coding = Coding(codec, scope)
     if direction == "down":
         what = f"{name}: measure_size=True has no effect on what clients download"
         require(not measure_size, f"{what}; leave it out")
-        return encode_broadcasts(name, algorithm, codec, feedback, scope, catch_up)
-    coding = Coding(codec, scope, algorithm.traits.parts, zlib.crc32(name.encode()))
-    if codec is unchanged and feedback in ("none", "ef"):
-        return _measured(name, algorithm, sent_bytes) if measure_size else algorithm
-    wrapped = _compressed(name, algorithm, coding, feedback)
-    return _measured(name, wrapped, coding.coded_bytes) if measure_size else wrapped
-
-
-def _compressed(name, algorithm, coding, feedback):
-    if feedback != "none":
-        return with_feedback(name, algorithm, coding, feedback)
-
-    def client_update(broadcast, row, data, dispatch, key):
-        row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        return row, coding.encode(key, algorithm.decode(message), message), report
-
-    wrapped = algorithm._replace(client_update=client_update, decode=coding.decode)
-    prelude = algorithm.prelude
-    if prelude is None:
+        return encode_broadcasts(name, algorithm, coding, feedback, catch_up)
+    wrapped, exact = algorithm, codec is unchanged and feedback in ("none", "ef")
+    if feedback != "none" and not exact:
+        stage, rule, needs = remembered(name, coding, feedback)
+        what, fix = (
+            f"{name}: feedback={feedback}",
+            "give feedback=" + "ef or " * bool(rule) + "none",
+        )
+        wrapped = add(what, algorithm, client=[stage], rule=rule, needs=needs, fix=fix)
+    elif not exact:
+        wrapped = add(name, algorithm, client=[coded(name, coding)])
+    if not measure_size:
         return wrapped
-    tag = zlib.crc32(f"{name} of a prelude".encode())
-    first = coding._replace(parts=prelude.traits.parts, tag=tag)
+    size = sent_bytes if exact else coding.coded_bytes
 
-    def first_update(broadcast, data, dispatch, key):
-        message = prelude.client_update(broadcast, data, dispatch, key)
-        return first.encode(key, prelude.decode(message), message)
+    def measure(vectors, own, client):
+        total = jnp.float32(size(client.message) + sent_bytes(client.rest))
+        return Sent(metrics={"coded_bytes_per_upload": Mean(total, jnp.float32(1))})
 
-    return wrapped._replace(
-        prelude=prelude._replace(client_update=first_update, decode=first.decode)
+    what, stage = (
+        f"{name}: measure_size=True",
+        ClientStage(f"size of {name}", measure, place=OBSERVE),
     )
+    return add(what, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
 
 
-def _measured(name, algorithm, size):
-    """The algorithm with a metric, the mean `size` of a message in bytes."""
-    if algorithm.prelude is not None:
-        reason = "its clients send twice in a round, and only the last exchange has metrics"
-        raise ValueError(f"{name}: measure_size=True does not fit: {reason}; leave it out")
+def coded(name: str, coding: Coding) -> ClientStage:
+    """The stage of a codec without memory."""
 
-    def client_update(broadcast, row, data, dispatch, key):
-        row, sent, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        mean = Mean(jnp.float32(size(sent)), jnp.float32(1))
-        metrics = {**report.metrics, "coded_bytes_per_upload": mean}
-        return row, sent, report._replace(metrics=metrics)
+    def apply(vectors, own, client):
+        return Sent(coding.encode(client.key, vectors))
 
-    return algorithm._replace(client_update=client_update)
+    return ClientStage(name, apply, coding.decode)
 
 
 def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[..., Algorithm]:

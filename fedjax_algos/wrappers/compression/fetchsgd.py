@@ -12,18 +12,14 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedjax_algos.core import Algorithm, Key
-from fedjax_algos.core.algorithm import as_sent
 from fedjax_algos.core.options import Count, Decay
-from fedjax_algos.wrappers.compression.feedback import (
-    changes_of,
-    vectors_of,
-    with_server_memory,
-    with_vectors,
-)
+from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.mean import weighted_mean
+from fedjax_algos.wrappers.mean import mean_of
+from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.replay import arrived, require_one_vector
+from fedjax_algos.wrappers.stages import ClientStage, Rule, Sent
 
 _HASHES = zlib.crc32(b"fetchsgd")
 
@@ -102,8 +98,10 @@ def fetchsgd(
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in
         a round, or whose server compares updates.
     """
-    name, traits = "fetchsgd", algorithm.traits
-    require_one_vector(name, algorithm)
+    like = jax.eval_shape(
+        lambda key: algorithm.traits.like(algorithm.problem.init(key).params),
+        jax.eval_shape(jax.random.key, 0),
+    )
 
     def table_of(v):
         return sketch(jax.random.key(_HASHES), v, rows, entries_sent(size / rows, len(v)))
@@ -111,21 +109,21 @@ def fetchsgd(
     def encoded(tree):
         return table_of(ravel_pytree(tree)[0].astype(jnp.float32))
 
-    def first(inner, population):
-        table = encoded(traits.like(inner.params))
+    def apply(vectors, own, client):
+        return Sent(list(map(encoded, vectors)))
+
+    def first(zeros, population):
+        table = encoded(*zeros)
         return Memory(*(jnp.zeros_like(table) for _ in Memory._fields))
 
-    def client_update(broadcast, row, data, dispatch, key):
-        row, message, report = algorithm.client_update(broadcast, row, data, dispatch, key)
-        update = algorithm.decode(message)
-        tables = [encoded(tree) for tree in vectors_of(traits.parts, update)]
-        return row, with_vectors(traits.parts, update, tables), report
+    def summand(vectors, weights, extra, dispatch, own, facts):
+        return list(map(scale, weights, vectors))
 
-    def estimate(server, stack, count):
-        (tables,), (weights,) = arrived(wrapped, stack)
-        flat, restored = ravel_pytree(traits.like(server.params))
-        velocity = momentum * server.own.momentum + weighted_mean(tables, weights, stack.mask)
-        error = server.own.error + velocity
+    def estimate(summed, memory, key, facts):
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+        flat, restored = ravel_pytree(zeros)
+        velocity = momentum * memory.momentum + mean_of(summed)[0]
+        error = memory.error + velocity
         estimates = unsketch(jax.random.key(_HASHES), error, flat.size)
         _, places = jax.lax.top_k(jnp.abs(estimates), entries_sent(fraction, flat.size))
         found = at_positions(places, estimates[places], flat.size)
@@ -136,9 +134,7 @@ def fetchsgd(
             memory = Memory(*(jnp.where(table == 0, each, 0) for each in (velocity, error)))
         return [restored(found.astype(flat.dtype))], memory
 
-    wrapped = algorithm._replace(
-        client_update=client_update,
-        decode=as_sent,
-        traits=traits._replace(parts=changes_of(traits.parts)),
-    )
-    return with_server_memory(name, wrapped, first, estimate)
+    name = "fetchsgd"
+    stage = ClientStage(name, apply, kind=lambda kind: "vector")
+    rule = Rule(name, estimate, summand, first)
+    return add(name, algorithm, client=[stage], rule=rule, needs=ONE_VECTOR)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
+from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.bits import (
     low_bits,
     pack,
@@ -20,11 +22,12 @@ from fedjax_algos.wrappers.compression.bits import (
 )
 from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.coded_size import golomb_size
-from fedjax_algos.wrappers.compression.compress import compress, register
+from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.compression.compress import coded, register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.mean import weighted_mean
+from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.replay import replay, require_one_vector
+from fedjax_algos.wrappers.stages import Rule
 
 
 class Signs(NamedTuple):
@@ -148,11 +151,13 @@ def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in
         a round, or whose server compares updates.
     """
-    require_one_vector("majority", algorithm)
+    name = "majority"
 
-    def estimate(vectors, weights, mask):
-        (vector,), (weight,) = vectors, weights
-        votes = weighted_mean(vector, weight, mask)
-        return [jax.tree.map(lambda leaf: (magnitude * jnp.sign(leaf)).astype(leaf.dtype), votes)]
+    def summand(vectors, weights, extra, dispatch, own, facts):
+        return list(map(scale, weights, vectors))
 
-    return replay("majority", compress("majority", algorithm, sign_codec()), estimate)
+    def estimate(summed, own, key, facts):
+        return jax.tree.map(lambda v: (magnitude * jnp.sign(v)).astype(v.dtype), summed.total), own
+
+    stage, rule = coded(name, Coding(sign_codec(), "part")), Rule(name, estimate, summand)
+    return add(name, algorithm, client=[stage], rule=rule, needs=ONE_VECTOR)

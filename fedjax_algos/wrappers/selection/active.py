@@ -9,7 +9,8 @@ from fedjax_algos.core import Algorithm
 from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.randomness import selection_key
-from fedjax_algos.wrappers.registry import check_order, wrappers
+from fedjax_algos.wrappers.refusals import check_order
+from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection.values import (
     Candidates,
     Loss,

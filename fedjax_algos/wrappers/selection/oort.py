@@ -11,7 +11,8 @@ from fedjax_algos.asynchrony.systems.in_rounds import seconds_in
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import NonNegative, Positive
 from fedjax_algos.core.randomness import selection_key
-from fedjax_algos.wrappers.registry import check_order, wrappers
+from fedjax_algos.wrappers.refusals import check_order
+from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection.values import (
     Candidates,
     Share,

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
-from fedjax_algos.wrappers.registry import check_order, wrappers
+from fedjax_algos.wrappers.refusals import check_order
+from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection.values import Candidates, Loss, chosen_by_loss
 
 

@@ -20,7 +20,7 @@ from fedjax_algos.core import (
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.core.local_training import loss_of_batch, mean_loss
 from fedjax_algos.core.options import Range
-from fedjax_algos.wrappers.compression.feedback import Row, with_own_rows
+from fedjax_algos.wrappers.stages import Row
 
 Candidates = Annotated[float, Range(1)]
 Share = Annotated[float, Range(0, 1)]
@@ -74,8 +74,11 @@ def chosen_by_memory(
         known = jax.tree.map(lambda new, old: jnp.asarray(new, jnp.result_type(old)), known, first)
         return Row(inner, known), message, report
 
-    return with_own_rows(algorithm, lambda params: first)._replace(
+    personal = algorithm.personal
+    return algorithm._replace(
+        client_init=lambda params, key: Row(algorithm.client_init(params, key), first),
         client_update=client_update,
+        personal=personal and (lambda server, row: personal(server, row.inner)),
         selection=Selection(candidates, lambda model, row, *_: row.own, choose, asks=False),
     )
 

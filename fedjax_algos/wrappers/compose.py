@@ -1,0 +1,514 @@
+"""Makes an ordinary algorithm of an algorithm and the stages of its wrappers.
+
+A rule replaces the vectors of all updates by one estimate. `contribute` gives each vector a weight,
+so a contribution has leaves that are free of the vectors, and leaves that are a vector's times its
+weight. A client adds the free leaves, the weights and what the rule sums, and the server multiplies
+the sums of the weights by the estimate. So nothing else of a model's size is summed.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Algorithm, Dispatch, Prelude, WeightedSum
+from fedjax_algos.core.algorithm import (
+    MODELS,
+    VECTORS,
+    Arrived,
+    Asynchrony,
+    Static,
+    contribution_of,
+    kinds,
+    mismatch,
+    split_update,
+    update_in,
+)
+from fedjax_algos.core.checks import check_like
+from fedjax_algos.core.files import require
+from fedjax_algos.core.randomness import server_key
+from fedjax_algos.core.trees import is_key, scale
+from fedjax_algos.wrappers.linear import fields_read, owners
+from fedjax_algos.wrappers.refusals import check_fit
+from fedjax_algos.wrappers.stages import (
+    OBSERVE,
+    Client,
+    ClientStage,
+    Cohort,
+    Down,
+    Facts,
+    Row,
+    Rule,
+    Server,
+    ServerStage,
+    Summed,
+    Transport,
+    Vectors,
+    divide,
+    non_negative_moments,
+    same,
+    shapes_of,
+    sort,
+    unite,
+)
+
+
+class Message(NamedTuple):
+    """A client's message; `extra` is sent always."""
+
+    extra: dict[str, Any]
+    sent: Any  # what the last stage has made of the vectors, and the counts and choices
+    like: Static  # the shapes of the algorithm's own vectors
+
+
+class Shares(NamedTuple):
+    """A contribution without its vectors: the leaves that are free of them, and weights."""
+
+    leaves: list[jax.Array]
+    form: Static  # the structure, which leaf of the vectors each leaf is a multiple of, and these
+
+    def times(self, vectors: Vectors) -> Any:
+        """The contribution of some vectors."""
+        structure, owner, _ = self.form.value
+        given = jax.tree.leaves(vectors)
+        pairs = zip(self.leaves, owner, strict=True)
+        made = [leaf if of is None else leaf * given[of].astype(leaf.dtype) for leaf, of in pairs]
+        return structure.unflatten(made)
+
+
+class _Update(NamedTuple):
+    """An update on the server."""
+
+    vectors: Vectors
+    rest: list[Any]  # counts and choices
+    extra: dict[str, Any]
+    dispatch: Dispatch
+    staleness: jax.Array
+
+
+class Sums(NamedTuple):
+    """The sums for a rule."""
+
+    shares: Shares
+    weights: list[jax.Array]  # float[] for each vector
+    summand: Any
+
+
+def add(
+    name: str,
+    algorithm: Algorithm,
+    *,
+    client: Sequence[ClientStage] = (),
+    server: Sequence[ServerStage] = (),
+    rule: Rule | None = None,
+    down: Down | None = None,
+    needs: Sequence[str] = (),
+    fix: str = "",
+) -> Algorithm:
+    """Adds the stages of a wrapper to an algorithm.
+
+    Args:
+      name: the wrapper's, for messages.
+      algorithm: what is wrapped.
+      client, server, rule, down: the stages, in their order.
+      needs: what the algorithm must have, by the names of `refusals.NEEDS`.
+      fix: what to do if it does not; by default to leave the wrapper out.
+
+    Raises:
+      ValueError: for an algorithm that lacks something, or stages in another order.
+    """
+    before = algorithm.transport
+    own = algorithm._replace(transport=None)
+    if before is None or any(a is not b for a, b in zip(own, before.made, strict=True)):
+        by_hand = before is not None and (before.rule or before.server)
+        what = f"{name}: what the last wrapper has made was changed by hand"
+        require(not by_hand, f"{what}; change the algorithm first, and wrap it then")
+        before = Transport(algorithm)
+    added = Transport(before.base, tuple(client), tuple(server), rule, down)
+    check_fit(name, algorithm, before, added, needs, fix or f"leave {name} out")
+    return compose(
+        before._replace(
+            client=before.client + added.client,
+            server=before.server + added.server,
+            rule=rule or before.rule,
+            down=down or before.down,
+        )
+    )
+
+
+def compose(transport: Transport) -> Algorithm:
+    """The algorithm of a transport."""
+    base, path = transport.base, _Path(transport.base, transport)
+    made = path.of_phase()
+    if base.prelude is not None:
+        made = made._replace(prelude=_Path(base.prelude, transport, " of a prelude").of_phase())
+    if path.keeps:
+        made = made._replace(client_init=path.client_init)
+    if path.served:
+        made = made._replace(init=path.init)
+    if base.personal is not None:
+        made = made._replace(personal=path.personal)
+    if base.report or any(stage.report for stage in path.with_memory()):
+        made = made._replace(report=path.report)
+    made = made._replace(transport=None)
+    return made._replace(transport=transport._replace(made=made))
+
+
+class _Path:
+    """The functions of an algorithm, or of a prelude, with the stages on the way."""
+
+    def __init__(self, phase: Any, transport: Transport, what: str = ""):
+        self.phase, self.stages, self.what = phase, transport, what
+        self.parts = [phase.traits.parts]  # before the stages of clients, and after each
+        for stage in transport.client:
+            self.parts.append(_kinds_after(stage, self.parts[-1]))
+        rule, server = transport.rule, transport.server
+        self.keeps = not what and any(stage.first for stage in transport.client)
+        self.served = bool(server or rule or transport.down)
+        self.acts = bool(server or rule)  # on updates
+        self.stacked = any(each.all for each in server) or bool(rule and rule.summand is None)
+
+    def of_phase(self) -> Any:
+        """The algorithm, or the prelude."""
+        phase, down, traits = self.phase, self.stages.down, self.phase.traits
+        made: dict[str, Any] = {"contribute": self.contribute}
+        if self.stages.client:
+            traits = traits._replace(parts=self.parts[-1])
+            made |= {"client_update": self.client_update, "decode": self.decode}
+        if self.served:
+            made |= {"broadcast": self.broadcast, "server_update": self.server_update}
+        if down is not None or (self.served and phase.download is not None):
+            made |= {"download": self.download}
+            traits = traits._replace(catch_up=down.catch_up if down else traits.catch_up)
+        if self.stacked:
+            traits = traits._replace(reduce="stack")
+        if (rule := self.stages.rule) is not None:
+            traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
+        if rule is not None and rule.equal_weights:
+            reason = "the server remembers updates with equal weights; use the planner barrier"
+            traits = traits._replace(asynchrony=Asynchrony("barrier", ("barrier",), reason))
+        return phase._replace(**made, traits=traits, transport=self.stages)
+
+    def client_init(self, params, key):
+        return Row(self.phase.client_init(params, key), self._first(params, self.stages.client))
+
+    def _first(self, params, stages, *more):
+        like, parts = self.phase.traits.like(params), kinds(self.parts[0])
+        zeros = [jax.tree.map(jnp.zeros_like, like) for kind in parts if kind in VECTORS]
+        return tuple(stage.first(zeros, *more) if stage.first else () for stage in stages)
+
+    def client_update(self, broadcast, *arguments):
+        row, own = arguments[0], ((),) * len(self.stages.client)
+        if self.keeps:
+            (row, own), arguments = row, (row.inner, *arguments[1:])
+        made = self.phase.client_update(broadcast, *arguments)
+        inner, update, report = ((), made, None) if self.what else made
+        message, own, metrics = self._send(update, own, Client(broadcast, *arguments[-3:]))
+        if self.what:
+            return message
+        if metrics:
+            report = report._replace(metrics={**report.metrics, **metrics})
+        return (Row(inner, own) if self.keeps else inner), message, report
+
+    def _send(self, update, own, client):
+        """(the message of an update, the memories, the metrics)."""
+        sent, update = update, self.phase.decode(update)
+        vectors, rest = divide(self.parts[0], update)
+        message, client = vectors, client._replace(rest=rest)
+        like, names = shapes_of(vectors), Counter[str]()
+        extra, kept, metrics = {}, [], {}
+        for stage, memory, parts in zip(self.stages.client, own, self.parts[1:], strict=True):
+            number, own_kinds = names[stage.name], _of_vectors(parts)
+            tags = _tag(stage.name + self.what), number
+            names[stage.name] += 1
+            # the second of two equal stages draws other numbers
+            reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
+            made = stage.apply(vectors, memory, reads)
+            if stage.place != OBSERVE:
+                message, vectors = made.message, _undone(stage, made.message, parts)
+            kept.append(made.own)
+            extra, metrics = extra | made.extra, metrics | made.metrics
+        if self.changing():
+            sent = message, rest
+        return Message(extra, sent, Static(like)), tuple(kept), metrics
+
+    def changing(self):
+        """The stages of clients that change what is sent."""
+        return [stage for stage in self.stages.client if stage.place != OBSERVE]
+
+    def decode(self, message):
+        extra = {name: _words(value) for name, value in message.extra.items()}
+        if not (changing := self.changing()):
+            update = self.phase.decode(message.sent)
+            return Arrived(update, extra, message.like) if extra else update
+        vectors = _undone(changing[-1], message.sent[0], self.parts[-1])
+        update = unite(self.parts[-1], vectors, message.sent[1])
+        same_shapes = shapes_of(vectors) == message.like.value
+        return update if same_shapes and not extra else Arrived(update, extra, message.like)
+
+    def init(self, params, population):
+        inner, down = self.phase.init(params, population), self.stages.down
+        own = self._first(inner.params, self.with_memory(), population)
+        if down is not None:
+            sent = self.phase.broadcast(inner, jnp.int32(0))
+            check_broadcast(self.phase, sent, inner.params)
+            held, _ = divide(self.phase.traits.broadcast, sent) if down.held else ((), ())
+            own = (*own, jax.tree.map(jnp.copy, held))
+        numbers = map(jnp.float32, (population.num_clients, population.cohort_size))
+        return joined(inner, own, Facts(*numbers, jnp.asarray(population.seed), jnp.int32(0)))
+
+    def personal(self, server, row):
+        server = server.inner if self.served else server
+        return self.phase.personal(server, row.inner if self.keeps else row)
+
+    def with_memory(self):
+        """The stages with a memory on the server, in its order."""
+        return [*self.stages.server, *filter(None, [self.stages.rule])]
+
+    def report(self, server):
+        inner = server.inner if self.served else server
+        found = self.phase.report(inner) if self.phase.report else {}
+        for stage, own in zip(self.with_memory(), server.own, strict=False):
+            found |= stage.report(own) if stage.report else {}
+        return found
+
+    def broadcast(self, server, group):
+        sent, down = self.phase.broadcast(server.inner, group), self.stages.down
+        if down is None:
+            return sent
+        parts, held = self.phase.traits.broadcast, server.own[-1]
+        vectors, rest = divide(parts, sent, "broadcast")
+        if not down.held:
+            check_broadcast(self.phase, sent, server.params)
+            held = non_negative_moments(parts, down.decode(self._encoded(server, vectors)))
+        return unite(parts, held, rest)
+
+    def download(self, server, group):
+        if self.stages.down is None:
+            return self.phase.download(server.inner, group)
+        sent = self.phase.broadcast(server.inner, group)
+        vectors, rest = divide(self.phase.traits.broadcast, sent, "broadcast")
+        return self._encoded(server, vectors), rest
+
+    def _encoded(self, server, vectors):
+        """The message of a broadcast."""
+        down, what = self.stages.down, "prelude's broadcast" if self.what else "broadcast"
+        if down.held:
+            vectors = jax.tree.map(jnp.subtract, vectors, server.own[-1])
+        key = server_key(server.facts.seed, server.facts.step)
+        return down.encode(jax.random.fold_in(key, _tag(f"{down.name} of a {what}")), vectors)
+
+    def contribute(self, update, dispatch, staleness, server=None):
+        if not self.acts:
+            inner = server.inner if self.served else server
+            return contribution_of(self.phase, update_in(update), dispatch, staleness, inner)
+        one, like = self._opened(update, dispatch, staleness)
+        for place, stage in enumerate(self.stages.server):
+            one = self._one(stage, place, server, one)
+        return self._handed_in(server, like, one)
+
+    def _opened(self, decoded, *of_dispatch):
+        """(an `_Update`, the shapes of the algorithm's own vectors)."""
+        if not isinstance(decoded, Arrived):
+            vectors, rest = divide(self.parts[-1], decoded)
+            return _Update(vectors, rest, {}, *of_dispatch), shapes_of(vectors)
+        structure: Any = jax.tree.structure(self.parts[-1])
+        trees = structure.flatten_up_to(decoded.update)  # some are whole numbers
+        vectors, rest = sort(self.parts[-1], trees)
+        return _Update(vectors, rest, decoded.extra, *of_dispatch), decoded.like.value
+
+    def _key(self, server, place):
+        key = server_key(server.facts.seed, server.facts.step)
+        return jax.random.fold_in(jax.random.fold_in(key, place), int(bool(self.what)))
+
+    def _one(self, stage, place, server, one):
+        """An update after a stage of single ones."""
+        key = jax.random.fold_in(self._key(server, place), one.dispatch.client)
+        given = one.dispatch, server.own[place], key, server.facts
+        return one._replace(vectors=stage.one(one.vectors, one.extra, *given))
+
+    def _contributed(self, server, one):
+        update = unite(self.parts[-1], one.vectors, one.rest)
+        return contribution_of(self.phase, update, one.dispatch, one.staleness, server.inner)
+
+    def _shares(self, server, like, one):
+        """(the contribution of an update without its vectors, float[] for each: its weight)."""
+
+        def contribute(vectors, one):
+            return self._contributed(server, one._replace(vectors=vectors))
+
+        (structure, shapes), one = like, one._replace(vectors=())
+        found = owners(contribute, structure.unflatten(shapes), one)
+        if isinstance(found, str):
+            name = (self.stages.rule or self.stages.server[0]).name
+            what = f"{name} weighs updates, which does not fit this algorithm's contribute"
+            fix = f"leave {name} out, or let contribute return numbers times the update"
+            raise ValueError(f"{what}: {found}; {fix}")
+        ones = structure.unflatten(jnp.ones(leaf.shape, leaf.dtype) for leaf in shapes)
+
+        def split(dispatch):
+            made, of_result = jax.tree.flatten(contribute(ones, one._replace(dispatch=dispatch)))
+            pairs, weights = list(zip(made, found, strict=True)), []
+            made = [leaf if of is None else leaf.ravel()[:1].sum() for leaf, of in pairs]
+            for tree in structure.unflatten(range(len(shapes))):
+                first = next((leaf for leaf in jax.tree.leaves(tree) if shapes[leaf].size), -1)
+                own = [leaf for leaf, of in zip(made, found, strict=True) if of == first]
+                weights.append(sum(own, jnp.zeros((), dispatch.share.dtype)))
+            return Shares(made, Static((of_result, tuple(found), like))), weights
+
+        if (rule := self.stages.rule) is not None and rule.equal_weights:
+            names = fields_read(lambda dispatch: split(dispatch)[not rule.private], one.dispatch)
+            require(not names, _unequal(rule.name, names))
+        return split(one.dispatch)
+
+    def _handed_in(self, server, like, one, factor=None):
+        """The summands of an update, times a factor."""
+        rule, scaled = self.stages.rule, partial(scale, factor) if factor is not None else same
+        if rule is None:
+            return scaled(self._contributed(server, one))
+        (shares, weights), summand = scaled(self._shares(server, like, one)), ()
+        if rule.summand is not None:
+            given = one.dispatch, server.own[len(self.stages.server)], server.facts
+            summand = rule.summand(one.vectors, weights, one.extra, *given)
+        return Sums(shares, weights, summand)
+
+    def server_update(self, server, sums, count, group):
+        own, facts, rule = [*server.own], server.facts, self.stages.rule
+        cohort: Any = None
+        if self.stacked:
+            cohort, sums = self._of_cohort(server, sums, own)
+        if rule is not None:
+            place, (*_, (structure, shapes)) = len(self.stages.server), sums.shares.form.value
+            read = cohort if rule.summand is None else Summed(sums.summand, sums.weights, count)
+            given = own[place], self._key(server, place), facts
+            estimate, own[place] = rule.estimate(read, *given)
+            fix = "return one value of each vector"
+            what = f"the estimate of {rule.name}: "
+            check_like(what, estimate, structure.unflatten(shapes), fix)
+            shares = sums.shares
+            if rule.private:  # as if the expected number of clients had arrived
+                shares, count = self._public(server, shares)
+            sums = shares.times(non_negative_moments(self.parts[0], estimate))
+        for stage in self.stages.server:
+            if stage.reweights:
+                sums = _safe_to_divide(stage.name, sums)
+        inner = self.phase.server_update(server.inner, sums, count, group)
+        if self.what:
+            return joined(inner, own, facts)
+        down, parts = self.stages.down, self.phase.traits.broadcast
+        if down is not None and down.held:
+            vectors, _ = divide(parts, self.phase.broadcast(inner, group))
+            change = down.decode(self._encoded(server, vectors))
+            own[-1] = non_negative_moments(parts, jax.tree.map(jnp.add, own[-1], change))
+        return joined(inner, own, facts._replace(step=facts.step + 1))
+
+    def _public(self, server, shares):
+        """(the shares, the number) of a cohort of the expected size; its weights are all equal."""
+        *_, like = shares.form.value
+        zeros = Dispatch(*map(jnp.int32, [0] * 6), *map(jnp.zeros, [(), ()]), jnp.int32(0))
+        one = _Update((), [], {}, zeros, jnp.int32(0))
+        size = server.facts.cohort_size
+        shares = self._shares(server, like, one)[0]
+        return shares._replace(leaves=scale(size, shares.leaves)), size.astype(jnp.int32)
+
+    def _of_cohort(self, server, stack, own):
+        """(the cohort after the stages of the server, the sums); puts new memories into `own`."""
+        zeros = jnp.zeros_like(stack.dispatches.client)
+        each, like = self._opened(stack.updates, stack.dispatches, zeros)
+        if not isinstance(stack.updates, Arrived):
+            like = shapes_of(shapes_of_one(each.vectors))
+        weights = jax.vmap(lambda one: self._shares(server, like, one)[1])(each)
+        weights = [jnp.where(stack.mask, weight, 0) for weight in weights]
+        factor = jnp.ones_like(stack.dispatches.share)
+        cohort = Cohort(each.vectors, weights, each.extra, each.dispatch, stack.mask, factor)
+        for place, stage in enumerate(self.stages.server):
+            if stage.all is None:
+                one = partial(self._one, stage, place, server)
+                each = jax.vmap(one)(each._replace(vectors=cohort.vectors))
+                cohort = cohort._replace(vectors=each.vectors)
+            else:
+                given = own[place], self._key(server, place), server.facts
+                cohort, own[place] = stage.all(cohort, *given)
+        each, hand_in = (
+            each._replace(vectors=cohort.vectors),
+            partial(self._handed_in, server, like),
+        )
+        if not any(stage.reweights for stage in self.stages.server):
+            return cohort, total(jax.vmap(hand_in)(each), stack.mask)
+        weights = [cohort.factor * weight for weight in cohort.weights]
+        sums = total(jax.vmap(hand_in)(each, cohort.factor), stack.mask)
+        return cohort._replace(weights=weights), sums
+
+
+def total(tree: Any, mask: jax.Array) -> Any:
+    """The sum of what has arrived, over the first axis of each leaf."""
+
+    def of_leaf(leaf):
+        arrived = mask.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.where(arrived, leaf, 0).sum(0, dtype=leaf.dtype)
+
+    return jax.tree.map(of_leaf, tree)
+
+
+def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
+    """The server state of an algorithm and its wrappers."""
+    return Server(inner.params, inner._replace(params=()), tuple(own), facts)
+
+
+def shapes_of_one(stacked: Any) -> Any:
+    """The shapes of one client's part of a tree with leaves [slots, ...]."""
+    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], stacked))
+
+
+def _unequal(name, fields):
+    what = f"{name}: the weights of its clients depend on their {' and '.join(fields)}"
+    fix = "leave mifa out" if name == "mifa" else "give feedback=ef or none"
+    if "num_examples" in fields or "share" in fields:
+        fix = f"give the algorithm weighting=uniform, or {fix}"
+    return f"{what}, but the server's memory is a plain mean over all clients; {fix}"
+
+
+def _tag(name):
+    return zlib.crc32(name.encode())
+
+
+def _words(value):
+    """The words of a random key, which can be stacked and masked; other numbers as they are."""
+    return jax.random.key_data(value) if is_key(value) else value
+
+
+def _of_vectors(parts):
+    return tuple(kind for kind in kinds(parts) if kind in VECTORS)
+
+
+def _kinds_after(stage, parts):
+    return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
+
+
+def _undone(stage, message, parts):
+    """The vectors that a message of a stage stands for."""
+    return non_negative_moments(parts, stage.undo(message))
+
+
+def _safe_to_divide(name, sums):
+    """A weighted sum without any weight has the mean 0."""
+    if not isinstance(sums, WeightedSum):
+        reason = f"its contributions are of type {type(sums).__name__}, and no WeightedSum, of "
+        reason += "which its server reads the mean alone"
+        raise ValueError(f"{name} does not fit this algorithm: {reason}; leave {name} out")
+    return sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
+
+
+def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> None:
+    """Raises ValueError for a broadcast that is not what the algorithm declares."""
+    parts = phase.traits.broadcast
+    trees = split_update(parts, broadcast, "broadcast")
+    shapes = [shapes_of(tree) for tree in (params, phase.traits.like(params))]
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        if kind in MODELS and shapes_of(tree) not in shapes:
+            found = f"a {kind} in the broadcast is {jax.tree.structure(tree)}, unlike the params"
+            raise ValueError(mismatch(parts, found, "broadcast"))

@@ -1,0 +1,102 @@
+"""The needs of stages in one table, with the reason why an algorithm does not fit."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.algorithm import VECTORS, kinds
+from fedjax_algos.core.files import require
+from fedjax_algos.wrappers.stages import OBSERVE, Transport
+
+
+def _sent(algorithm):
+    return [kind for kind in kinds(algorithm.traits.parts) if kind in VECTORS]
+
+
+def _has_statistics(algorithm):
+    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
+    return bool(jax.tree.leaves(model.statistics))
+
+
+NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
+    "one exchange": (
+        lambda algorithm: algorithm.prelude is None,
+        "its clients send twice in a round, and have one memory and one loss",
+    ),
+    "one vector": (
+        lambda algorithm: len(_sent(algorithm)) <= 1,
+        "its clients send several vectors, whose scales differ",
+    ),
+    "no models": (
+        lambda algorithm: "model" not in _sent(algorithm),
+        "its clients send models, and not differences of models or gradients",
+    ),
+    "no choice": (
+        lambda algorithm: "choice" not in kinds(algorithm.traits.parts),
+        "its clients choose what they train, so that they have nothing in common",
+    ),
+    "no counts": (
+        lambda algorithm: "count" not in kinds(algorithm.traits.parts),
+        "its clients send counts, which the server would need of all of them",
+    ),
+    "no statistics": (
+        lambda algorithm: not _has_statistics(algorithm),
+        "the model has statistics, which the engine averages over all clients",
+    ),
+    "sums": (
+        lambda algorithm: algorithm.traits.reduce == "sum",
+        "its server compares the updates with each other, and not sums of them",
+    ),
+}
+ONE_VECTOR = ("one exchange", "one vector", "no models", "no choice", "sums")
+
+
+def check_order(name: str, algorithm: Algorithm) -> None:
+    """Raises ValueError for a wrapper of an algorithm whose clients are chosen by values."""
+    fix = f"choose them by the last wrapper, after {name}, and in one way"
+    chosen = algorithm.selection is not None or algorithm.traits.offers
+    require(not chosen, f"{name}: its clients are chosen already; {fix}")
+
+
+def check_fit(
+    name: str,
+    algorithm: Algorithm,
+    before: Transport,
+    added: Transport,
+    needs: Sequence[str],
+    fix: str,
+) -> None:
+    """Raises ValueError for stages that do not fit an algorithm, or come in another order."""
+    check_order(name.partition(":")[0], algorithm)
+    needed = [*needs, *_implied(added)]
+    for need in needed:
+        holds, reason = NEEDS[need]
+        require(holds(before.base), f"{name} does not fit this algorithm: {reason}; {fix}")
+    for reason in _misplaced(name, before, added):
+        raise ValueError(reason)
+
+
+def _implied(added: Transport) -> Iterator[str]:
+    stages: tuple[Any, ...] = (*added.client, *added.server)
+    if any(stage.first for stage in stages):
+        yield "one exchange"
+    if added.server or added.rule is not None:
+        yield from ("sums", "no choice")
+
+
+def _misplaced(name: str, before: Transport, added: Transport) -> Iterator[str]:
+    clients = [stage for stage in (*before.client, *added.client) if stage.place != OBSERVE]
+    both: Any = [*itertools.pairwise(clients), *itertools.pairwise(before.server + added.server)]
+    for first, second in both:
+        if first.place > second.place:
+            yield f"{second.name} has to act before {first.name}; give {second.name}+{first.name}"
+    if before.rule is not None and (added.server or added.rule is not None):
+        of = before.rule.name
+        if added.rule is not None:
+            yield f"{name}: {of} replaces all updates already; leave one of the two out"
+        yield f"{name} changes updates, and {of} replaces them; give {name}+{of}"
+    if before.down is not None and added.down is not None:
+        yield f"{name}: the broadcasts are encoded already; leave one of the two out"

@@ -1,0 +1,280 @@
+"""The path of an update from a client to the server's rule, as data.
+
+A wrapper describes its part by stages and gives them to `compose.add`. An update passes the stages
+of clients and then the server's stages, from left to right. At most one rule puts one estimate in
+place of all updates. A stage sees the vectors of an update: the parts that are trees of floats.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import (
+    Algorithm,
+    Broadcast,
+    ClientData,
+    ClientState,
+    Dispatch,
+    Key,
+    Params,
+    ServerState,
+)
+from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
+
+Vectors = list[Any]  # trees of floats, one for each vector of an update
+OBSERVE, CLIP, ENCODE, WHOLE = range(4)  # where a stage of clients belongs; see `ClientStage`
+ATTACK, DEFENCE = range(2)  # and a stage of the server
+
+
+def same(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
+class Client(NamedTuple):
+    """The reading of a stage of clients.
+
+    Attributes:
+      received, data, dispatch, training_key: what `client_update` was given.
+      kinds: of each vector after this stage.
+      message: what the stages before have made of the vectors.
+      rest: the counts and choices that are sent beside them.
+      tags: of the stage, in its key.
+    """
+
+    received: Broadcast
+    data: ClientData
+    dispatch: Dispatch
+    training_key: Key
+    kinds: tuple[str, ...] = ()
+    message: Any = None
+    rest: list[Any] = []  # noqa: RUF012
+    tags: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """The key of this dispatch and this stage alone."""
+        return functools.reduce(jax.random.fold_in, self.tags, self.training_key)
+
+
+class Sent(NamedTuple):
+    """The result of a stage of clients.
+
+    Attributes:
+      message: what is sent in place of the vectors; not of an `OBSERVE` stage.
+      own: the stage's new memory.
+      extra: numbers that are sent beside the message, by name. A random key is not counted, and
+        its words arrive.
+      metrics: a `Mean` for each column of the training metrics.
+    """
+
+    message: Any = None
+    own: Any = ()
+    extra: dict[str, Any] = {}  # noqa: RUF012
+    metrics: dict[str, Any] = {}  # noqa: RUF012
+
+
+class ClientStage(NamedTuple):
+    """A stage of clients; all shapes are of one client.
+
+    Attributes:
+      name: the wrapper's. The key of a dispatch and the name make the stage's key.
+      apply: `(vectors, own, client) -> Sent`.
+      undo: `message -> vectors`, for the next stage and for the server.
+      first: `zeros -> own`: the memory before the first dispatch, of zeros like each vector. It is
+        kept in the client's row. None: the stage has no memory.
+      kind: of each vector what it is after the stage; see `Traits.parts`.
+      place: an `OBSERVE` stage may stand anywhere, and changes no vector. `CLIP` is before
+        `ENCODE`, which is before `WHOLE`, the stages that send whole numbers.
+    """
+
+    name: str
+    apply: Callable[[Vectors, Any, Client], Sent]
+    undo: Callable[[Any], Vectors] = same
+    first: Callable[[Vectors], Any] | None = None
+    kind: Callable[[str], str] = same
+    place: int = ENCODE
+
+
+class Facts(NamedTuple):
+    """The public facts of a run.
+
+    Attributes:
+      num_clients, cohort_size: float[]: N, and the number of clients of a cohort.
+      seed: uint32[]: of the run.
+      step: int32[]: server steps until now.
+    """
+
+    num_clients: jax.Array
+    cohort_size: jax.Array
+    seed: jax.Array
+    step: jax.Array
+
+
+class Cohort(NamedTuple):
+    """All updates of a cohort; leaves [slots, ...].
+
+    Attributes:
+      vectors: what the stages before have made of each vector.
+      weights: float[slots] for each vector, the factor that `contribute` gives it; 0 where nothing
+        has arrived.
+      extra, dispatches: see `Sent` and `Dispatch`.
+      mask: bool[slots]: which updates have arrived.
+      factor: float[slots]: of whole contributions, their weights included.
+    """
+
+    vectors: Vectors
+    weights: list[jax.Array]
+    extra: dict[str, Any]
+    dispatches: Dispatch
+    mask: jax.Array
+    factor: jax.Array
+
+
+class Summed(NamedTuple):
+    """The reading of a rule on sums.
+
+    Attributes:
+      total: the sum of what `summand` has returned, in its dtypes.
+      weights: float[] for each vector: the sum of the weights.
+      number: int32[]: updates that have arrived.
+    """
+
+    total: Any
+    weights: list[jax.Array]
+    number: jax.Array
+
+
+class ServerStage(NamedTuple):
+    """A change of updates on the server: of one when it arrives, or of a cohort.
+
+    Attributes:
+      name: the wrapper's.
+      place: an `ATTACK` is before a `DEFENCE`.
+      one: `(vectors, extra, dispatch, own, key, facts) -> vectors`.
+      all: `(cohort, own, key, facts) -> (cohort, own)`, with all updates in memory at once.
+      first: `(zeros, population) -> own`, kept in the server state; None without a memory.
+      report: `own -> {column: number}`, columns of the results.
+      reweights: whether it changes `Cohort.factor`, so that the algorithm's contributions must be a
+        `WeightedSum`.
+    """
+
+    name: str
+    one: Callable[..., Vectors] | None = None
+    all: Callable[[Cohort, Any, Key, Facts], tuple[Cohort, Any]] | None = None
+    first: Callable[..., Any] | None = None
+    report: Callable[[Any], dict[str, Any]] | None = None
+    reweights: bool = False
+    place: int = DEFENCE
+
+
+class Rule(NamedTuple):
+    """The estimate that replaces the vectors of every update.
+
+    Attributes:
+      name: the wrapper's.
+      estimate: `(read, own, key, facts) -> (vectors, own)`, where `read` is a `Summed` if the rule
+        has a `summand`, and else the `Cohort`, with all updates in memory at once.
+      summand: `(vectors, weights, extra, dispatch, own, facts) -> tree`, of one update.
+      first: as of a `ServerStage`.
+      report: `own -> {column: number}`, columns of the results.
+      offers: whether a client may send what is in `Sent.extra` alone; see `Traits.offers`.
+      private: whether the algorithm's own rule goes on as if `Facts.cohort_size` clients had sent
+        the estimate, also if none has. It needs `equal_weights`.
+      equal_weights: whether it needs the same weight for all clients.
+    """
+
+    name: str
+    estimate: Callable[..., tuple[Vectors, Any]]
+    summand: Callable[..., Any] | None = None
+    first: Callable[..., Any] | None = None
+    report: Callable[[Any], dict[str, Any]] | None = None
+    offers: bool = False
+    private: bool = False
+    equal_weights: bool = False
+
+
+class Down(NamedTuple):
+    """The encoding of the vectors of broadcasts.
+
+    Attributes:
+      name: the wrapper's.
+      encode: `(key, vectors) -> message`.
+      decode: `message -> vectors`.
+      held: whether the difference is sent to what all clients hold.
+      catch_up: see `Traits`.
+    """
+
+    name: str
+    encode: Callable[..., Any]
+    decode: Callable[[Any], Vectors]
+    held: bool = False
+    catch_up: str = ""
+
+
+class Transport(NamedTuple):
+    """Everything that wrappers have added to an algorithm, `base`."""
+
+    base: Algorithm
+    client: tuple[ClientStage, ...] = ()
+    server: tuple[ServerStage, ...] = ()
+    rule: Rule | None = None
+    down: Down | None = None
+    made: Any = None  # the algorithm that `compose` has made of it
+
+
+class Row(NamedTuple):
+    """A client's row: the algorithm's own, and what wrappers keep beside it."""
+
+    inner: ClientState
+    own: Any
+
+
+class Server(NamedTuple):
+    """The server state of the algorithm, and what wrappers keep beside it."""
+
+    params: Params
+    rest: ServerState  # of the algorithm, with params=()
+    own: tuple[Any, ...]  # of each stage of the server, of the rule, and of what clients hold
+    facts: Facts
+
+    @property
+    def inner(self) -> ServerState:
+        """The server state of the algorithm."""
+        return self.rest._replace(params=self.params)
+
+
+def divide(parts: PartKinds, update: Any, field: Any = "parts") -> tuple[Vectors, list[Any]]:
+    """(the vectors, the counts and choices) of an update, or of a broadcast."""
+    return sort(parts, split_update(parts, update, field))
+
+
+def sort(parts: PartKinds, trees: list[Any]) -> tuple[Vectors, list[Any]]:
+    """(the vectors, the counts and choices) among the parts of an update."""
+    pairs = list(zip(kinds(parts), trees, strict=True))
+    vectors = [tree for kind, tree in pairs if kind in VECTORS]
+    return vectors, [tree for kind, tree in pairs if kind not in VECTORS]
+
+
+def unite(parts: PartKinds, vectors: Vectors, rest: list[Any]) -> Any:
+    """The inverse of `divide`."""
+    given = iter(vectors), iter(rest)
+    return join_update(parts, [next(given[kind not in VECTORS]) for kind in kinds(parts)])
+
+
+def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
+    """The vectors, with no entry of a mean of squares below 0."""
+    of_vectors = [kind for kind in kinds(parts) if kind in VECTORS]
+    return [
+        jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree
+        for kind, tree in zip(of_vectors, vectors, strict=True)
+    ]
+
+
+def shapes_of(tree: Any) -> Any:
+    """(the structure of a tree, the shapes and dtypes of its leaves), which can be hashed."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
