@@ -1,6 +1,7 @@
 """Rounds of this checkout against those of another commit, window by window in turns.
 
 COMMAND   python benchmarks/against.py COMMIT [--works linear mlp] [--windows 60]
+          python benchmarks/against.py --wrapped: works with wrappers against those without, here
 EXPECTED  a line for each work: the median of the ratios of two neighbouring windows, which is below
           1 if this checkout is faster, its 95% interval, and the ratio of the fastest windows
 TIME      about ten minutes on two CPU cores
@@ -8,7 +9,8 @@ TIME      about ten minutes on two CPU cores
 A process of each commit compiles the work of its own `peers/run_ours.py` and waits while the other
 one computes, so that what else the machine does meets both alike. Who is first alternates. The
 interval is the bootstrap's, of the median. The works: logistic regression of 50 and of 200 clients
-with one local step each, the same with SCAFFOLD's client state, an MLP, and a CNN.
+with one local step each, the same with SCAFFOLD's client state, an MLP, the same with wrappers, and
+a CNN.
 """
 
 import argparse
@@ -29,7 +31,7 @@ class Work(NamedTuple):
     name: str  # in peers/work.py
     cohort: int
     window: int  # rounds of one call
-    algorithm: str = "fedavg"
+    algorithm: str = "fedavg"  # with wrappers
 
 
 WORKS = {
@@ -37,6 +39,10 @@ WORKS = {
     "linear-200": Work("linear", 200, 5),
     "linear-scaffold": Work("linear", 50, 10, "scaffold"),
     "mlp": Work("mlp", 50, 2),
+    **{
+        f"mlp-{name}": Work("mlp", 50, 2, f"fedavg+{name}")
+        for name in ("topk", "mean", "majority", "optimal_client_sampling")
+    },
     "cnn": Work("cnn", 10, 1),
 }
 
@@ -66,14 +72,21 @@ def child(root: str, key: str) -> None:
     work.Clock = Clock
     import run_ours
 
-    run_ours.fa.algorithms.fedavg = run_ours.fa.algorithms.algorithms[asked.algorithm]
+    fa = run_ours.fa
+    name, _, wrappers = asked.algorithm.partition("+")
+    factory = fa.algorithms.algorithms[name]
+
+    def wrapped(*arguments, **options):
+        return fa.wrappers.wrap(factory(*arguments, **options), wrappers)
+
+    fa.algorithms.fedavg = wrapped
     run_ours.main()
 
 
-def compare(key: str, roots: tuple[str, str], windows: int) -> str:
-    """A line of results: this checkout is the second one."""
-    processes = []
-    for root in roots:
+def compare(works: list[tuple[str, str]], windows: int) -> str:
+    """A line of results; `works` are two checkouts, and a work of each."""
+    processes, key = [], works[1][1]
+    for root, key in works:
         command = [sys.executable, __file__, "child", root, key]
         environment = os.environ | {"PYTHONPATH": root}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -101,17 +114,23 @@ def compare(key: str, roots: tuple[str, str], windows: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("commit")
+    parser.add_argument("commit", nargs="?", default="HEAD")
+    parser.add_argument("--wrapped", action="store_true", help="against the works without wrappers")
     parser.add_argument("--works", nargs="+", default=list(WORKS), choices=WORKS)
     parser.add_argument("--windows", type=int, default=60, help="pairs of windows of each work")
     given = parser.parse_args()
+    if given.wrapped:
+        for key in [key for key in given.works if "+" in WORKS[key].algorithm]:
+            works = [(str(ROOT), WORKS[key].name), (str(ROOT), key)]
+            print(compare(works, given.windows), flush=True)
+        return
     with tempfile.TemporaryDirectory() as folder:
         other = f"{folder}/other"
         add = ["git", "-C", str(ROOT), "worktree", "add", "--quiet", "--detach", other]
         subprocess.run([*add, given.commit], check=True)
         try:
             for key in given.works:
-                print(compare(key, (other, str(ROOT)), given.windows), flush=True)
+                print(compare([(other, key), (str(ROOT), key)], given.windows), flush=True)
         finally:
             remove = ["git", "-C", str(ROOT), "worktree", "remove", "--force", other]
             subprocess.run(remove, check=True)

@@ -190,7 +190,10 @@ class _Path:
             traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
-            traits = traits._replace(asynchrony=Asynchrony("barrier", ("barrier",), reason))
+            allowed: tuple[str, ...] = ("barrier",)
+            if rule.private:
+                reason, allowed = "it does not know how many updates to expect; use rounds", ()
+            traits = traits._replace(asynchrony=Asynchrony("barrier", allowed, reason))
         return phase._replace(**made, traits=traits, transport=self.stages)
 
     def client_init(self, params, key):
