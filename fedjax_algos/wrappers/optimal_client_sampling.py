@@ -95,8 +95,7 @@ def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
     """The sum of what has arrived, over the first axis of each leaf."""
 
     def of_leaf(leaf):
-        shape = (-1, *[1] * (leaf.ndim - 1))
-        weighted = weights.reshape(shape).astype(leaf.dtype) * leaf
-        return jnp.where(mask.reshape(shape), weighted, 0).sum(0, dtype=leaf.dtype)
+        arrived = jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        return jnp.tensordot(weights.astype(leaf.dtype), arrived, 1, precision="highest")
 
     return jax.tree.map(of_leaf, tree)
