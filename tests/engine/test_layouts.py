@@ -147,8 +147,7 @@ SMALL = Settings(clients=6, cohort=4, rounds=1, local_steps=1, model="linear")
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    ("memory", "expected"),
-    [(10**9, ("4", 1, "memory")), (None, ("vmapped", 1, "memory unknown"))],
+    ("memory", "expected"), [(10**9, ("4", 1, "memory")), (None, ("vmapped", 1, "memory unknown"))]
 )
 def test_a_comparison_records_what_decided(accelerator, memory, expected):
     accelerator(memory)

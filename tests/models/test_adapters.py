@@ -130,8 +130,7 @@ NnxOfTextsMask = nnx_module("NnxOfTextsMask", with_texts_mask)
 # normalises by the running statistics in training, too
 NnxFrozen = nnx_module("NnxFrozen", lambda self, x: self.norm(flat(x), True)[::5])
 LinenOfTexts = linen_module(
-    "LinenOfTexts",
-    lambda _, x, train=False: nn.BatchNorm(not train, name="norm")(flat(x))[::5],
+    "LinenOfTexts", lambda _, x, train=False: nn.BatchNorm(not train, name="norm")(flat(x))[::5]
 )
 LinenOurs = linen_module("LinenOurs", lambda _, x, training: BatchNorm(not training)(x))
 LinenSpectral = linen_module(

@@ -75,9 +75,8 @@ def test_an_update_is_cut_into_vectors_and_put_together(scope, sizes, of_leaves)
 def test_no_two_vectors_have_the_same_random_numbers():
     """Nor two wrappers, also of one name, a vector and the algorithm itself, or two dispatches."""
     seen, frame = [], fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
-    sending = frame._replace(
-        client_update=lambda *arguments: ((), update(), None), traits=fa.Traits(PARTS)
-    )
+    made = {"client_update": lambda *given: ((), update(), None), "traits": fa.Traits(PARTS)}
+    sending = frame._replace(**made)
     codec = EXACT._replace(decode=lambda message, d: seen.append(message[1]) or message[0])
     for name in "aaabbb":
         sending = compress(name, sending, codec, scope="leaf")

@@ -46,10 +46,7 @@ def powersgd_codec(rank: int, min_rate: float = 2, iterations: int = 1) -> Codec
 
 @register(scope="leaf")
 def powersgd(
-    *,
-    rank: Count = 2,
-    min_rate: Annotated[float, Range(1)] = 2.0,
-    iterations: Count = 2,
+    *, rank: Count = 2, min_rate: Annotated[float, Range(1)] = 2.0, iterations: Count = 2
 ) -> Codec:
     """PowerSGD: each matrix M, m x n, of the update becomes `P Q^T` of rank r.
 

@@ -59,8 +59,7 @@ STARTS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    ("name", "suffix"),
-    [("two metrics", ".svg"), ("timeline", ".pdf"), ("large partition", ".png")],
+    ("name", "suffix"), [("two metrics", ".svg"), ("timeline", ".pdf"), ("large partition", ".png")]
 )
 def test_the_same_bytes_in_each_format(name, suffix, tmp_path):
     draw, _ = PICTURES[name]

@@ -18,14 +18,7 @@ from model_kinds import in_all, nightly
 from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor, torch_shapes
 
-from fedjax_algos.models import (
-    classifier,
-    convert_weights,
-    freeze,
-    load_config,
-    models,
-    pretrained,
-)
+from fedjax_algos.models import classifier, convert_weights, freeze, load_config, models, pretrained
 from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
 from fedjax_algos.models.large.weights import inverted_residual_names, load_weights, residual_names
 from fedjax_algos.models.small import Perceptron
