@@ -30,14 +30,15 @@ def own_files(here):
 
 def test_the_loops_run_and_what_they_assert_holds(capsys):
     names, loops = {"fa": fa}, [text for text in PROGRAMS if text not in FILES.values()]
-    assert len(loops) == 7
+    assert len(loops) == 8
     for text in loops:
         exec(text, names)
     assert capsys.readouterr().out.startswith("0 ")
     toy = small_network()
     bare = algorithms["scaffold"](toy.problem, LOCAL)
     found = [
-        run(each, toy.data, SETS) for each in (bare, names["mean"](names["clip"](bare, norm=9)))
+        run(each, toy.data, SETS)
+        for each in (bare, names["mean"](names["counted"](names["clip"](bare, norm=9))))
     ]
     chex.assert_trees_all_close(*found, rtol=1e-5)
 

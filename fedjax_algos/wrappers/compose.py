@@ -28,7 +28,7 @@ from fedjax_algos.core.algorithm import (
     split_update,
     update_in,
 )
-from fedjax_algos.core.checks import check_like
+from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import is_key, scale
@@ -43,6 +43,7 @@ from fedjax_algos.wrappers.stages import (
     Facts,
     Row,
     Rule,
+    Sent,
     Server,
     ServerStage,
     Summed,
@@ -128,6 +129,12 @@ def add(
         what = f"{name}: what the last wrapper has made was changed by hand"
         require(not by_hand, f"{what}; change the algorithm first, and wrap it then")
         before = Transport(algorithm)
+    for each in client:
+        check_kind("client", each, ClientStage, "give a list of ClientStage")
+    for stage in server:
+        check_kind("server", stage, ServerStage, "give a list of ServerStage")
+        either = (stage.one is None) != (stage.all is None)
+        require(either, f"{stage.name}: one and all are both there or missing; give one of the two")
     added = Transport(before.base, tuple(client), tuple(server), rule, down)
     check_fit(name, algorithm, before, added, needs, fix or f"leave {name} out")
     return compose(
@@ -214,7 +221,8 @@ class _Path:
         if self.what:
             return message
         if metrics:
-            report = report._replace(metrics={**report.metrics, **metrics})
+            metrics = _joined("a stage", report.metrics, metrics)
+            report = report._replace(metrics=metrics)
         return (Row(inner, own) if self.keeps else inner), message, report
 
     def _send(self, update, own, client):
@@ -230,11 +238,15 @@ class _Path:
             names[stage.name] += 1
             # the second of two equal stages draws other numbers
             reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
-            made = stage.apply(vectors, memory, reads)
+            made, name = stage.apply(vectors, memory, reads), f"the stage {stage.name}"
+            fix = "return Sent(message, own)"
+            require(isinstance(made, Sent), f"{name} returned {described(made)}; {fix}")
+            check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
             if stage.place != OBSERVE:
                 message, vectors = made.message, _undone(stage, made.message, parts)
             kept.append(made.own)
-            extra, metrics = extra | made.extra, metrics | made.metrics
+            extra = _joined(name, extra, made.extra)
+            metrics = _joined(name, metrics, made.metrics)
         if self.changing():
             sent = message, rest
         return Message(extra, sent, Static(like)), tuple(kept), metrics
@@ -276,7 +288,8 @@ class _Path:
         inner = server.inner if self.served else server
         found = self.phase.report(inner) if self.phase.report else {}
         for stage, own in zip(self.with_memory(), server.own, strict=False):
-            found |= stage.report(own) if stage.report else {}
+            told = stage.report(own) if stage.report else {}
+            found = _joined(stage.name, found, told)
         return found
 
     def broadcast(self, server, group):
@@ -388,7 +401,7 @@ class _Path:
             place, (*_, (structure, shapes)) = len(self.stages.server), sums.shares.form.value
             read = cohort if rule.summand is None else Summed(sums.summand, sums.weights, count)
             given = own[place], self._key(server, place), facts
-            estimate, own[place] = rule.estimate(read, *given)
+            estimate, own[place] = _pair(rule, rule.estimate(read, *given), own[place])
             fix = "return one value of each vector"
             what = f"the estimate of {rule.name}: "
             check_like(what, estimate, structure.unflatten(shapes), fix)
@@ -435,7 +448,7 @@ class _Path:
                 cohort = cohort._replace(vectors=each.vectors)
             else:
                 given = own[place], self._key(server, place), server.facts
-                cohort, own[place] = stage.all(cohort, *given)
+                cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
         each, hand_in = (
             each._replace(vectors=cohort.vectors),
             partial(self._handed_in, server, like),
@@ -494,7 +507,26 @@ def _kinds_after(stage, parts):
 
 def _undone(stage, message, parts):
     """The vectors that a message of a stage stands for."""
-    return non_negative_moments(parts, stage.undo(message))
+    vectors, number = stage.undo(message), len(_of_vectors(parts))
+    fits = isinstance(vectors, list) and len(vectors) == number
+    fix = f"return a list with one tree for each of the {number} vectors"
+    require(fits, f"the stage {stage.name}: undo made {described(vectors)} of its message; {fix}")
+    return non_negative_moments(parts, vectors)
+
+
+def _pair(stage, made, own):
+    """What a stage of the server returns, checked."""
+    fits, fix = isinstance(made, tuple) and len(made) == 2, "return what it changes, and its memory"
+    require(fits, f"{stage.name} returned {described(made)}; {fix}")
+    check_like(f"the memory that {stage.name} returned: ", made[1], own, "as first makes it")
+    return made
+
+
+def _joined(name, numbers, more):
+    """The numbers by name of several stages."""
+    taken = [each for each in more if each in numbers]
+    require(not taken, f"{name} has the name {taken[:1]}, which is there; rename it")
+    return {**numbers, **more}
 
 
 def _safe_to_divide(name, sums):

@@ -148,7 +148,7 @@ def modular_mean(algorithm: Algorithm, *, bits: int = 16, most: float = 1.0) -> 
         for leaf in jax.tree.leaves(vectors):
             fits &= (jnp.abs(leaf) <= most).all()
         whole = jax.tree.map(lambda v: jnp.round(v / most * levels).astype(jnp.int32), vectors)
-        return Sent(whole, extra={"fits": jnp.where(fits, jnp.float32(0), jnp.nan)})
+        return Sent(whole, extra={"modular_mean.fits": jnp.where(fits, jnp.float32(0), jnp.nan)})
 
     def first(zeros, population):
         fits = population.cohort_size * levels < 2**31
@@ -156,7 +156,7 @@ def modular_mean(algorithm: Algorithm, *, bits: int = 16, most: float = 1.0) -> 
         return zeros
 
     def summand(vectors, weights, extra, dispatch, own, facts):
-        return jax.tree.map(lambda v: v.astype(jnp.uint32), vectors), extra["fits"]
+        return jax.tree.map(lambda v: v.astype(jnp.uint32), vectors), extra["modular_mean.fits"]
 
     def estimate(summed, zeros, key, facts):
         def of_leaf(total, zero):

@@ -9,6 +9,7 @@ import jax
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.algorithm import VECTORS, kinds
 from fedjax_algos.core.files import require
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.wrappers.stages import OBSERVE, Transport
 
 
@@ -73,6 +74,7 @@ def check_fit(
     check_order(name.partition(":")[0], algorithm)
     needed = [*needs, *_implied(added)]
     for need in needed:
+        check_choice("needs", need, NEEDS)
         holds, reason = NEEDS[need]
         require(holds(before.base), f"{name} does not fit this algorithm: {reason}; {fix}")
     for reason in _misplaced(name, before, added):

@@ -157,10 +157,10 @@ def reweighted(
     def apply(vectors, own, client):
         params = _received(name, algorithm, client.received)
         loss = loss_of(client.data.model(params), client.data, client.key)
-        return Sent(extra={"loss": loss})
+        return Sent(extra={f"{name}.loss": loss})
 
     def change(cohort, memory, key, facts):
-        loss = jnp.where(cohort.mask, cohort.extra["loss"], 0)
+        loss = jnp.where(cohort.mask, cohort.extra[f"{name}.loss"], 0)
         weight = jnp.where(cohort.mask, cohort.weights[0], 1)  # safe to divide by
         losses = Losses(loss, weight, cohort.dispatches.client, cohort.mask)
         factor, memory = factors(losses, memory)

@@ -10,7 +10,8 @@ from wrapper_helpers import NETWORK_LOCAL, later, one_example_each, rounds_of, s
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, simulated
 from fedjax_algos.core.randomness import permutation_words, permute
-from fedjax_algos.wrappers import newcomers, wrap
+from fedjax_algos.wrappers import ClientStage, Rule, Sent, ServerStage, add, newcomers, wrap
+from fedjax_algos.wrappers.stages import CLIP
 
 ALL, D = (0, 1, 2, 3, 4, 5, 6), 5
 VECTORS = np.random.default_rng(0).normal(size=(7, 3, D))
@@ -62,6 +63,36 @@ def test_another_order_is_refused(first, second, reason):
     wrapped = getattr(newcomers, first)(sends(VECTORS))
     with pytest.raises(ValueError, match=reason):
         getattr(newcomers, second)(wrapped)
+
+
+def nothing(*read):
+    return None
+
+
+def stage(*arguments, **options):
+    return {"client": [ClientStage("s", *arguments, **options)]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (stage(lambda v, own, client: v), "stage s returned .*list.*; return Sent"),
+        (stage(lambda v, own, client: Sent(v[0])), r"stage s: undo made .*dict.*one tree for each"),
+        (stage(lambda v, own, client: Sent(v), first=lambda v: v), r"stage s: Sent.own.*missing"),
+        (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
+        ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
+        ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),
+        (
+            {"server": [ServerStage("s", all=nothing)]},
+            "s returned .*None.*; return what it changes",
+        ),
+        ({"rule": Rule("s", lambda *read: read[0].vectors)}, "s returned .*list.*and its memory"),
+        (stage(lambda v, own, c: Sent(v, extra={"afl.loss": 0.0})), "name .*afl.loss.*rename it"),
+    ],
+)
+def test_what_ones_own_stages_return_is_checked(wrong, reason):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        moves(add("own", wrap(sends(VECTORS), "afl" * ("afl" in reason)), **wrong), 1)
 
 
 def test_signs_of_marked_clients(x64):
