@@ -103,7 +103,8 @@ class Facts(NamedTuple):
     """The public facts of a run.
 
     Attributes:
-      num_clients, cohort_size: float[]: N, and the number of clients of a cohort.
+      num_clients, cohort_size: float[]: N, and the number of clients of a cohort, which is N on the
+        virtual clock.
       seed: uint32[]: of the run.
       step: int32[]: server steps until now.
     """
