@@ -194,7 +194,8 @@ class _Path:
         if self.stacked:
             traits = traits._replace(reduce="stack")
         if (rule := self.stages.rule) is not None:
-            traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
+            alone = traits.steps_alone or rule.private
+            traits = traits._replace(offers=rule.offers, steps_alone=alone)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
             allowed: tuple[str, ...] = ("barrier",)
@@ -285,9 +286,9 @@ class _Path:
         return [*self.stages.server, *filter(None, [self.stages.rule])]
 
     def report(self, server):
-        inner = server.inner if self.served else server
+        inner, memories = (server.inner, server.own) if self.served else (server, ())
         found = self.phase.report(inner) if self.phase.report else {}
-        for stage, own in zip(self.with_memory(), server.own, strict=False):
+        for stage, own in zip(self.with_memory(), memories, strict=False):
             told = stage.report(own) if stage.report else {}
             found = _joined(stage.name, found, told)
         return found
@@ -378,7 +379,12 @@ class _Path:
 
         if (rule := self.stages.rule) is not None and rule.equal_weights:
             names = fields_read(lambda dispatch: split(dispatch)[not rule.private], one.dispatch)
-            require(not names, _unequal(rule.name, names))
+            what = f"{rule.name}: the weights of its clients depend on their {' and '.join(names)}"
+            by_size = "give the algorithm weighting=uniform, or " * bool(
+                {"num_examples", "share"} & {*names}
+            )
+            reason = "but its rule needs equal weights for all clients"
+            require(not names, f"{what}, {reason}; {by_size}{rule.equal_weights}")
         return split(one.dispatch)
 
     def _handed_in(self, server, like, one, factor=None):
@@ -449,10 +455,8 @@ class _Path:
             else:
                 given = own[place], self._key(server, place), server.facts
                 cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
-        each, hand_in = (
-            each._replace(vectors=cohort.vectors),
-            partial(self._handed_in, server, like),
-        )
+        each = each._replace(vectors=cohort.vectors)
+        hand_in = partial(self._handed_in, server, like)
         if not any(stage.reweights for stage in self.stages.server):
             return cohort, total(jax.vmap(hand_in)(each), stack.mask)
         weights = [cohort.factor * weight for weight in cohort.weights]
@@ -478,14 +482,6 @@ def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
 def shapes_of_one(stacked: Any) -> Any:
     """The shapes of one client's part of a tree with leaves [slots, ...]."""
     return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], stacked))
-
-
-def _unequal(name, fields):
-    what = f"{name}: the weights of its clients depend on their {' and '.join(fields)}"
-    fix = "leave mifa out" if name == "mifa" else "give feedback=ef or none"
-    if "num_examples" in fields or "share" in fields:
-        fix = f"give the algorithm weighting=uniform, or {fix}"
-    return f"{what}, but the server's memory is a plain mean over all clients; {fix}"
 
 
 def _tag(name):

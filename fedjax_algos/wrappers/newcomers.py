@@ -130,7 +130,7 @@ def private_mean(algorithm: Algorithm, *, norm: float = 1.0, noise: float = 1.0)
     def summand(vectors, weights, extra, dispatch, own, facts):
         return vectors
 
-    rule = Rule("private_mean", estimate, summand, private=True, equal_weights=True)
+    rule = Rule("private_mean", estimate, summand, private=True, equal_weights="leave it out")
     stage, needs = ClientStage("private_mean", clip, place=CLIP), ["no counts", "no statistics"]
     return add("private_mean", algorithm, client=[stage], rule=rule, needs=[*needs, "one exchange"])
 
@@ -166,5 +166,5 @@ def modular_mean(algorithm: Algorithm, *, bits: int = 16, most: float = 1.0) -> 
         return jax.tree.map(of_leaf, summed.total[0], zeros), zeros
 
     stage = ClientStage("modular_mean", apply, kind=lambda kind: "vector", place=WHOLE)
-    rule = Rule("modular_mean", estimate, summand, first, equal_weights=True)
+    rule = Rule("modular_mean", estimate, summand, first, equal_weights="leave it out")
     return add("modular_mean", algorithm, client=[stage], rule=rule)

@@ -185,7 +185,7 @@ class Rule(NamedTuple):
       offers: whether a client may send what is in `Sent.extra` alone; see `Traits.offers`.
       private: whether the algorithm's own rule goes on as if `Facts.cohort_size` clients had sent
         the estimate, also if none has. It needs `equal_weights`.
-      equal_weights: whether it needs the same weight for all clients.
+      equal_weights: what to do where weights of clients differ, if it needs equal ones; else "".
     """
 
     name: str
@@ -195,7 +195,7 @@ class Rule(NamedTuple):
     report: Callable[[Any], dict[str, Any]] | None = None
     offers: bool = False
     private: bool = False
-    equal_weights: bool = False
+    equal_weights: str = ""
 
 
 class Down(NamedTuple):

@@ -5,7 +5,15 @@ import jax
 import numpy as np
 import pytest
 from helpers import small_network
-from wrapper_helpers import NETWORK_LOCAL, later, one_example_each, rounds_of, sends, transfer_of
+from wrapper_helpers import (
+    NETWORK_LOCAL,
+    later,
+    one_example_each,
+    rounds_of,
+    sends,
+    traced,
+    transfer_of,
+)
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, simulated
@@ -118,10 +126,14 @@ def test_a_private_mean_has_a_fixed_denominator_and_noise_without_updates(x64):
 
 @pytest.mark.parametrize(("norm", "share"), [(1e9, 0), (1e-9, 1)])
 def test_what_was_clipped_is_a_column(norm, share):
+    """And weights that would tell who came are refused."""
     bare = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL, weighting="uniform")
     engine = fa.make_engine(newcomers.private_mean(bare, norm=norm, noise=0))
     _, rows = fa.simulate(engine, TOY.data, rounds=2, cohort_size=2)
     assert rows[-1]["clipped"] == share
+    by_size = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
+    with pytest.raises(ValueError, match=r"their num_examples.*uniform, or leave it out"):
+        traced(newcomers.private_mean(by_size))
 
 
 @pytest.mark.parametrize("before", ["", *later("topk:fraction=0.5")])

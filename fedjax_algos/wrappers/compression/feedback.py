@@ -124,7 +124,8 @@ def remembered(
             found = [scale(facts.num_clients / seen.sum(), tree) for tree in kept]
         return found, Memory(kept, seen)
 
-    return stage, Rule(name, estimate, summand, first, equal_weights=True), ()
+    fix = "leave mifa out" if feedback == "mifa" else "give feedback=ef or none"
+    return stage, Rule(name, estimate, summand, first, equal_weights=fix), ()
 
 
 def _check_codec(name, codec, feedback):
