@@ -113,6 +113,7 @@ def test_the_projection_is_the_closest_point():
         assert ((v - point) ** 2).sum() <= ((v - others) ** 2).sum(1).min()
 
 
+@pytest.mark.all
 def test_agnostic_weights_after_a_round():
     """lambda = project(1/3 + gamma F), also of other cohorts; without weights nothing moves."""
     losses, gamma = np.array([1.0, 2.0, 1.5]), 0.2

@@ -90,10 +90,7 @@ def stage(*arguments, **options):
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
         ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
         ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),
-        (
-            {"server": [ServerStage("s", all=nothing)]},
-            "s returned .*None.*; return what it changes",
-        ),
+        ({"server": [ServerStage("s", all=nothing)]}, "s returned .*None.*; return what it"),
         ({"rule": Rule("s", lambda *read: read[0].vectors)}, "s returned .*list.*and its memory"),
         (stage(lambda v, own, c: Sent(v, extra={"afl.loss": 0.0})), "name .*afl.loss.*rename it"),
     ],
@@ -124,7 +121,7 @@ def test_a_private_mean_has_a_fixed_denominator_and_noise_without_updates(x64):
     assert 0.5 < np.std(noises) / (2 * 1.5 / 7) < 1.5
 
 
-@pytest.mark.parametrize(("norm", "share"), [(1e9, 0), (1e-9, 1)])
+@pytest.mark.parametrize(("norm", "share"), [(1e-9, 1), *later((1e9, 0))])
 def test_what_was_clipped_is_a_column(norm, share):
     """And weights that would tell who came are refused."""
     bare = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL, weighting="uniform")
