@@ -81,6 +81,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
         traits = phase.traits
         if phase.download is not None:
             check_functions(phase, {"download": "server group"})
+        if phase.transport is not None:
+            check_functions(phase, {"contribute": "update dispatch staleness server"})
         check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
         check_kind("Traits: asynchrony", traits.asynchrony, Asynchrony, "give Asynchrony(...)")
         check_choice("Traits: reduce", traits.reduce, ("sum", "stack"))

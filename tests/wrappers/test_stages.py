@@ -13,6 +13,7 @@ from wrapper_helpers import (
     sends,
     traced,
     transfer_of,
+    weighted,
 )
 
 import fedjax_algos as fa
@@ -158,6 +159,8 @@ def test_a_change_by_hand_stays_inside():
     tripled = wrap(wrapped._replace(decode=decode), "mean+identity")
     np.testing.assert_allclose(moves(tripled, 2), 3 * moves(wrapped, 2), rtol=1e-5)
     assert transfer_of(tripled, one_example_each(7)) == transfer_of(wrapped, one_example_each(7))
+    with pytest.raises((TypeError, ValueError), match=r"contribute.*staleness, server\)"):
+        fa.make_engine(weighted(wrapped, lambda client: 1.0))
     with pytest.raises(ValueError, match=r"identity: what .* changed by hand; change .* first"):
         wrap(wrap(wrapped, "mean")._replace(decode=decode), "identity")
 
