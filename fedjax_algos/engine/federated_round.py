@@ -101,7 +101,7 @@ class FederatedRound(NamedTuple):
 
         reduce = self._stack if prelude.traits.reduce == "stack" else self._sum
         result = reduce(prelude, of_one, shared, state, data, dispatches)
-        return constrain(self.placement.mesh, result._replace(rows=()))
+        return self._placed(result._replace(rows=()))
 
     def run_cohort(
         self,
@@ -134,12 +134,21 @@ class FederatedRound(NamedTuple):
             written = jnp.where(kept, written, data.num_clients)
         # the index of who does not answer is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
-        of_cohort, *results = result._replace(dispatched=known)
-        results = constrain(mesh, tuple(results))
-        if not self.rows_are_table:
-            return CohortResult(constrain(mesh, of_cohort, rows=True), *results)
-        table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
-        return CohortResult(constrain(mesh, table, rows=True), *results)
+        new, result = result.rows, self._placed(result._replace(dispatched=known, rows=()))
+        if self.rows_are_table:
+            new = jax.tree.map(lambda t, r: t.at[written].set(r), rows, new)
+        return result._replace(rows=constrain(mesh, new, rows=True))
+
+    def _placed(self, result):
+        """The result, of which every device has the sums, and each its own part of a stack."""
+        mesh, stack = self.placement.mesh, result.arrivals.contributions
+        if not isinstance(stack, Stack):
+            return constrain(mesh, result)
+        updates, stack = constrain(mesh, stack.updates, rows=True), stack._replace(updates=())
+        arrivals = result.arrivals._replace(contributions=stack)
+        result = constrain(mesh, result._replace(arrivals=arrivals))
+        stack = result.arrivals.contributions._replace(updates=updates)
+        return result._replace(arrivals=result.arrivals._replace(contributions=stack))
 
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
         """The sums of what a cohort hands in, with zeros for what is not finite or not sent.
@@ -284,7 +293,7 @@ class FederatedRound(NamedTuple):
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
         stack = stack._replace(updates=update_in(stack.updates))
         index = slice(cohort_size) if slots is None else slots
-        return jax.tree.map(lambda leaf: leaf[index], stack)
+        return constrain(self.placement.mesh, jax.tree.map(lambda leaf: leaf[index], stack))
 
 
 def _padded(tree, number):
