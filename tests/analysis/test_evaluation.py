@@ -159,7 +159,8 @@ def ditto():
     return trained(Case("ditto", {}))
 
 
-@pytest.mark.parametrize("layout", ["auto", pytest.param(3, marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("layout", ["auto", 3])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
     algorithm, engine, state = ditto()

@@ -75,7 +75,8 @@ def test_failures_are_independent_draws():
     assert not independent(probability=0.0)(np.uint32(0), clients, numbers).any()
 
 
-@pytest.mark.parametrize("prelude", [False, pytest.param(True, marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("prelude", [False, True])
 def test_rows_of_a_run_and_a_pure_round(prelude):
     """Bytes, FLOPs and lost updates by hand; a prelude sends twice, others have client rows."""
     algorithm, data = ALGORITHM, examples()

@@ -110,6 +110,7 @@ def test_updates_of_a_cohort_are_in_its_order(options):
         assert_close(stack.updates[index], update)
 
 
+@pytest.mark.all
 def test_rounds_of_equal_steps_in_one_program_and_one_by_one():
     """All clients answer; of three rounds two are run."""
     engine = fa.make_engine(ALGORITHM, 3)

@@ -202,7 +202,7 @@ def run_async(algorithm, data, slots):
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
-        ("given", "dithering"),
+        *later(("given", "dithering")),
         *later(("given", "randk:fraction=0.3,feedback=ef"), ("given", "cast:dtype=float8_e4m3fn")),
         *later(("scaffold", f"{TOP},feedback=ef"), ("scaffold", "qsgd:levels=7,direction=down")),
     ],

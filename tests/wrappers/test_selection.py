@@ -64,6 +64,7 @@ def test_the_round_is_that_of_the_candidates_with_the_largest_loss(name):
         chex.assert_trees_all_close(end, state.server.params, rtol=1e-10)
 
 
+@pytest.mark.all
 def test_a_candidate_that_fails_reports_nothing():
     """And the chosen ones arrive; who fails is known from the dispatches."""
     bare = fa.algorithms.fedavg(TOY.problem, LOCAL)
