@@ -220,10 +220,7 @@ PLANS = settings(deadline=None, max_examples=30)  # each to two horizons
 
 
 def checked_plans(data, planner, system, num_clients, num_steps):
-    """Plans to a horizon and to a later one, with these times, after checks for all planners.
-
-    The longer plan begins with the shorter one.
-    """
+    """Checked plans to a horizon and to a later one, which begins with the shorter one."""
     near = data.draw(st.sampled_from([1, 3, 7.5, 20]))
     far = near + data.draw(st.sampled_from([0.5, 3, 20]))
     short, long = (planner(system, num_clients, seconds=end) for end in (near, far))

@@ -136,10 +136,7 @@ def test_more_steps_than_the_bound_are_never_cut_off(toy, dispatches):
 
 @pytest.mark.all
 def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
-    """Of the final model with respect to p_i, one for each client, and to all examples.
-
-    Rounds are checkpointed, although the algorithm's rate is traced.
-    """
+    """Of the final model to each p_i and to all examples; checkpointed, with a traced rate."""
     local = fa.differentiable(LOCAL, toy.data.counts(), jax.checkpoint_policies.everything_saveable)
     of_rounds = one_round(dispatches, slice(2))
 

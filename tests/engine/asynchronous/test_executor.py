@@ -102,10 +102,7 @@ def check_rows(state, plan, end, same=chex.assert_trees_all_equal):
     ],
 )
 def test_slots_and_devices_change_no_bit(slots, layout, devices):
-    """Models and losses at server steps inside waves and at their ends, and rows.
-
-    Mapped waves differ by rounding.
-    """
+    """Models, losses and rows at server steps in waves and at their ends; mapped up to rounding."""
     executor = executor_of(slots, layout, devices)
     same = chex.assert_trees_all_equal if layout == "sequential" else assert_close
     for plan, expected in ten_plans():
