@@ -32,7 +32,7 @@ from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import is_key, scale
-from fedjax_algos.wrappers.linear import fields_read, owners
+from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
 from fedjax_algos.wrappers.refusals import check_fit
 from fedjax_algos.wrappers.stages import (
     OBSERVE,
@@ -64,21 +64,6 @@ class Message(NamedTuple):
     extra: dict[str, Any]
     sent: Any  # what the last stage has made of the vectors, and the counts and choices
     like: Static  # the shapes of the algorithm's own vectors
-
-
-class Shares(NamedTuple):
-    """A contribution without its vectors: the leaves that are free of them, and weights."""
-
-    leaves: list[jax.Array]
-    form: Static  # the structure, which leaf of the vectors each leaf is a multiple of, and these
-
-    def times(self, vectors: Vectors) -> Any:
-        """The contribution of some vectors."""
-        structure, owner, _ = self.form.value
-        given = jax.tree.leaves(vectors)
-        pairs = zip(self.leaves, owner, strict=True)
-        made = [leaf if of is None else leaf * given[of].astype(leaf.dtype) for leaf, of in pairs]
-        return structure.unflatten(made)
 
 
 class _Update(NamedTuple):
@@ -358,34 +343,22 @@ class _Path:
         def contribute(vectors, one):
             return self._contributed(server, one._replace(vectors=vectors))
 
-        (structure, shapes), one = like, one._replace(vectors=())
-        found = owners(contribute, structure.unflatten(shapes), one)
-        if isinstance(found, str):
+        one = one._replace(vectors=())
+        split = splitter(contribute, like, one)
+        if isinstance(split, str):
             name = (self.stages.rule or self.stages.server[0]).name
             what = f"{name} weighs updates, which does not fit this algorithm's contribute"
             fix = f"leave {name} out, or let contribute return numbers times the update"
-            raise ValueError(f"{what}: {found}; {fix}")
-        ones = structure.unflatten(jnp.ones(leaf.shape, leaf.dtype) for leaf in shapes)
-
-        def split(dispatch):
-            made, of_result = jax.tree.flatten(contribute(ones, one._replace(dispatch=dispatch)))
-            pairs, weights = list(zip(made, found, strict=True)), []
-            made = [leaf if of is None else leaf.ravel()[:1].sum() for leaf, of in pairs]
-            for tree in structure.unflatten(range(len(shapes))):
-                first = next((leaf for leaf in jax.tree.leaves(tree) if shapes[leaf].size), -1)
-                own = [leaf for leaf, of in zip(made, found, strict=True) if of == first]
-                weights.append(sum(own, jnp.zeros((), dispatch.share.dtype)))
-            return Shares(made, Static((of_result, tuple(found), like))), weights
-
+            raise ValueError(f"{what}: {split}; {fix}")
         if (rule := self.stages.rule) is not None and rule.equal_weights:
-            names = fields_read(lambda dispatch: split(dispatch)[not rule.private], one.dispatch)
+            of_dispatch = lambda dispatch: split(one._replace(dispatch=dispatch))  # noqa: E731
+            names = fields_read(lambda own: of_dispatch(own)[not rule.private], one.dispatch)
             what = f"{rule.name}: the weights of its clients depend on their {' and '.join(names)}"
-            by_size = "give the algorithm weighting=uniform, or " * bool(
-                {"num_examples", "share"} & {*names}
-            )
+            by_size = "give the algorithm weighting=uniform, or "
+            by_size *= bool({"num_examples", "share"} & {*names})
             reason = "but its rule needs equal weights for all clients"
             require(not names, f"{what}, {reason}; {by_size}{rule.equal_weights}")
-        return split(one.dispatch)
+        return split(one)
 
     def _handed_in(self, server, like, one, factor=None):
         """The summands of an update, times a factor."""
@@ -442,7 +415,7 @@ class _Path:
         zeros = jnp.zeros_like(stack.dispatches.client)
         each, like = self._opened(stack.updates, stack.dispatches, zeros)
         if not isinstance(stack.updates, Arrived):
-            like = shapes_of(shapes_of_one(each.vectors))
+            like = shapes_of(jax.eval_shape(lambda: jax.tree.map(lambda v: v[0], each.vectors)))
         weights = jax.vmap(lambda one: self._shares(server, like, one)[1])(each)
         weights = [jnp.where(stack.mask, weight, 0) for weight in weights]
         factor = jnp.ones_like(stack.dispatches.share)
@@ -477,11 +450,6 @@ def total(tree: Any, mask: jax.Array) -> Any:
 def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
     """The server state of an algorithm and its wrappers."""
     return Server(inner.params, inner._replace(params=()), tuple(own), facts)
-
-
-def shapes_of_one(stacked: Any) -> Any:
-    """The shapes of one client's part of a tree with leaves [slots, ...]."""
-    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], stacked))
 
 
 def _tag(name):

@@ -1,4 +1,4 @@
-"""Checks that `contribute` multiplies each vector of an update by one number, its weight.
+"""Contributions in parts, and the check that `contribute` gives each vector of an update one weight.
 
 A rule that puts an estimate in place of the updates has a meaning only then. The program of
 `contribute` is read from its arguments to its results: a leaf of a vector may be negated, converted
@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 from jax.interpreters.partial_eval import dce_jaxpr
+
+from fedjax_algos.core.algorithm import Static
 
 _SAME = ("convert_element_type", "copy")
 _CONVERTED = (*_SAME, "broadcast_in_dim", "reshape", "squeeze")
@@ -64,6 +66,48 @@ def owners(
         if own != own[:1] * len(own):
             return "it multiplies the leaves of one vector by different numbers"
     return [value.leaf if isinstance(value, _Scaled) else None for value in found]
+
+
+class Shares(NamedTuple):
+    """A contribution without its vectors: the leaves that are free of them, and weights."""
+
+    leaves: list[jax.Array]
+    form: Static  # the structure, which leaf of the vectors each leaf is a multiple of, and these
+
+    def times(self, vectors: Sequence[Any]) -> Any:
+        """The contribution of some vectors."""
+        structure, owner, _ = self.form.value
+        given = jax.tree.leaves(vectors)
+        pairs = zip(self.leaves, owner, strict=True)
+        made = [leaf if of is None else leaf * given[of].astype(leaf.dtype) for leaf, of in pairs]
+        return structure.unflatten(made)
+
+
+def splitter(contribute: Callable[..., Any], like: Any, rest: Any) -> Any:
+    """`rest -> (Shares, float[] for each vector: its weight)`, or why a vector has no weight.
+
+    Args:
+      contribute: `(vectors, rest) -> contribution`.
+      like: (the structure of the vectors, the shapes of their leaves).
+      rest: a tree of the other arguments.
+    """
+    structure, shapes = like
+    found = owners(contribute, structure.unflatten(shapes), rest)
+    if isinstance(found, str):
+        return found
+    ones = structure.unflatten(jnp.ones(leaf.shape, leaf.dtype) for leaf in shapes)
+
+    def split(rest):
+        made, of_result = jax.tree.flatten(contribute(ones, rest))
+        pairs, weights = list(zip(made, found, strict=True)), []
+        made = [leaf if of is None else leaf.ravel()[:1].sum() for leaf, of in pairs]
+        for tree in structure.unflatten(range(len(shapes))):
+            first = next((leaf for leaf in jax.tree.leaves(tree) if shapes[leaf].size), -1)
+            own = [leaf for leaf, of in zip(made, found, strict=True) if of == first]
+            weights.append(sum(own, jnp.zeros((), jnp.result_type(float))))
+        return Shares(made, Static((of_result, tuple(found), like))), weights
+
+    return split
 
 
 def fields_read(function: Callable[[Any], Any], dispatch: Any) -> list[str]:
