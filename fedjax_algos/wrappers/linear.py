@@ -1,4 +1,4 @@
-"""Contributions in parts, and the check that `contribute` gives each vector of an update one weight.
+"""Splits contributions, and checks that `contribute` gives each vector of an update one weight.
 
 A rule that puts an estimate in place of the updates has a meaning only then. The program of
 `contribute` is read from its arguments to its results: a leaf of a vector may be negated, converted
