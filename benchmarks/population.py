@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.core.files import write_json
+from fedjax_algos.base.files import write_json
 from fedjax_algos.data.stored.packing import FORMAT, Field, checksum, digests_of
 from fedjax_algos.participation import Cohorts
 

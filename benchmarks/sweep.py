@@ -35,10 +35,10 @@ def child(what: str, warm: bool, devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
 
     from fedjax_algos.runs import comparison
-    from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
-    from fedjax_algos.runs.experiment import prepare
-    from fedjax_algos.runs.method import methods_of
-    from fedjax_algos.runs.settings import Settings
+    from fedjax_algos.runs.studies.experiment import prepare
+    from fedjax_algos.runs.studies.method import methods_of
+    from fedjax_algos.runs.studies.settings import Settings
+    from fedjax_algos.runs.studies.sweeps import prepare_sweep, run_sweep
 
     settings = Settings(layout="sequential", devices=devices)
     dataset = settings.load()

@@ -35,9 +35,9 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Problem, Row
 from fedjax_algos.data import Dataset
-from fedjax_algos.runs.experiment import split, split_held_out
-from fedjax_algos.runs.saving.results_folder import write_table
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split, split_held_out
+from fedjax_algos.runs.studies.results_folder import write_table
+from fedjax_algos.runs.studies.settings import Settings
 
 RATES = (0.01, 0.032, 0.1, 0.32, 1.0, 3.2)
 TUNING_SEEDS, SEEDS = (1000, 1001, 1002), (0, 1, 2, 3, 4)

@@ -27,13 +27,13 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, late, simulated
-from fedjax_algos.asynchrony.systems.system_model import Sessions
 from fedjax_algos.core.algorithm import stateless
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import by_client, independent, samplers, uniform
 from fedjax_algos.participation.sampling import of_clients
+from fedjax_algos.participation.systems.system_model import Sessions
 
 AXES = {
     "layout": ["sequential", "vmapped", 2],

@@ -18,8 +18,8 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.experiment import split
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split
+from fedjax_algos.runs.studies.settings import Settings
 
 SETTINGS = Settings()
 CASES = [

@@ -37,7 +37,7 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main as command_line
-from fedjax_algos.runs.saving.checkpoints import RunSaver
+from fedjax_algos.runs.loops.checkpoints import RunSaver
 
 OUTCOMES = ("refused by name", "older checkpoint", "no effect", "WRONG")
 SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2 --checkpoint-every 0"

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import Dataset, federate
-from fedjax_algos.runs.experiment import split, split_held_out
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split, split_held_out
+from fedjax_algos.runs.studies.settings import Settings
 
 TASKS = {
     "Dirichlet .1": ("dirichlet:alpha=0.1", False),

@@ -16,8 +16,8 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.core import Algorithm, Row
-from fedjax_algos.runs.experiment import split
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split
+from fedjax_algos.runs.studies.settings import Settings
 
 SENDING_NAN = 0.2  # the share of all clients
 DROPPING_OUT = 0.2  # the share of each cohort

@@ -27,8 +27,8 @@ import fedjax_algos as fa
 from fedjax_algos import asynchrony
 from fedjax_algos.cli import main, processes
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.batched.sweeps import sweep
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
+from fedjax_algos.runs.studies.sweeps import sweep
 
 DEVICES = 4
 ROUNDS = {"cohort_size": 3, "eval_every": 1, "seed": 3}

@@ -6,7 +6,7 @@ import chex
 import jax
 import numpy as np
 
-from fedjax_algos.runs.saving.checkpoints import state_arrays
+from fedjax_algos.runs.loops.checkpoints import state_arrays
 
 
 def host(tree):

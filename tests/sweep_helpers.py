@@ -9,8 +9,8 @@ from helpers import CASES, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.models.adapters import Outputs
-from fedjax_algos.runs.batched import program as programs
-from fedjax_algos.runs.batched.sweeps import sweep
+from fedjax_algos.runs.loops import program as programs
+from fedjax_algos.runs.studies.sweeps import sweep
 
 
 def _loss(x, batch):

@@ -17,7 +17,7 @@ from page_helpers import COMMANDS, blocks
 
 from fedjax_algos.cli import cli, main
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
-from fedjax_algos.runs.saving.trackers import trackers
+from fedjax_algos.runs.studies.trackers import trackers
 
 # Options with which a command trains little: the values replace those of the line, or are added.
 SMALL = {"--model": "linear", "--clients": "10", "--seeds": "1", "--local-steps": "2"}

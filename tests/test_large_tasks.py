@@ -17,7 +17,7 @@ from fedjax_algos.cli.options import settings_of
 from fedjax_algos.data import datasets, in_memory
 from fedjax_algos.models import linear, losses, models
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.studies.method import methods_of
 
 PAPERS = ROOT / "experiments" / "papers"
 if not PAPERS.exists():

@@ -13,8 +13,8 @@ from helpers import with_statistics
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony, data, models, participation
-from fedjax_algos.runs.experiment import prepare
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import prepare
+from fedjax_algos.runs.studies.settings import Settings
 
 N, CLIENTS, COHORT = 12, 4, 2
 X = np.arange(N * 3, dtype=np.float32).reshape(N, 3)
@@ -363,7 +363,7 @@ CALLS = WRONG + SENTENCES
 @pytest.mark.parametrize(("call", "named"), CALLS, ids=[named for _, named in CALLS])
 def test_a_message_is_one_line_that_names_the_value_and_then_the_fix(call, named, monkeypatch):
     for place in ("host_memory", "device_memory"):  # so that the sizes do not depend on this one
-        monkeypatch.setattr(f"fedjax_algos.core.limits.{place}", lambda device=None: 2**34)
+        monkeypatch.setattr(f"fedjax_algos.base.limits.{place}", lambda device=None: 2**34)
     with pytest.raises((ValueError, TypeError), match=re.escape(named)) as raised:
         call()
     message = str(raised.value)

@@ -22,7 +22,7 @@ from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core import Dispatch
 from fedjax_algos.models import models, with_loss
-from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.studies.method import methods_of
 
 PAPERS = Path(__file__).parent
 # the shapes of an example and of its label, the classes, and the examples and local steps of an

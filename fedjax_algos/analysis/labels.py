@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import check_choice
 
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders

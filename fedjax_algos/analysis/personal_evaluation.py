@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clients
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.analysis.statistics import METRIC, finite_quality
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 
 BUDGETS = ("round", "upload_bytes", "download_bytes", "flops", "simulated_seconds", "wall_seconds")

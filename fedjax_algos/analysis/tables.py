@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.statistics import Mark
-from fedjax_algos.core.reprs import printable, si_prefix
+from fedjax_algos.base.reprs import printable, si_prefix
 
 MISSING = "-"
 _MAX_CHARACTERS = 80  # of a cell in a terminal

@@ -17,10 +17,10 @@ from fedjax_algos.asynchrony.planning import (
     tiers,
     tiers_of,
 )
-from fedjax_algos.asynchrony.systems.fedscale import fedscale
-from fedjax_algos.asynchrony.systems.in_rounds import in_session, late
-from fedjax_algos.asynchrony.systems.simulated import simulated
-from fedjax_algos.asynchrony.systems.system_model import (
+from fedjax_algos.participation.in_rounds import in_session, late
+from fedjax_algos.participation.systems.fedscale import fedscale
+from fedjax_algos.participation.systems.simulated import simulated
+from fedjax_algos.participation.systems.system_model import (
     FixedSystem,
     SystemModel,
     SystemModelFactory,

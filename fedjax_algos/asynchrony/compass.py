@@ -16,9 +16,9 @@ import numpy as np
 from fedjax_algos.asynchrony import plan as plans
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, EventLoop, Plan
 from fedjax_algos.asynchrony.planning import Planner, planners
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.options import Count, Range
-from fedjax_algos.core.reprs import describe
 
 _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
 

@@ -19,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.asynchrony.systems import system_model
-from fedjax_algos.asynchrony.systems.system_model import SystemModel, SystemModelWithSessions
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_int32, check_memory
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Dispatch, Local
 from fedjax_algos.core.checks import check_callable, check_kind, check_whole
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.options import is_number
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.participation.cohorts import checked_counts, first_steps, rate_at, rate_counts
+from fedjax_algos.participation.systems import system_model
+from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSessions
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival

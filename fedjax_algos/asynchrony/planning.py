@@ -12,11 +12,11 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop, Plan
-from fedjax_algos.asynchrony.systems.system_model import SystemModel, SystemModelWithSpeeds
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
 _NEXT_CLIENT = 16  # a stream of NumPy's generators; the system model's streams are 13 to 15
 

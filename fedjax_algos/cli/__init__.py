@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from fedjax_algos import importing
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import processes
 from fedjax_algos.cli.costs import costs
 from fedjax_algos.cli.environment import forget_folder, way_on
@@ -33,10 +34,9 @@ from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import is_own, own_places
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.placed.processes import FirstProcessError, is_first
-from fedjax_algos.runs.identity import OtherRunError
-from fedjax_algos.runs.saving.interruption import Interrupted, end_at_once, interruption
+from fedjax_algos.runs.loops.identity import OtherRunError
+from fedjax_algos.runs.loops.interruption import Interrupted, end_at_once, interruption
 
 _PACKAGE = Path(__file__).parents[1]
 _MAX_CHARACTERS = 2000  # of an error

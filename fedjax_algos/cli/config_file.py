@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file, require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import options, unknown
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.runs.method import configured_spec
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.method import configured_spec
+from fedjax_algos.runs.studies.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _MAX_BITS = 1024  # of a whole number; Python refuses to show one of 4,300 digits

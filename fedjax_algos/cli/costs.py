@@ -17,9 +17,9 @@ from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import initial_state
-from fedjax_algos.runs.experiment import prepare
-from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.run import Rounds
+from fedjax_algos.runs.loops.run import Rounds
+from fedjax_algos.runs.studies.experiment import prepare
+from fedjax_algos.runs.studies.method import methods_of
 
 _OPTIONS = (
     "dataset", "model", "loss", "compute_dtype", "partition", "clients", "cohort", "work",

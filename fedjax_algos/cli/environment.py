@@ -17,29 +17,30 @@ from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import written
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import processes
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.cli.progress import RunProgress, show_progress
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require, written
 from fedjax_algos.core.options import options
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.runs import results
-from fedjax_algos.runs.experiment import Experiment
-from fedjax_algos.runs.recorder import DivergenceWarning
-from fedjax_algos.runs.saving.interruption import finish_calls
-from fedjax_algos.runs.saving.opening import open_folder
-from fedjax_algos.runs.saving.results_folder import (
+from fedjax_algos.runs.loops.interruption import finish_calls
+from fedjax_algos.runs.loops.recorder import DivergenceWarning
+from fedjax_algos.runs.studies.experiment import Experiment
+from fedjax_algos.runs.studies.opening import open_folder
+from fedjax_algos.runs.studies.results_folder import (
     ResultsFolder,
     missing_runs,
     read_configuration,
 )
-from fedjax_algos.runs.saving.shares import RunName, describe_missing
-from fedjax_algos.runs.saving.trackers import Tracker, trackers
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.shares import RunName, describe_missing
+from fedjax_algos.runs.studies.trackers import Tracker, trackers
 
 _folders: list[Path] = []  # that of the command, once it is open
 

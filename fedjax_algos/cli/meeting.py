@@ -8,7 +8,7 @@ import os
 import socket
 import time
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 
 _BYTES = 4096  # of a line, at most
 _PATIENCE = 10.0  # seconds for a name, a greeting, and an answer after the time of process 0

@@ -21,12 +21,12 @@ from fedjax_algos.analysis.summary import (
     summarise_pairs,
 )
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import printable
-from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence, describe_excluded
+from fedjax_algos.runs.loops.recorder import WHAT_HELPS, describe_divergence, describe_excluded
 from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a label in a note
 _WITHOUT = (

@@ -8,14 +8,15 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR
-from fedjax_algos.asynchrony.systems.in_rounds import reads_system
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import writing
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require, writing
 from fedjax_algos.core.options import Option, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.runs.method import parse_spec
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.participation.in_rounds import reads_system
+from fedjax_algos.runs.studies.method import parse_spec
+from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.wrappers import wrappers
 
 HELP = {

@@ -7,11 +7,11 @@ import click
 from rich.console import Console
 from rich.progress import TaskID
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.cli.progress import make_bars
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
 from fedjax_algos.data.federated_data import as_dataset
 

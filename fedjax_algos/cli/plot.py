@@ -9,11 +9,12 @@ from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.analysis.rows import rows_by_run
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import written
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import Command, add_options, known_as, labels_of, new_file
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require, written
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
 
 _FACETS = ("results", "method", "seed")

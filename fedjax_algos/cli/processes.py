@@ -15,9 +15,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import click
 import jax
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import MAX_INT32
 from fedjax_algos.cli.meeting import meet
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.engine.placed.processes import from_first, is_first, largest, num_processes
 

@@ -13,10 +13,10 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from fedjax_algos.analysis.statistics import metric_column
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
 _MAX_CHARACTERS = 80  # of a label

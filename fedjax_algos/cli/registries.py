@@ -10,15 +10,15 @@ from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners, system_models
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import Command, range_of, text_options
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
-from fedjax_algos.runs.saving.trackers import trackers
+from fedjax_algos.runs.studies.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
 REGISTRIES: dict[str, Registry[Any]] = {

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import click
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import write_text
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import method_tables
 from fedjax_algos.cli.config_file import stored_settings
 from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require, write_text
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
-from fedjax_algos.runs.saving.results_folder import read_configuration, read_rows
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
+from fedjax_algos.runs.studies.settings import Settings
 
 
 @click.command(cls=Command)

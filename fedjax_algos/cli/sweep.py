@@ -6,16 +6,16 @@ import click
 
 from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.base.errors import require
 from fedjax_algos.cli.environment import Training, computing, make_trackers, training
 from fedjax_algos.cli.method_tables import best_first, goal_of, method_tables, non_finite_lines
 from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import split_grid
 from fedjax_algos.runs import results
-from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep
-from fedjax_algos.runs.saving.trackers import Tracker, track_experiment
+from fedjax_algos.runs.studies.sweeps import Sweep, prepare_sweep, run_sweep
+from fedjax_algos.runs.studies.trackers import Tracker, track_experiment
 
 _HELP = {
     "grid": "values; may be repeated",

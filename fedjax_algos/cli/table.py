@@ -10,16 +10,16 @@ from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
+from fedjax_algos.base.files import write_text
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.config_file import stored_settings
 from fedjax_algos.cli.method_tables import Goal, best_first, method_tables
 from fedjax_algos.cli.options import Command, add_options, labels_of, new_file, values_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import check_choice, options
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.results_folder import read_configuration
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.results_folder import read_configuration
+from fedjax_algos.runs.studies.settings import Settings
 
 _FORMATS = [*FORMATS, *RECORD_FORMATS]
 _HELP = {

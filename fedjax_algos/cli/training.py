@@ -11,6 +11,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.rows import Budget, within_budget
 from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import method_tables
 from fedjax_algos.cli import options as cli_options
 from fedjax_algos.cli.config_file import ConfigFile, read_config
@@ -24,13 +25,12 @@ from fedjax_algos.cli.options import (
     shared_options,
 )
 from fedjax_algos.core.options import options
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.experiment import Experiment, prepare
-from fedjax_algos.runs.method import Method, methods_of, parse_spec
-from fedjax_algos.runs.saving.trackers import track_experiment
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import Experiment, prepare
+from fedjax_algos.runs.studies.method import Method, methods_of, parse_spec
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.trackers import track_experiment
 
 _CONFIG_HELP = "settings and methods: a TOML file, such as tune writes, or a run's config.json"
 _LABEL_HELP = "another text for a method in the table and the figure; may be repeated"

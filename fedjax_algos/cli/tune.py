@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_algos.analysis.tables import plain_table
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import write_text
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.environment import computing, training
 from fedjax_algos.cli.method_tables import quality_name
 from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
-from fedjax_algos.core.files import require, write_text
 from fedjax_algos.core.options import options
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.runs import results
-from fedjax_algos.runs.tuning.tuning import (
+from fedjax_algos.runs.studies.tuning import (
     Stage,
     Trial,
     Tuning,

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import scale
 from fedjax_algos.core.types import (
     Array,

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.registry import is_own
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import (
     Batch,
     Batches,

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core.randomness import next_words, permute
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.types import Array, Batch, Batches, Local, Model, Params, Statistics
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core.checks import apply_model, check_local, losses_of, with_mask
 from fedjax_algos.core.client_data import ClientData
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import (

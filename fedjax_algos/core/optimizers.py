@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.checks import KindError, check_callable, check_kind
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import spec_of

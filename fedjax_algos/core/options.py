@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 
 _MAX_NAMES = 15  # that an error message lists; of more it lists the nearest
 _NEAREST = 5

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
-from fedjax_algos.core.files import require, require_regular
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import require_regular
 from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
 from fedjax_algos.core.specs import parse_options, split_specs
 

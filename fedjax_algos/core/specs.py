@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import Option, check_value, is_number, require_option
 
 _COMMA = re.compile(r"(?<!\\),")  # one that separates

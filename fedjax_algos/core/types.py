@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_algos.core.reprs import describe, describe_tree
+from fedjax_algos.base.reprs import describe, describe_tree
 
 Array: TypeAlias = jax.Array | np.ndarray
 Key: TypeAlias = jax.Array  # a typed key, made by jax.random.key

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import MAX_INT32
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_whole
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import is_number
-from fedjax_algos.core.reprs import describe
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
 SAME_EXAMPLES = "the test examples are the training examples"

@@ -7,9 +7,9 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import require
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table

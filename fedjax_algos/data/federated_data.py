@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.errors import FileError, require
+from fedjax_algos.base.limits import check_device_memory, check_int32
+from fedjax_algos.base.reprs import describe, describe_tree, printable
 from fedjax_algos.core import Batch, ClientData, Statistics
 from fedjax_algos.core.checks import KindError, check_kind
-from fedjax_algos.core.files import FileError, require
-from fedjax_algos.core.limits import check_device_memory, check_int32
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe, describe_tree, printable
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.dataset import Dataset, check_range

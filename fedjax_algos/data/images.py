@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import reading, require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import reading
 from fedjax_algos.core.options import Count
 
 MAX_PIXELS = 2**27  # larger images are treated as errors

@@ -10,6 +10,9 @@ from typing import Any, get_args
 import jax
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_device_memory
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
 from fedjax_algos.core.algorithm import PartKind, Selection, kinds
 from fedjax_algos.core.checks import (
@@ -21,10 +24,7 @@ from fedjax_algos.core.checks import (
     check_problem,
     check_whole,
 )
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite

@@ -13,11 +13,11 @@ from typing import Any, Literal, Self
 import jax
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.randomness import model_key
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import add_trees
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData

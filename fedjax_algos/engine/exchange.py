@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import (
     Algorithm,
     Array,
@@ -30,7 +31,6 @@ from fedjax_algos.core import (
     Update,
 )
 from fedjax_algos.core.checks import check_like, described
-from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.core.types import Batches, with_arrays

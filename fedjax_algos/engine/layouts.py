@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.core import Algorithm, Dispatch
-from fedjax_algos.core.limits import accelerator_memory
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound

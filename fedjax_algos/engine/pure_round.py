@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, EqualSteps, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
-from fedjax_algos.core.files import require
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import (
     Algorithm,
     Dispatch,
@@ -20,7 +21,6 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.core.algorithm import check_update, contribution_of, update_in
 from fedjax_algos.core.checks import check_like, named_errors
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.engine.non_finite import select
 
 

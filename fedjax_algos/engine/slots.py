@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Array, Dispatch, EqualSteps
-from fedjax_algos.core.files import require
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh

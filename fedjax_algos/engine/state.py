@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import (
     Algorithm,
     Array,
@@ -20,9 +22,7 @@ from fedjax_algos.core import (
     Statistics,
 )
 from fedjax_algos.core.checks import check_kind, check_not_consumed, described
-from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import client_key, model_key
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
 from fedjax_algos.engine.placed.model_sharding import ClientMesh

@@ -17,12 +17,12 @@ import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import check_kind, described
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
 
 P = ParamSpec("P")

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Mean, MetricValues, Problem
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.readers.client_files.texts import PADDING
 from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import Batch, ClassMean, MetricValues, Problem
 from fedjax_algos.core.checks import apply_model, losses_of
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Decay, NonNegative
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.federated_data import is_readable
 
 losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> float[batch]

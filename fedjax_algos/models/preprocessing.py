@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Key, Problem
-from fedjax_algos.core.files import require
 from fedjax_algos.models.adapters import scale_pixels
 
 # (images [batch, height, width, channels], key, training) -> images

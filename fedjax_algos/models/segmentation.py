@@ -14,8 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Batch, MetricValues, Problem
-from fedjax_algos.core.files import PathLike, require
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import VOLUMES, Inputs, classifier, model_of, scale_pixels
 from fedjax_algos.models.large.residual import Norm, Normalisation

@@ -6,9 +6,9 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import as_model, check_whole
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import Parts, Pattern, check_match, split_params
 

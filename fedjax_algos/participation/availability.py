@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import Decay, Range
 from fedjax_algos.core.randomness import ONCE, cohort_key
 from fedjax_algos.core.types import Array, Key

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_int32, check_memory
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import Array, Dispatch, Local, batches_per_epoch, checks
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_int32, check_memory
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.participation import sampling
 from fedjax_algos.participation.local_work import LocalWork, full

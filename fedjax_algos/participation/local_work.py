@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Local
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive, Range
 from fedjax_algos.core.registry import Registry
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
 from fedjax_algos.core.randomness import (
     ONCE,
@@ -23,7 +24,6 @@ from fedjax_algos.core.randomness import (
     permute,
 )
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
 

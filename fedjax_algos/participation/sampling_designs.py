@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_int32
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.randomness import cohort_key
 from fedjax_algos.participation.sampling import draw_members

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Dispatch, EqualSteps, Local
 from fedjax_algos.core.checks import check_callable, check_clients, check_local, check_whole
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.randomness import ONCE, cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, ReverseMode
 from fedjax_algos.participation import cohorts, sampling
 from fedjax_algos.participation.cohorts import checked_counts, common_steps, full_steps

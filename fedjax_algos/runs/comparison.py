@@ -15,16 +15,16 @@ from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.clock import simulate_async_seeds
-from fedjax_algos.runs.experiment import Experiment
-from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.planned_runs import Clock, participations, plan_run
-from fedjax_algos.runs.recorder import named_errors
+from fedjax_algos.runs.loops.clock import simulate_async_seeds
+from fedjax_algos.runs.loops.interruption import check_interruption
+from fedjax_algos.runs.loops.planned_runs import Clock, participations, plan_run
+from fedjax_algos.runs.loops.recorder import named_errors
+from fedjax_algos.runs.loops.run import Rounds
+from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.results import client_rows
-from fedjax_algos.runs.run import Rounds
-from fedjax_algos.runs.saving.interruption import check_interruption
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.simulation import simulate
+from fedjax_algos.runs.studies.experiment import Experiment
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
 # Found by the `tune` command in docs/results.md: 24 settings of each method, on other seeds than
 # `compare`'s and without test data.

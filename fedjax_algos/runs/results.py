@@ -19,14 +19,15 @@ from fedjax_algos.analysis.labels import SEPARATOR, file_name
 from fedjax_algos.analysis.rows import Budget, rows_by_run
 from fedjax_algos.analysis.statistics import gini, records
 from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import file_digest, written
 from fedjax_algos.core import Mean, Metrics, Row
-from fedjax_algos.core.files import file_digest, require, written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.models.layers import native
-from fedjax_algos.runs.experiment import Experiment
-from fedjax_algos.runs.saving.results_folder import (
+from fedjax_algos.runs.studies.experiment import Experiment
+from fedjax_algos.runs.studies.results_folder import (
     METRICS_SUM,
     ResultsFolder,
     facts,
@@ -36,7 +37,7 @@ from fedjax_algos.runs.saving.results_folder import (
     read_rows,
     write_table,
 )  # fmt: skip
-from fedjax_algos.runs.saving.shares import describe_incomplete
+from fedjax_algos.runs.studies.shares import describe_incomplete
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")

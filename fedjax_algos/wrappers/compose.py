@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Dispatch, Prelude, WeightedSum
 from fedjax_algos.core.algorithm import (
     MODELS,
@@ -29,7 +30,6 @@ from fedjax_algos.core.algorithm import (
     update_in,
 )
 from fedjax_algos.core.checks import check_kind, check_like, described
-from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import is_key, scale
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Mean
-from fedjax_algos.core.files import require
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.algorithm import VECTORS, kinds
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.wrappers.stages import OBSERVE, Transport
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from fedjax_algos.asynchrony import SystemModelFactory
-from fedjax_algos.asynchrony.systems.in_rounds import make_in_system
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import split_wrappers
+from fedjax_algos.participation.in_rounds import make_in_system
 
 wrappers = Registry[Algorithm]("wrapper", Algorithm)
 

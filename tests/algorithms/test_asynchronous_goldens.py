@@ -12,8 +12,8 @@ from naive_rounds import Naive
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, planners
-from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
 

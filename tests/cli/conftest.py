@@ -9,9 +9,9 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
-from fedjax_algos.runs import experiment
-from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies import experiment
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from same_runs import folder_content
 import fedjax_algos
 from fedjax_algos.cli import main
 from fedjax_algos.data import Partition
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 4 --eval-every 3 --local-steps 2"

@@ -9,13 +9,13 @@ from report_helpers import Page, read_table
 
 import fedjax_algos as fa
 from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.base.files import checked_json, write_json
 from fedjax_algos.cli import main
 from fedjax_algos.core import Mean
-from fedjax_algos.core.files import checked_json, write_json
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.experiment import split, split_held_out
 from fedjax_algos.runs.results import client_rows, participation_ginis, summarise_client_rows
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split, split_held_out
+from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
 SHAPE = {"model": "linear", "clients": 12, "cohort": 4, "rounds": 2, "local_steps": 2}

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
 from fedjax_algos.analysis import pictures
-from fedjax_algos.runs.saving.results_folder import read_configuration, read_rows
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
+from fedjax_algos.runs.studies.settings import Settings
 
 nightly = pytest.mark.nightly
 CONTROLS, SHOWN = "\x1b[31m\x07\r\u202e", r"\x1b[31m\x07\r\u202e"

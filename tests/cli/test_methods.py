@@ -18,9 +18,9 @@ from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core import Dispatch
 from fedjax_algos.core.specs import join_wrappers, split_wrappers
 from fedjax_algos.models import models
-from fedjax_algos.runs.method import Method, configured_spec, methods_of
-from fedjax_algos.runs.saving.trackers import trackers
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.method import Method, configured_spec, methods_of
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.trackers import trackers
 from fedjax_algos.wrappers.selection.oort import Known
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")

@@ -10,7 +10,7 @@ from rich.console import Console
 from fedjax_algos.cli import main, progress
 from fedjax_algos.cli.progress import RunProgress
 from fedjax_algos.engine.compilation import Compilation
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 OPTIONS = "--model linear --clients 4 --local-steps 1 --seeds 7,9 --out out"
 SMALL = f"--cohort 2 --rounds 2 --eval-every 1 {OPTIONS}"

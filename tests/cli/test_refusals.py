@@ -13,8 +13,8 @@ from fedjax_algos.cli.options import settings_of
 from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
-from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.settings import Settings
 
 LINES = """
 run fedavgg | unknown algorithm 'fedavgg'; did you mean fedavg?

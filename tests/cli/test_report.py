@@ -15,7 +15,7 @@ from summary_helpers import NAN, rows, write_folder
 from fedjax_algos.analysis.pictures import method_styles
 from fedjax_algos.analysis.pictures.curves import MARKERS
 from fedjax_algos.runs import results
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 COMMAND = "compare fedavg --rounds 20 --share 1/2 --out a --resume"
 PNG = b"\x89PNG\r\n\x1a\n of one pixel"

@@ -18,13 +18,13 @@ from same_runs import folder_content
 from summary_helpers import rows
 
 from fedjax_algos.analysis import pictures
+from fedjax_algos.base.files import checked_json, write_json, write_sums
 from fedjax_algos.cli import main, processes
-from fedjax_algos.core.files import checked_json, write_json, write_sums
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
-from fedjax_algos.runs.saving.opening import open_folder
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, read_rows
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.loops.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.studies.opening import open_folder
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, read_rows
+from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
 nightly = pytest.mark.nightly

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from same_runs import folder_content
 
+from fedjax_algos.base.files import SUMS
 from fedjax_algos.cli import main
-from fedjax_algos.core.files import SUMS
-from fedjax_algos.runs.saving.opening import open_folder
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, missing_runs, read_configuration
-from fedjax_algos.runs.saving.shares import Share, describe_missing
+from fedjax_algos.runs.studies.opening import open_folder
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, missing_runs, read_configuration
+from fedjax_algos.runs.studies.shares import Share, describe_missing
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
 SMALL = "--model linear --clients 8 --batch-size 4 --cohort 2 --rounds 4 --eval-every 2"
@@ -26,7 +26,7 @@ GRID = "--grid client_learning_rate=0.1,0.3,0.9"
 KILLED = """
 import os, signal, sys
 from fedjax_algos.cli import main
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
 def killed(folder, *run):
     number[0] -= 1

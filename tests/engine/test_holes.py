@@ -14,7 +14,7 @@ from sweep_helpers import FULL, assert_same_rows, sweep_toy, toy
 
 import fedjax_algos as fa
 from fedjax_algos.participation import Cohorts, independent, uniform
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 HALF = independent(probability=0.5)
 

@@ -15,17 +15,17 @@ from helpers import CASES, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core import limits
+from fedjax_algos.base import limits
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.layouts import SHARE, auto_layout, largest_chunk
 from fedjax_algos.engine.placed.devices import client_mesh
 from fedjax_algos.engine.slots import Placement, mark_equal_steps
 from fedjax_algos.models import models
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.batched.sweeps import prepare_sweep
-from fedjax_algos.runs.experiment import LayoutChoice, prepare
-from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import LayoutChoice, prepare
+from fedjax_algos.runs.studies.method import methods_of
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.sweeps import prepare_sweep
 
 
 def affine(chunk):
@@ -67,7 +67,7 @@ def accelerator(monkeypatch):
 
     def believe(memory):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        for module in ("engine.layouts", "runs.simulation"):
+        for module in ("engine.layouts", "runs.loops.simulation"):
             monkeypatch.setattr(f"fedjax_algos.{module}.accelerator_memory", lambda: memory)
 
     return believe

@@ -15,7 +15,7 @@ from fedjax_algos.models import Conv, DepthwiseConv, adapters, models
 from fedjax_algos.models.large.inverted_residual import InvertedResidual, Stage
 from fedjax_algos.models.large.residual import Normalisation
 from fedjax_algos.models.small import ConvolutionalNetwork
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 KEY = jax.eval_shape(jax.random.key, 0)
 GREY, COLOUR, TEXT = (28, 28), (32, 32, 3), (80,)

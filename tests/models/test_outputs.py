@@ -16,9 +16,9 @@ import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, with_loss, with_metrics
 from fedjax_algos.models import outputs as model_outputs
 from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
-from fedjax_algos.runs.experiment import prepare
-from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import prepare
+from fedjax_algos.runs.studies.method import methods_of
+from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
 

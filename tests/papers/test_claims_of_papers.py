@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from summary_helpers import rows
 
 from fedjax_algos.core.options import options
-from fedjax_algos.runs.method import parse_spec
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.method import parse_spec
+from fedjax_algos.runs.studies.settings import Settings
 
 QUALITIES = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
 PLAIN = rows("fedavg", [QUALITIES], upload_bytes=5e5)

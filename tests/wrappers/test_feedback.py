@@ -20,8 +20,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.algorithms.global_optimizers.mfl import Upload
 from fedjax_algos.core import WeightedSum
-from fedjax_algos.runs.batched import Run, run_batched
-from fedjax_algos.runs.saving.checkpoints import Checkpoints
+from fedjax_algos.runs import Run, run_batched
+from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.wrappers import Codec, compress, randk, topk, wrap
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -9,7 +9,7 @@ from claim_files.measured import Quantity
 from claim_files.verdicts import VERDICTS, Judged, PaperClaims, read_claims
 from fedjax_algos.analysis import tables as formats
 from fedjax_algos.analysis.tables import MISSING, Column, ResultTable
-from fedjax_algos.core.reprs import printable
+from fedjax_algos.base.reprs import printable
 
 WIDTH = 100
 FEW = 6  # checks that are all on the page

@@ -24,8 +24,8 @@ from paper_measures.approximation import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.participation.cohorts import Cohorts
-from fedjax_algos.runs.experiment import split
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split
+from fedjax_algos.runs.studies.settings import Settings
 
 ROUNDS = (1, 20, 100)
 RATE = 0.002

@@ -20,8 +20,8 @@ import jax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.runs.experiment import split
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.experiment import split
+from fedjax_algos.runs.studies.settings import Settings
 
 METHODS = {
     "fedavg": {"weighting": "uniform"},

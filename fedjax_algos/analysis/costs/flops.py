@@ -23,8 +23,8 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.models.layers import native
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.base.reprs import printable, si_prefix
 from fedjax_algos.core.options import check_choice, is_number
-from fedjax_algos.core.reprs import printable, si_prefix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

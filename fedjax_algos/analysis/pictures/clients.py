@@ -9,8 +9,8 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.analysis.pictures.curves import method_styles
 from fedjax_algos.analysis.rows import rows_by_run
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
-from fedjax_algos.core.reprs import printable
 
 _POINTS = 201  # of a line
 _MAX_IN_A_COLUMN = 6  # of the legend

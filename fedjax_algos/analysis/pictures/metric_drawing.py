@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
-from fedjax_algos.core.reprs import printable
+from fedjax_algos.base.reprs import printable
 
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point

@@ -9,8 +9,8 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures import curves
 from fedjax_algos.analysis.pictures.axes import NO_LIMITS, Limits, PictureStyle
 from fedjax_algos.analysis.statistics import SPREADS
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice, is_number, unknown
 
 if TYPE_CHECKING:

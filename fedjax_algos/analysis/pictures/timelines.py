@@ -10,7 +10,7 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

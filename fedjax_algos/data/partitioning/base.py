@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_int32, check_memory
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.checks import KindError, check_seed, check_whole
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.options import is_number
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.reprs import describe
 
 
 class Partition(NamedTuple):

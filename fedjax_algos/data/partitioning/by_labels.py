@@ -4,7 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.data.partitioning import base
 from fedjax_algos.data.partitioning.base import Partition, partitions

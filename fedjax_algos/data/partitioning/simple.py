@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.checks import check_seed, check_whole
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.data.partitioning import base
 from fedjax_algos.data.partitioning.base import Partition, partitions

@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_algos.core import files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core import Batch
-from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Proportion
 from fedjax_algos.data.dataset import Dataset, divide, from_arrays
 from fedjax_algos.data.federated_data import datasets

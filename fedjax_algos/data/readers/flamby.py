@@ -11,7 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, needed, open_regular, read_bounded, reading, require
+from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.files import PathLike, open_regular, read_bounded, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import square

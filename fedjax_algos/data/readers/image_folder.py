@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, read_file, reading, require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, read_file, reading
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import ImageFormat, square
 

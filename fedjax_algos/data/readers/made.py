@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedjax_algos.core.limits import check_memory
+from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core.options import Count, NonNegative, Proportion, Range
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets

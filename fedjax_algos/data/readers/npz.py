@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading, require
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, check_array_bytes, open_regular, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets

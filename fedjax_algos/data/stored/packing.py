@@ -27,9 +27,10 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.core import files
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.checks import check_kind, check_whole
-from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.data import federated_data
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
 from fedjax_algos.data.images import ImageFormat

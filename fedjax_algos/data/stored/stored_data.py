@@ -11,12 +11,13 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike
+from fedjax_algos.base.limits import check_memory, host_memory, readable_bytes
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_kind, check_seed, check_whole
-from fedjax_algos.core.files import PathLike, require
-from fedjax_algos.core.limits import check_memory, host_memory, readable_bytes
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.dataset import Dataset
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, FederatedData

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_memory
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
 from fedjax_algos.engine.compilation import round_up_size

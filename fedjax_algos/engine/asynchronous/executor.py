@@ -15,12 +15,12 @@ import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.planning import check_asynchronous
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_device_memory
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves

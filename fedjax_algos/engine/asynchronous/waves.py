@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_memory
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_memory
 
 _MAX_CONTRIBUTIONS = 20_000  # at the start of the plan, from which the number of slots is chosen
 _MAX_SLOTS_PER_DEVICE = {"sequential": 8, "vmapped": 32}

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_device_memory
+from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
-from fedjax_algos.core.limits import check_device_memory
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.types import MODEL_AXIS
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh, Rules, shardings
 from fedjax_algos.engine.placed.processes import num_processes

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Problem
-from fedjax_algos.core.files import require
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import MODEL_AXIS
 

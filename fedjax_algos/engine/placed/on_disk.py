@@ -21,12 +21,13 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.base.errors import DamagedError, require
+from fedjax_algos.base.files import writing
+from fedjax_algos.base.limits import readable_bytes
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import ClientState
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import DamagedError, require, writing
-from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 
 _NOWHERE = -1

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import Batch
-from fedjax_algos.core.files import require
-from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size

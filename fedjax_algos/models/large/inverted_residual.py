@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 
+from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
-from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.residual import Norm, Normalisation

@@ -10,8 +10,8 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
-from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, residual_names, with_weights

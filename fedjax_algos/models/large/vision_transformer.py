@@ -9,8 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
-from fedjax_algos.core.files import PathLike, require
 from fedjax_algos.core.options import Count, Decay, Layers
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, vision_transformer_names, with_weights

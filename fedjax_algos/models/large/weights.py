@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Model, Problem, files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.reprs import printable
+from fedjax_algos.core import Model, Problem
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.reprs import printable
 
 Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]
@@ -102,7 +104,7 @@ def _read_folder(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    safetensors = files.needed("safetensors", "a file .safetensors")
+    safetensors = needed("safetensors", "a file .safetensors")
     fix = "write it with safetensors, or fetch it again"
     errors = safetensors.SafetensorError
     with reading(path, "a safetensors file", fix, errors), files.open_regular(path) as file:
@@ -118,7 +120,7 @@ def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
-    torch = files.needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
+    torch = needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
     fix = "save the state dict of the model alone, as safetensors"
     # torch raises many types for damaged files: those of pickle, of archives, and its own
     with reading(path, "a PyTorch file of tensors", fix, Exception):

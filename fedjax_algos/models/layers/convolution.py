@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.models.layers import native
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.files import require
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.models.layers import convolution, native
 from fedjax_algos.models.layers.convolution import Padding, Sizes

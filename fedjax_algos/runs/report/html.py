@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
-from fedjax_algos.core.files import read_file
-from fedjax_algos.core.reprs import printable
+from fedjax_algos.base.files import read_file
+from fedjax_algos.base.reprs import printable
 
 _MAX_PICTURE_BYTES = 20_000_000
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -21,12 +21,12 @@ from fedjax_algos.analysis.pictures.axes import axes_of
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, metric_column, spread
 from fedjax_algos.analysis.tables import ResultTable
+from fedjax_algos.base.files import read_file
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import read_file
 from fedjax_algos.core.options import options
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings
 
 _MAX_METHODS = 12  # whose options or timelines are shown at once
 # options that say where something is written, and by whom

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Mean
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.trees import sent_bytes

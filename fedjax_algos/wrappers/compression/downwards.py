@@ -7,8 +7,8 @@ exact params, which are evaluated. With v of the broadcast and v^ at the clients
 
 from typing import Literal
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.codec import unchanged
 from fedjax_algos.wrappers.compression.coding import Coding

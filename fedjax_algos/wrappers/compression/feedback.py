@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.checks import check_like
-from fedjax_algos.core.files import require
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.codec import Codec, unchanged

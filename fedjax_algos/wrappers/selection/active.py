@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.wrappers.refusals import check_order

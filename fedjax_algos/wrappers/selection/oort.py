@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.asynchrony import SystemModelFactory
-from fedjax_algos.asynchrony.systems.in_rounds import seconds_in
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import NonNegative, Positive
 from fedjax_algos.core.randomness import selection_key
+from fedjax_algos.participation.in_rounds import seconds_in
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection.values import (

@@ -82,7 +82,7 @@ def test_a_package_that_is_not_installed(tmp_path, monkeypatch, name):
         FORMS[name].read(tmp_path)
 
 
-HOST, READERS = "core.files.host_memory", "data.readers"
+HOST, READERS = "base.files.host_memory", "data.readers"
 IMAGES = [forms.image(pixels) for pixels in forms.SQUARES.values()]
 LARGE = np.zeros((3, 64, 64), np.uint8)
 LIMITS = [  # what bounds files, the smallest bound of good ones, and changes of these

@@ -9,7 +9,7 @@ import pytest
 from data_forms import image, refused
 
 import fedjax_algos as fa
-from fedjax_algos.core.files import checked_json, file_digest, write_json
+from fedjax_algos.base.files import checked_json, file_digest, write_json
 from fedjax_algos.data import ClientDataset, ClientSource, ImageFormat, pack
 from fedjax_algos.data.stored import open_federated, packed
 from fedjax_algos.data.stored.stored_data import source_of
@@ -69,7 +69,7 @@ def test_a_source_alone_is_packed_once_without_classes(tmp_path, kind):
 
 def test_whole_data_must_fit_into_memory(tmp_path, monkeypatch):
     pack(sensors(np.float32), tmp_path)
-    data, place = open_federated(tmp_path), "fedjax_algos.core.limits.host_memory"
+    data, place = open_federated(tmp_path), "fedjax_algos.base.limits.host_memory"
     monkeypatch.setattr(place, lambda: 6 * (4 + 4))
     assert len(data.load()["x"]) == 6
     monkeypatch.setattr(place, lambda: 6 * (4 + 4) - 1)

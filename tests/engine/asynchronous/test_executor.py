@@ -21,7 +21,7 @@ from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, 
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import make_waves
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError
-from fedjax_algos.runs.clock import simulate_async_seeds
+from fedjax_algos.runs.loops.clock import simulate_async_seeds
 
 ROWS = 15  # of versions and of updates, so that all plans share a program
 NAIVE = Naive(ALGORITHM)

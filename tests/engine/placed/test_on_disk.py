@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_runs import assert_same_bits
 
-from fedjax_algos.core.files import DamagedError
+from fedjax_algos.base.errors import DamagedError
 from fedjax_algos.engine.placed import on_disk
 from fedjax_algos.engine.placed.on_disk import DiskClientState, RowFiles
 

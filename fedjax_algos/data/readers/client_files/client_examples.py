@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, reading, require
-from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.reprs import describe_tree, printable
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.limits import MAX_INT32
+from fedjax_algos.base.reprs import describe_tree, printable
 from fedjax_algos.data.dataset import (
     MAX_CLASSES,
     SAME_EXAMPLES,

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core import files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset, datasets
@@ -70,7 +71,7 @@ def hf(
 
     Source: https://huggingface.co/docs/datasets.
     """
-    huggingface, folder = files.needed("datasets", "hf"), Path(name)
+    huggingface, folder = needed("datasets", "hf"), Path(name)
     # the package and its dependencies raise many types
     with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
         files.require_regular_below(folder)

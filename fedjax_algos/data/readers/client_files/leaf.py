@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, check_array_bytes, once, read_file, reading, require
-from fedjax_algos.core.limits import host_memory
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, check_array_bytes, once, read_file, reading
+from fedjax_algos.base.limits import host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import MAX_CLASSES, Dataset, checked_labels, from_arrays
 from fedjax_algos.data.federated_data import datasets

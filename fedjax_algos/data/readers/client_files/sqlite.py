@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, max_text_bytes, needed, open_regular, reading, require
-from fedjax_algos.core.limits import MAX_INT32, host_memory, readable_bytes
+from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.files import PathLike, max_text_bytes, open_regular, reading
+from fedjax_algos.base.limits import MAX_INT32, host_memory, readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.readers.client_files.client_examples import (

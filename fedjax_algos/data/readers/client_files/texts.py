@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core import files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count, Proportion
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
 

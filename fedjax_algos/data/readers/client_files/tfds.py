@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core import files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import FileError, needed, require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
@@ -54,7 +55,7 @@ def tfds(
 
     Source: https://www.tensorflow.org/datasets.
     """
-    tensorflow_datasets = files.needed("tensorflow_datasets", "tfds", " array-record pillow")
+    tensorflow_datasets = needed("tensorflow_datasets", "tfds", " array-record pillow")
     where, place = (f", data_dir={data_dir!r}", f" in {data_dir}") if data_dir else ("", "")
     prepare = (
         f"prepare it once, with TensorFlow: tensorflow_datasets.builder({name!r}{where}, "
@@ -88,7 +89,7 @@ def tfds(
             try:
                 records = builder.as_data_source(split)
             except NotImplementedError as error:  # raised by TFDS for formats without random access
-                raise files.FileError(
+                raise FileError(
                     f"{source}: is not in the format array_record; convert it where TensorFlow is "
                     f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
                     "--out_file_format=array_record"

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core import files
-from fedjax_algos.core.files import PathLike, reading, require
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.readers.client_files.client_examples import (
@@ -110,7 +111,7 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
 @contextlib.contextmanager
 def _examples(path: PathLike) -> Iterator[Any]:
     """The group `examples` of a file that is open in the context."""
-    h5py = files.needed("h5py", "tff_hdf5")
+    h5py = needed("h5py", "tff_hdf5")
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         files.require_regular(path)
         with h5py.File(path, "r") as file:

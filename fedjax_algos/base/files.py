@@ -1,0 +1,229 @@
+"""Files: regular ones of a bounded size are read, and are written whole or not at all.
+
+What the package writes for itself has checksums: of a JSON file in the file itself, of the files
+of a folder beside them.
+"""
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import secrets
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedjax_algos.base.errors import DamagedError, FileError, TooLargeError, require
+from fedjax_algos.base.limits import host_memory, readable_bytes
+from fedjax_algos.base.reprs import printable
+
+PathLike: TypeAlias = str | os.PathLike[str]
+MAX_TOML_BYTES = 2**18
+SUMS = "SHA256SUMS"
+_SUM = "sha256"
+_MAX_DOTS = 256  # of a line of TOML; tomllib's time grows with the square of the dots of a key
+_MEMORY_OF_TEXT = 64  # bytes that a byte of JSON may need in memory: "{}," is an empty dictionary
+_CHUNK = 2**20  # bytes that are read at once
+
+
+@contextlib.contextmanager
+def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix".
+
+    A reason that has a fix of its own, after a semicolon, keeps it.
+    """
+    errors += (OSError, EOFError, ValueError, MemoryError, RecursionError)
+    try:
+        yield
+    except FileError:  # of a part of the file
+        raise
+    except errors as error:
+        cause: BaseException = error
+        while not isinstance(cause, ValueError) and cause.__cause__:  # of a library's own type
+            cause = cause.__cause__
+        first_line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+        if isinstance(cause, UnicodeDecodeError):
+            first_line, fix = f"byte {cause.start} is not UTF-8", f"save it in UTF-8, or {fix}"
+        has_fix = type(cause) is ValueError and "; " in first_line  # no library's
+        text = f"not {kind}: {first_line}" + f"; {fix}" * (not has_fix)
+        if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
+            text = "there is no such file; check the path"
+        elif isinstance(error, TooLargeError):
+            text = str(error)
+        elif strerror := getattr(error, "strerror", None):
+            text = f"cannot be read: {strerror}; {fix}"
+        raise FileError(printable(f"{os.fspath(source)}: {text}")) from error
+
+
+def open_regular(path: PathLike) -> io.BufferedReader:
+    """Opens a file for reading unless it is a pipe, a socket or a device: an OSError."""
+    require_regular(path)
+    return open(path, "rb")
+
+
+def require_regular(path: PathLike) -> None:
+    """Raises OSError for a path that does not exist or may never end; folders may be."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
+
+
+def require_regular_below(folder: PathLike) -> None:
+    """`require_regular` for a folder, if it exists, and for everything in it."""
+    for path in (Path(folder), *Path(folder).rglob("*")) if Path(folder).exists() else ():
+        require_regular(path)
+
+
+def read_file(path: PathLike, limit: int | None = None) -> bytes:
+    """The content of a regular file of at most `limit` bytes, or of `max_text_bytes`."""
+    with open_regular(path) as file:
+        return read_bounded(file, max_text_bytes() if limit is None else limit)
+
+
+def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
+    """The rest of an open file, also a compressed one; ValueError for more than `limit` bytes."""
+    parts, size = [], 0
+    while part := file.read(_CHUNK):
+        size += len(part)
+        require(size <= limit, f"it has more than {readable_bytes(limit)}, which are too many")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def max_text_bytes() -> int:
+    """Bytes of a text such as JSON that are read: what they become must fit into memory."""
+    return host_memory() // _MEMORY_OF_TEXT
+
+
+def check_array_bytes(what: str, size: int, fix: str) -> None:
+    """Raises TooLargeError for more than half of the memory; a device may need the rest."""
+    limit = host_memory() // 2
+    if size > limit:
+        raise TooLargeError(
+            f"{what} would need {readable_bytes(size)}, more than half of the memory, "
+            f"{readable_bytes(limit)}; {fix}"
+        )
+
+
+def parse_json(content: bytes) -> Any:
+    """The value of a JSON text in UTF-8; ValueError for another text, and for a key twice."""
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of a JSON object as a dictionary; ValueError for a key that is there twice."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        require(key not in result, f"it has the key {key!r} twice")
+        result[key] = value
+    return result
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """The tables of a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
+    text = content.decode()
+    for number, line in enumerate(text.split("\n"), start=1):
+        few = line.count(".") <= _MAX_DOTS
+        require(few, f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A path to write to, which is renamed to `path` at the end; a ValueError changes nothing."""
+    # another machine, which shares the folder, may have a process of the same number
+    beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    with writing(path):
+        try:
+            yield beside
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> ValueError:
+    """The user's error for a path that cannot be written, with the reason."""
+    reason = error.strerror or str(error)
+    fix = "name another place"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it, or a folder above it, is a file"
+    elif error.errno == errno.ENOSPC:
+        fix = "what was written before is kept: make room, or name another folder"
+    return ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, or raises ValueError."""
+    with written(path) as beside:
+        beside.write_text(text)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes values of JSON by name, and their SHA-256 under the name `sha256`."""
+    write_text(path, json.dumps(content | {_SUM: _digest(content)}, indent=2) + "\n")
+
+
+def checked_json(content: Any) -> dict[str, Any]:
+    """The values of a file of `write_json`, without their checksum, or DamagedError."""
+    if not isinstance(content, dict) or _SUM not in content:
+        raise DamagedError("it has no checksum")
+    values = {name: value for name, value in content.items() if name != _SUM}
+    if content[_SUM] != _digest(values):
+        raise DamagedError("its checksum is wrong: it was edited or damaged")
+    return values
+
+
+def _digest(values):
+    """It is that of the parsed values, so that spaces between them do not matter."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a regular file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, _SUM).hexdigest()
+
+
+def write_sums(folder: Path, names: Sequence[str]) -> None:
+    """Writes the SHA-256 of the files that exist, as `sha256sum --check` reads them."""
+    write_text(folder / SUMS, "".join(_sums(folder, names).values()))
+
+
+def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
+    """Raises DamagedError for the first file that is not as when `write_sums` was called."""
+    try:
+        recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
+        found = _sums(folder, names)
+    except OSError as error:
+        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror}); {fix}") from None
+    wrong = [name for name, line in found.items() if line.encode() not in recorded]
+    if wrong or len(recorded) != len(found):
+        name = str(folder / (wrong or [SUMS])[0])
+        found = f"{name!r} is not as it was written: the checksums are in {SUMS}"
+        raise DamagedError(f"{found}; {fix}")
+
+
+def _sums(folder, names):
+    """The lines of the files that exist."""
+    there = [name for name in names if (folder / name).exists()]
+    return {name: f"{file_digest(folder / name)}  {name}\n" for name in there}

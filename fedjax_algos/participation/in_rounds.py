@@ -1,0 +1,138 @@
+"""System models in rounds: sessions as a sampler, clients that are late or leave, and their times.
+
+A round has a length in simulated seconds. The system is asked on the host, also by traced rounds.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.core.options import Positive, options
+from fedjax_algos.core.randomness import cohort_key
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.participation.availability import draw_among
+from fedjax_algos.participation.sampling import Failures, failures
+from fedjax_algos.participation.systems.system_model import (
+    SystemModelFactory,
+    SystemModelWithSessions,
+)
+from fedjax_algos.participation.traced import TracedSampler, register, traced_sampler
+
+
+def reads_system(registry: Registry, spec: str) -> bool:
+    """Whether what a spec such as "late:seconds=30" names has the option `system`."""
+    return "system" in options(registry[registry.parse(spec)[0]])
+
+
+def make_in_system(
+    registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
+) -> Any:
+    """What a spec names, in a system model if it has the option `system`."""
+    name, values = registry.parse(spec)
+    more = {"system": system} if reads_system(registry, spec) else {}
+    return registry[name](*arguments, **values, **more)
+
+
+def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:
+    """`(seed, clients, numbers, num_steps) -> float32[...]`: how long dispatches take, traced.
+
+    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods.
+    `owner` is whose system model it is, for the message if there is none.
+    """
+    make = _systems(system, owner)
+
+    def seconds_of(seed, *columns):
+        model = make(int(seed))
+        return np.array([model.seconds(*each) for each in _rows(columns)], np.float32)
+
+    return lambda *given: _ask(seconds_of, jnp.float32, *given)
+
+
+@register
+def in_session(*, seconds: Positive, system: SystemModelFactory | None = None) -> TracedSampler:
+    """The cohort is a uniform set of the clients in a session of the system model: of a trace.
+
+    Round t starts at t times `seconds`. Slots are empty if too few clients are available then. On
+    the command line the system is that of `--system fedscale:behaviour=...`.
+
+    Args:
+      seconds: length of a round in simulated seconds, above 0.
+      system: makes the system model of a seed, whose clients have sessions.
+
+    Raises:
+      ValueError: for a system model without sessions.
+    """
+    make = _systems(system, "in_session")
+    fix = "give one with unavailability_at, such as --system fedscale:behaviour=..."
+    found = f"in_session: {type(make(0)).__name__} has no sessions"
+    require(isinstance(make(0), SystemModelWithSessions), f"{found}; {fix}")
+
+    def draw(seed, round_number, num_clients, cohort_size):
+        def ask(seed, round_number):
+            model, now = make(int(seed)), int(round_number) * seconds
+            away = (model.unavailability_at(i, now, 0) for i in range(num_clients))
+            return np.array([each is None for each in away])
+
+        shape = jax.ShapeDtypeStruct((num_clients,), bool)
+        is_here = jax.pure_callback(ask, shape, seed, round_number, vmap_method="sequential")
+        return draw_among(cohort_key(seed, round_number), is_here, cohort_size)
+
+    return traced_sampler(draw, may_leave_empty=True)
+
+
+@failures.register
+def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Failures:
+    """A client fails if the system model needs more than `seconds` for its dispatch, or loses it.
+
+    Round t starts at t times `seconds`, and a client with sessions, as in FedScale's traces, fails
+    if it is away at this time or leaves before it has finished. The bytes of a method take no time
+    here (the system's own `communication_seconds` do), so the same clients fail in all methods. On
+    the command line the system is that of `--system`.
+
+    Args:
+      seconds: length of a round in simulated seconds, above 0.
+      system: makes the system model of a seed.
+    """
+    make = _systems(system, "late")
+
+    def fails_of(seed, clients, numbers, round_number, num_steps):
+        model, now = make(int(seed)), int(round_number) * seconds
+
+        def is_lost(client, number, steps):
+            needed = model.seconds(client, number, steps)
+            if isinstance(model, SystemModelWithSessions):
+                away = model.unavailability_at(client, now, needed)
+            else:
+                away = model.unavailability(client, number)
+            return needed > seconds or away is not None
+
+        return np.array([is_lost(*each) for each in _rows((clients, numbers, num_steps))])
+
+    def fails(*given):
+        return _ask(fails_of, bool, *given)
+
+    fails.reads_round = True  # type: ignore[attr-defined]
+    return fails
+
+
+def _ask(function, dtype, seed, clients, *more):
+    """What a function of NumPy arrays returns for dispatches: one value for each client."""
+    shape, given = jax.ShapeDtypeStruct(clients.shape, dtype), (seed, clients, *more)
+    return jax.pure_callback(function, shape, *given, vmap_method="sequential")
+
+
+def _rows(columns):
+    """The values of arrays of dispatches, one dispatch after another."""
+    return zip(*(np.asarray(each).tolist() for each in columns), strict=True)
+
+
+def _systems(system, owner):
+    """The system models of seeds, of which the last ones are kept."""
+    fix = f"give {owner}(..., system=...), such as asynchrony.simulated()"
+    require(system is not None, f"{owner} has no system model; {fix}")
+    return functools.lru_cache(maxsize=16)(system)

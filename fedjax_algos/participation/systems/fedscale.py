@@ -1,0 +1,209 @@
+"""FedScale's devices as a system model: speeds, bandwidths and availability that were measured.
+
+Lai et al., "FedScale: Benchmarking Model and System Performance of Federated Learning at Scale",
+ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale,
+where benchmark/dataset/data/device_info/README.md describes the files.
+"""
+
+import functools
+import itertools
+import os
+import reprlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import max_text_bytes, parse_json, read_file, reading
+from fedjax_algos.base.reprs import describe, printable
+from fedjax_algos.core.options import Count, is_number
+from fedjax_algos.participation.systems.plain_pickle import read_plain_pickle
+from fedjax_algos.participation.systems.system_model import (
+    Sessions,
+    SystemModelFactory,
+    SystemModelWithSpeeds,
+    require_at_least_0,
+    system_models,
+)
+
+T = TypeVar("T")
+
+_DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
+_TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
+_FIX = "give a file in FedScale's format"
+
+
+class Device(NamedTuple):
+    """How fast a device is: ms for the inference of one example, and kbit/s of 1024 bits."""
+
+    computation: float
+    communication: float
+
+
+@dataclass(eq=False, repr=False)
+class FedScaleSystem:
+    """The system that `fedscale` describes, for one seed."""
+
+    devices: tuple[Device, ...]
+    sessions: tuple[Sessions, ...] | None  # None if clients are always available
+    device_numbers: np.ndarray  # int[devices]: client i has that of entry i, modulo their number
+    session_numbers: np.ndarray  # int[sessions], likewise
+    batch_size: int
+    kbits: float  # of 1024 bits, that a dispatch sends in both directions
+
+    def __repr__(self) -> str:
+        sizes = {"devices": len(self.devices), "sessions": len(self.sessions or ())}
+        return describe(self, **sizes, batch_size=self.batch_size)
+
+    def seconds(self, client: int, number: int, num_steps: int) -> float:
+        """See `SystemModel.seconds`; the number of the dispatch makes no difference."""
+        device = self._device(client)
+        milliseconds = _TRAINING * self.batch_size * num_steps * device.computation
+        return milliseconds / 1000 + self.kbits / device.communication
+
+    def unavailability(self, client: int, number: int) -> None:
+        """None: when clients leave depends on the time; see `unavailability_at`."""
+
+    def unavailability_at(self, client: int, now: Any, seconds: Any) -> tuple[Any, Any] | None:
+        """See `SystemModelWithSessions.unavailability_at`."""
+        if self.sessions is None:
+            return None
+        number = self.session_numbers[client % len(self.sessions)]
+        return self.sessions[number].unavailability(now, seconds)
+
+    def expected_seconds_per_step(self, client: int) -> float:
+        """See `SystemModelWithSpeeds.expected_seconds_per_step`."""
+        return _TRAINING * self.batch_size * self._device(client).computation / 1000
+
+    def _device(self, client: int) -> Device:
+        return self.devices[self.device_numbers[client % len(self.devices)]]
+
+
+@system_models.register
+def fedscale(
+    *,
+    devices: str,
+    behaviour: str | None = None,
+    batch_size: Count,
+    order: Literal["random", "file"] = "random",
+) -> SystemModelFactory:
+    """FedScale's devices: a dispatch of Q steps takes `3 B Q c / 1000 + (download + upload) / b` s.
+
+    c is the device's `computation` in ms per example, B the batch size, 3 FedScale's factor of
+    training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
+    This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
+    the pickled model. The files are FedScale's pickles `client_device_capacity` and
+    `client_behave_trace`, or the same dictionaries as JSON. Nothing in a pickle is run: only
+    dictionaries, lists, tuples, texts and numbers are accepted.
+
+    A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
+    seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
+    that time, and one that begins between sessions at once; the client is back when the next
+    session starts. FedScale only asks whether a client is active when a round starts and when it
+    would be done, so it accepts updates of clients that were away in between, and sends no model to
+    a client that is away (here that counts as a download).
+
+    Args:
+      devices: the file of the devices' speeds.
+      behaviour: the file of their sessions; None if all clients are always available.
+      batch_size: B; on the command line that of the run, unless it is given here.
+      order: "random": independent permutations of the devices and sessions by the seed; client i
+        has entry i, modulo the number of entries, so none is repeated until all are used. "file":
+        the order of the file, for all seeds; FedScale's own client i has entry (i + 1) of it.
+
+    Returns:
+      A function that makes the system model of a seed; ValueError for a negative seed or bytes.
+
+    Raises:
+      ValueError: for a file that cannot be read, with what is wrong in it.
+    """
+    speeds = _read(devices, _device)
+    sessions = None if behaviour is None else _read(behaviour, _sessions)
+
+    def numbers(seed: int, stream: int, count: int) -> np.ndarray:
+        if order == "file":
+            return np.arange(count)
+        return np.random.default_rng([seed, stream]).permutation(count)
+
+    def make(
+        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
+    ) -> SystemModelWithSpeeds:
+        require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
+        return FedScaleSystem(
+            speeds,
+            sessions,
+            numbers(seed, _DEVICES, len(speeds)),
+            numbers(seed, _SESSIONS, len(sessions or ())),
+            batch_size,
+            (download_bytes + upload_bytes) * 8 / 1024,
+        )
+
+    return make
+
+
+def _device(entry: dict) -> Device:
+    """Of `{"computation": ..., "communication": ...}`."""
+    return Device(*(_number(entry, name) for name in Device._fields))
+
+
+def _sessions(entry: dict) -> Sessions:
+    """Of `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
+    period = _number(entry, "finish_time")
+    active, inactive = (_value(entry, name) for name in ("active", "inactive"))
+    lists = isinstance(active, list) and isinstance(inactive, list) and active
+    require(lists, "has no lists active and inactive")
+    numbers = f"has {len(active)} times in active and {len(inactive)} in inactive"
+    require(len(active) == len(inactive), f"{numbers}; give as many in both")
+    times = [time for pair in zip(active, inactive, strict=True) for time in pair]
+    for previous, time in itertools.pairwise([0, *times]):
+        if not (is_number(time, float) and previous <= time <= period):
+            raise ValueError(
+                f"has the time {_shown(time)} after {previous}; they ascend in turn from 0 to "
+                f"finish_time={_shown(period)}"
+            )
+    return Sessions.of(active, inactive, period)
+
+
+def _value(entry: dict, name: str) -> Any:
+    require(name in entry, f"has no {name}")
+    return entry[name]
+
+
+def _number(entry: dict, name: str) -> float:
+    value = _value(entry, name)
+    above = is_number(value, float) and 0 < value <= sys.float_info.max
+    require(above, f"has {name}={_shown(value)}; give a number above 0")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value of a file, also one that holds another many times, which `str` would repeat."""
+    return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
+
+
+def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
+    with reading(path, "a file of devices", _FIX):
+        status = os.stat(path)
+        return _read_once(path, convert, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
+    """Reads a file once for all methods and seeds, as long as it is not changed."""
+    content = read_file(path)
+    if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        content = read_plain_pickle(content)
+        require(len(content) <= max_text_bytes(), "its values do not fit into memory")
+    devices = parse_json(content)
+    require(isinstance(devices, dict) and devices, "it is no dictionary of devices")
+    result = []
+    for key, entry in devices.items():
+        try:
+            require(isinstance(entry, dict), f"is {_shown(entry)}, not a dictionary")
+            result.append(convert(entry))
+        except ValueError as error:
+            raise ValueError(f"device {_shown(key)} {error}") from None
+    return tuple(result)

@@ -1,0 +1,380 @@
+"""System models: how long dispatches take and which of them are lost, under any planner.
+
+Also systems of given times, in Python or in a CSV file, and sessions, when a client is available.
+"""
+
+import bisect
+import copy
+import csv as csv_files
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import read_file, reading
+from fedjax_algos.base.limits import MAX_INT32
+from fedjax_algos.base.reprs import describe
+from fedjax_algos.core.options import NonNegative, Positive, options
+from fedjax_algos.core.registry import Registry
+
+_FIX = "give a CSV file with the columns client and seconds_per_step"
+_COLUMNS = ("client", "dispatch", "seconds_per_step", "lost_after", "seconds_away")
+_UNAVAILABLE = _COLUMNS[3:]
+_TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
+
+
+class SystemModel(Protocol):
+    """Speeds and unavailability of clients.
+
+    Answers depend on seed, client and number of the dispatch alone, so all methods meet one system.
+    """
+
+    def seconds(self, client: int, number: int, num_steps: int) -> float:
+        """Seconds that a dispatch takes, including communication.
+
+        Args:
+          client, number: its id, and the number of this dispatch of the client, from 0.
+          num_steps: local steps of the dispatch.
+        """
+
+    def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
+        """Whether and how the client leaves during a dispatch, which is then lost.
+
+        Args:
+          client, number: as for `seconds`.
+
+        Returns:
+          None, or (share of the dispatch's time after which the client leaves, seconds away). The
+          server learns of the loss when the client leaves.
+        """
+
+
+@runtime_checkable
+class SystemModelWithSessions(SystemModel, Protocol):
+    """A system model whose clients leave and come back at given times, in all compared methods."""
+
+    def unavailability_at(
+        self, client: int, now: float, seconds: float
+    ) -> tuple[float, float] | None:
+        """Whether and how the client leaves during a dispatch; replaces `unavailability`.
+
+        Args:
+          client: the client's id.
+          now, seconds: when the dispatch starts, and how long it takes.
+
+        Returns:
+          As `SystemModel.unavailability`; a share of 0 for a client that is away at `now`.
+        """
+
+
+@runtime_checkable
+class SystemModelWithSpeeds(SystemModel, Protocol):
+    """A system model that knows the clients' mean speeds, which tiers are made of."""
+
+    def expected_seconds_per_step(self, client: int) -> float:
+        """The client's t_i at the start, without communication.
+
+        Args:
+          client: the client's id.
+        """
+
+
+class SystemModelFactory(Protocol):
+    """Makes the system model of a seed; the factories of system models return it."""
+
+    def __call__(
+        self, seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
+    ) -> SystemModelWithSpeeds:
+        """The system model of a seed.
+
+        Args:
+          seed: the seed of all draws, at least 0.
+          download_bytes, upload_bytes: that a client receives and sends in a dispatch.
+        """
+
+
+system_models = Registry[SystemModelFactory]("system model", Callable)
+
+
+def system_of(spec: str, batch_size: int) -> SystemModelFactory:
+    """The system model that a spec names, with the batch size of the run if it needs one.
+
+    Args:
+      spec: such as "simulated:speeds=exponential".
+      batch_size: the batch size for a system model with this option, unless the spec has it.
+
+    Raises:
+      ValueError: for an unknown name or option, or a value out of range.
+    """
+    name, values = system_models.parse(spec)
+    if "batch_size" in options(system_models[name]):
+        values = {"batch_size": batch_size} | values
+    return system_models[name](**values)
+
+
+def check_unavailability(client: int, number: int, unavailability: tuple[Any, Any]) -> None:
+    """Raises ValueError for a share or seconds away out of range."""
+    found = f"dispatch {number} of client {client} has unavailability={unavailability}"
+    fix = "give a share of its time from 0 to 1 and seconds away of at least 0, not both of them 0"
+    require(isinstance(unavailability, tuple) and len(unavailability) == 2, f"{found}; {fix}")
+    share, away = unavailability
+    # not both 0, because the client would leave and return without end at the same time
+    require(0 <= share <= 1 and away >= 0 and (share or away), f"{found}; {fix}")
+
+
+def transfer_seconds(download: float, upload: float, bytes_per_second: float | None) -> float:
+    """The seconds that a dispatch's bytes take; 0 if `bytes_per_second` is None."""
+    require_at_least_0(download_bytes=download, upload_bytes=upload)
+    return 0.0 if bytes_per_second is None else (download + upload) / bytes_per_second
+
+
+def require_at_least_0(**values: Any) -> None:
+    """Raises ValueError unless each of these values is finite and at least 0."""
+    for name, value in values.items():
+        wrong = f"{name}={value} is out of range; give a number of at least 0"
+        require(0 <= value < math.inf, wrong)
+
+
+class FixedSystem:
+    """Given times in numbers of any type; with `fractions.Fraction`s a timeline is exact.
+
+    Args:
+      seconds_per_step: a number for each client, or a sequence of one number for each dispatch.
+      unavailable: `{(client, number of the dispatch): (share, seconds away)}`: lost after this
+        share of its time, from 0 to 1; the client is back after these seconds, or `math.inf`.
+      communication_seconds: seconds that each dispatch takes for download and upload together.
+
+    Raises:
+      ValueError: for no clients, times out of range, or an invalid entry of `unavailable`.
+    """
+
+    def __init__(
+        self,
+        seconds_per_step: Sequence[Any],
+        unavailable: Mapping[tuple[int, int], tuple[Any, Any]] | None = None,
+        *,
+        communication_seconds: Any = 0,
+    ):
+        self._times = [tuple(t) if isinstance(t, Iterable) else t for t in seconds_per_step]
+        self._unavailable = dict(unavailable or {})
+        self.communication_seconds = communication_seconds
+        lists = [times if isinstance(times, tuple) else (times,) for times in self._times]
+        none = "seconds_per_step is empty; give each client a time, or some"
+        require(lists and all(lists), none)
+        for client, times in enumerate(lists):
+            wrong = next((time for time in times if not 0 < time < math.inf), None)
+            what = f"seconds_per_step={wrong} of client {client} is out of range"
+            require(wrong is None, f"{what}; give a number above 0")
+        fix = f"give dispatches of at least 0 and clients of 0 to {len(self._times) - 1}"
+        for (client, number), unavailability in self._unavailable.items():
+            entry = f"unavailable has an entry for dispatch {number} of client {client}"
+            require(0 <= client < len(self._times) and number >= 0, f"{entry}; {fix}")
+            check_unavailability(client, number, unavailability)
+        require_at_least_0(communication_seconds=communication_seconds)
+
+    def __repr__(self) -> str:
+        return describe(self, clients=len(self._times), unavailable=len(self._unavailable))
+
+    def seconds(self, client: int, number: int, num_steps: int) -> Any:
+        """See `SystemModel.seconds`; ValueError for a client or dispatch without a time.
+
+        Args:
+          client, number, num_steps: as there.
+        """
+        times = self._times_of(client)
+        if not isinstance(times, tuple):
+            return num_steps * times + self.communication_seconds
+        if number >= len(times):
+            raise ValueError(
+                f"dispatch {number} of client {client} is after the end of its trace of "
+                f"{len(times)} dispatches; give a longer one, or a single time for each client"
+            )
+        return num_steps * times[number] + self.communication_seconds
+
+    def unavailability(self, client: int, number: int) -> tuple[Any, Any] | None:
+        """See `SystemModel.unavailability`.
+
+        Args:
+          client, number: as there.
+        """
+        return self._unavailable.get((client, number))
+
+    def expected_seconds_per_step(self, client: int) -> Any:
+        """The client's time, or the mean of its times; ValueError for a client without a time.
+
+        Args:
+          client: the client's id.
+        """
+        times = self._times_of(client)
+        return sum(times) / len(times) if isinstance(times, tuple) else times
+
+    def _times_of(self, client):
+        number = len(self._times)
+        found = f"client {client} has no time in seconds_per_step, which has {number}"
+        require(client < number, f"{found}; give one for each client")
+        return self._times[client]
+
+
+def traced(
+    seconds_per_step: np.ndarray,
+    unavailable: Mapping[tuple[int, int], tuple[float, float]] | None = None,
+    *,
+    communication_seconds: float = 0.0,
+    bytes_per_second: float | None = None,
+) -> SystemModelFactory:
+    """Your own times, for example measured ones. The system is the same for all seeds.
+
+    Args:
+      seconds_per_step: float[num_clients], the same for all dispatches, or float[num_clients,
+        dispatches]. A dispatch after the end of the trace is an error: nothing is repeated.
+      unavailable: which dispatches are lost; see `FixedSystem`.
+      communication_seconds: seconds that each dispatch takes for download and upload together.
+      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds, if given.
+
+    Returns:
+      A function that makes the system model. It raises `ValueError` for negative numbers of bytes.
+
+    Raises:
+      ValueError: for another shape, times out of range, or an invalid entry of `unavailable`.
+    """
+    times = np.asarray(seconds_per_step, float)
+    fix = "give a time for each client, or for each client and dispatch"
+    fits = times.ndim in (1, 2) and times.size
+    require(fits, f"seconds_per_step has shape {times.shape}; {fix}")
+    wrong = f"bytes_per_second={bytes_per_second} is out of range; give a number above 0"
+    require(bytes_per_second is None or bytes_per_second > 0, wrong)
+    system = FixedSystem(times.tolist(), unavailable, communication_seconds=communication_seconds)
+    return _for_all_seeds(system, bytes_per_second)
+
+
+@system_models.register
+def csv(
+    *, file: str, communication_seconds: NonNegative = 0.0, bytes_per_second: Positive | None = None
+) -> SystemModelFactory:
+    """Your own times in a CSV file, for example measured ones: a line for each client.
+
+    The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With `dispatch`
+    (0, 1, ... for each client) each dispatch has a line of its own, and one after the last line of
+    its client is an error: nothing is repeated. With `lost_after` and `seconds_away`, too, a
+    dispatch that has values there is lost after this share of its time, from 0 to 1, and the client
+    is back after these seconds, `inf` for never. The system is the same for all seeds. Lines of
+    clients that the run does not have are not used.
+
+    Args:
+      file: the path of the file.
+      communication_seconds, bytes_per_second: as in `traced`.
+
+    Returns:
+      A function that makes the system model. It raises `ValueError` for negative numbers of bytes.
+
+    Raises:
+      ValueError: for a file that cannot be read, with what is wrong in it.
+    """
+    with reading(file, "a CSV file of times", _FIX, csv_files.Error):
+        times, unavailable = _read(file)
+        system = FixedSystem(times, unavailable, communication_seconds=communication_seconds)
+    return _for_all_seeds(system, bytes_per_second)
+
+
+def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> SystemModelFactory:
+    """A factory of the same system for all seeds, to whose dispatches it adds the bytes' time."""
+
+    def make(
+        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
+    ) -> SystemModelWithSpeeds:
+        made, transfer = copy.copy(system), (download_bytes, upload_bytes, bytes_per_second)
+        made.communication_seconds += transfer_seconds(*transfer)
+        return made
+
+    return make
+
+
+def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, float]]]:
+    """The arguments of `FixedSystem` in a file: seconds per step, and unavailability."""
+    text = io.StringIO(read_file(path).decode("utf-8-sig"), newline="")
+    header, *lines = [*csv_files.reader(text, strict=True)] or [[]]
+    columns = [each.strip() for each in header]
+    needed = {"client", "seconds_per_step"}
+    if set(_UNAVAILABLE) & set(columns):
+        needed |= {*_UNAVAILABLE, "dispatch"}
+    known = needed <= set(columns) <= set(_COLUMNS) and len(set(columns)) == len(columns)
+    wanted = ",".join(each for each in _COLUMNS if each in needed | set(columns))
+    require(known, f"line 1: the columns are {','.join(columns)[:200]}; give {wanted}")
+    times: dict[int, list[float]] = {}
+    unavailable: dict[tuple[int, int], tuple[float, float]] = {}
+    for number, cells in enumerate(lines, start=2):
+        if not cells:
+            continue
+        found = f"line {number} has {len(cells)} cells for {len(columns)} columns"
+        require(len(cells) == len(columns), found)
+        row = dict(zip(columns, map(str.strip, cells), strict=True))
+        client, dispatch = (_whole(number, row.get(name, "0")) for name in _COLUMNS[:2])
+        own = times.setdefault(client, [])
+        found = f"line {number} has dispatch {dispatch} of client {client} after {len(own)} lines"
+        fix = "give one line for each client, or number its dispatches in a column dispatch"
+        require(dispatch == len(own), f"{found} of it; {fix}")
+        if any(row.get(column) for column in _UNAVAILABLE):
+            lost_after, seconds_away = (_number(number, row[column]) for column in _UNAVAILABLE)
+            unavailable[client, len(own)] = lost_after, seconds_away
+        own.append(_number(number, row["seconds_per_step"]))
+    missing = set(range(max(len(times), 1))) - set(times)
+    require(not missing, f"it has no line of client {min(missing, default=0)}; number them from 0")
+    ordered = [times[client] for client in range(len(times))]
+    return ordered if "dispatch" in columns else [each[0] for each in ordered], unavailable
+
+
+def _whole(line, text):
+    fits = text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_INT32
+    require(fits, f"line {line}: {text[:80]!r} is no whole number; give 0, 1, 2, ...")
+    return int(text)
+
+
+def _number(line, text):
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"line {line}: {text[:80]!r} is no number; give one") from None
+
+
+class Sessions(NamedTuple):
+    """The times in which a client is available, both ends included, in each period."""
+
+    starts: tuple[Any, ...]  # ascending, from 0 to below the period; sessions that touch are one
+    ends: tuple[Any, ...]  # at most the period
+    period: Any  # in the same unit; sessions repeat after it
+
+    @classmethod
+    def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
+        """Joins sessions, in ascending order, that touch; none starts when the period ends."""
+        firsts: list[Any] = []
+        lasts: list[Any] = []
+        for start, end in zip(starts, ends, strict=True):
+            if lasts and start == lasts[-1]:
+                lasts[-1] = end
+            elif start < period:
+                firsts.append(start)
+                lasts.append(end)
+        return cls(tuple(firsts), tuple(lasts), period)
+
+    def unavailability(self, now: Any, seconds: Any) -> tuple[Any, Any] | None:
+        """What happens to a dispatch; see `SystemModelWithSessions.unavailability_at`."""
+        starts, ends, period = self
+        if not starts:
+            return 0, math.inf
+        if starts[0] == 0 and ends[0] == period:
+            return None
+        time = now % period
+        time = 0 if period - time <= _TOLERANCE else time
+        index = bisect.bisect_right(starts, time + _TOLERANCE) - 1
+        following = starts[index + 1] if index + 1 < len(starts) else period + starts[0]
+        if index < 0 or time > ends[index]:
+            return 0, following - time
+        time, end = max(time, starts[index]), ends[index]
+        if end == period and starts[0] == 0:  # it goes on in the next period
+            end, following = period + ends[0], period + starts[1]
+        if seconds <= end - time:
+            return None
+        return (end - time) / seconds, following - end

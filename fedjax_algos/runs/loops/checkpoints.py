@@ -1,0 +1,416 @@
+"""Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
+
+A checkpoint file is whole, or is refused before anything in it is used. Its first line has the
+format, the number of bytes that follow it, and their SHA-256. The second line is JSON: `facts`, and
+by name of each of `arrays` its dtype, shape and first byte after this line. The rest is the bytes
+of the arrays, one after another, little-endian.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.base.errors import DamagedError, require
+from fedjax_algos.base.files import open_regular, writing, written
+from fedjax_algos.core import Row
+from fedjax_algos.core.trees import is_key
+from fedjax_algos.engine.placed.devices import put
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.processes import fetch, from_first, is_first, largest
+from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
+from fedjax_algos.runs.loops.identity import check_identity
+from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruption
+
+Arrays = Callable[[], Any]  # makes a tree of arrays
+Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
+_FIRST_LINE = "fedjax_algos checkpoint 3, {:020d} bytes, sha256 {}\n"
+_PATTERN = re.compile(rb"fedjax_algos checkpoint 3, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
+_SUFFIX = ".checkpoint"
+_VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
+
+
+class Checkpoints(NamedTuple):
+    """Where and how often a run is saved, and goes on from if there is a checkpoint of its own.
+
+    Args:
+      folder: the folder of one run, which is created. Nothing else may be kept in it.
+      every: seconds of real time between checkpoints, which are written at the next evaluation; 0
+        writes one at each evaluation.
+      keep: the number of checkpoints that are kept, the last ones.
+      last: whether the end is always saved, so that the same call returns it at once. If False, it
+        is saved if the run was saved before.
+    """
+
+    folder: str | Path
+    every: float = 300.0
+    keep: int = 2
+    last: bool = True
+
+
+def as_checkpoints(given: Checkpoints | str | Path | None, name: str = "") -> Checkpoints | None:
+    """The checkpoints that a folder, or `Checkpoints`, or None mean, in a folder in that one."""
+    if given is not None and not isinstance(given, Checkpoints):
+        given = Checkpoints(given)
+    return given if given is None or not name else given._replace(folder=Path(given.folder) / name)
+
+
+class Saved(NamedTuple):
+    """The content of a checkpoint."""
+
+    position: int  # rounds or server steps that have been made
+    arrays: Mapping[str, np.ndarray]  # by path
+    facts: dict[str, Any]  # such as the rows so far
+
+
+class RunSaver:
+    """Saves runs, whose facts `identity` makes, at evaluations, or ends them there at a signal."""
+
+    def __init__(
+        self, checkpoints: Checkpoints | str | Path | None, identity: Callable[[], dict[str, Any]]
+    ):
+        self.checkpoints = checkpoints = as_checkpoints(checkpoints)
+        self.identity = functools.cache(identity)
+        self.position: int | None = None  # of the checkpoint that was restored or saved last
+        self.saved_at = time.perf_counter()
+        if checkpoints is None:
+            return
+        given = f"every={checkpoints.every} and keep={checkpoints.keep} are out of range"
+        fits = checkpoints.every >= 0 and checkpoints.keep >= 1
+        require(fits, f"{given}; give at least 0 seconds and 1 checkpoint")
+
+    @property
+    def kept(self) -> list[int]:
+        """The positions of the checkpoints that there are."""
+        if self.checkpoints is None:
+            return []
+        return from_first(positions_in)(Path(self.checkpoints.folder))
+
+    def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
+        """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
+        if self.checkpoints is None or not self.kept:
+            return None
+        folder, identity = Path(self.checkpoints.folder), self.identity()
+        saved: Saved | None = None
+
+        @from_first
+        def last_position() -> int:
+            nonlocal saved
+            saved = _last_whole(folder, check)
+            check_identity(saved.facts["identity"], identity, saved.position, folder)
+            return saved.position
+
+        self.position = last_position()
+        if saved is None:
+            saved = _read_like_first(folder, self.position, check)
+        versions = saved.facts.pop("versions")
+        if versions != _versions():
+            what = f"was saved with {versions} and goes on with {_versions()}"
+            told = f"the checkpoint in {folder} {what}, which may round differently"
+            warnings.warn(told, stacklevel=3)
+        return saved
+
+    def after_evaluation(
+        self, position: int, arrays: Arrays, facts: dict[str, Any], *, last: bool
+    ) -> None:
+        """Saves the run if it is time, at its end or at a signal, which raises Interrupted then."""
+        signal_number, checkpoints = agreed_interruption(), self.checkpoints
+        if checkpoints is not None:
+            due = largest(time.perf_counter() - self.saved_at >= checkpoints.every)
+            at_end = last and (checkpoints.last or bool(self.kept))
+            if due or signal_number is not None or at_end:
+                self._save(checkpoints, position, arrays, facts)
+        if signal_number is not None:
+            raise Interrupted(signal_number)
+
+    def _save(self, checkpoints, position, arrays, facts):
+        folder = Path(checkpoints.folder)
+        if position == self.position:
+            return
+        content = {}
+        for name, leaf in flat_arrays(arrays()).items():
+            array = np.asarray(fetch(jax.random.key_data(leaf) if is_key(leaf) else leaf))
+            if is_first():
+                content[name] = array
+        facts = {"identity": self.identity(), "versions": _versions(), **facts}
+        from_first(_write)(folder, position, content, facts, checkpoints.keep)
+        self.position, self.saved_at = position, time.perf_counter()
+
+
+def saved_identity(folder: Path) -> dict[str, Any] | None:
+    """The identity of the run in the last checkpoint that is whole; None without one."""
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")  # `restore` says what is damaged
+        return _last_whole(folder, lambda folder, position, arrays: None).facts["identity"]
+    return None
+
+
+def _write(folder, position, content, facts, keep):
+    """Writes a checkpoint, and removes those that are not kept."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+    write_checkpoint(checkpoint_path(folder, position), content, facts)
+    # later ones were damaged, as `restore` has said, and the run went on from before them
+    there = positions_in(folder)
+    kept = [each for each in there if each <= position][-keep:]
+    with writing(folder):
+        for each in {*there}.difference(kept):
+            checkpoint_path(folder, each).unlink()
+
+
+def _read_like_first(folder, position, check):
+    """The checkpoint that process 0 has read, in another process."""
+    try:
+        arrays, facts = read_checkpoint(checkpoint_path(folder, position))
+        check(folder, position, arrays)
+    except ValueError as error:
+        why = f"process {jax.process_index()} cannot read what process 0 has read: {error}"
+        raise ValueError(f"{why}; name a folder that all processes see") from None
+    return Saved(position, arrays, facts)
+
+
+def _last_whole(folder: str | Path, check: Check) -> Saved:
+    """The last checkpoint that is whole; a warning names those after it."""
+    damaged = []
+    for position in reversed(positions_in(Path(folder))):
+        path = checkpoint_path(Path(folder), position)
+        try:
+            arrays, facts = read_checkpoint(path)
+            check(folder, position, arrays)
+        except DamagedError as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            used = f"{path.name}, which was saved after {position} rounds or server steps"
+            told = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
+            warnings.warn(told, stacklevel=4)
+        return Saved(position, arrays, facts)
+    fix = "Remove this folder, and the run starts again from its beginning"
+    raise ValueError(f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. {fix}")
+
+
+def _versions():
+    return {name: metadata.version(name) for name in _VERSIONS}
+
+
+def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState, list[Row]]:
+    """Reads the last whole checkpoint of a run of `simulate` or `simulate_async`.
+
+    Args:
+      folder: that was given as `checkpoints`.
+      like: the initial state of the same run, as `engine.init` makes it. Rows on disk stay in the
+        folder of its engine, and each is read when it is needed; that is an error once a run that
+        goes on has replaced the row.
+
+    Returns:
+      The state, on the devices of `like`, and the rows of the evaluations until then.
+
+    Raises:
+      ValueError: for a folder without a checkpoint, or in which all are damaged, or a state of
+        another algorithm, model or population.
+    """
+    fix = "name the folder that was given as checkpoints"
+    require(positions_in(Path(folder)), f"folder={str(folder)!r} holds no checkpoint; {fix}")
+    saved = _last_whole(folder, partial(open_rows, like))
+    state = fill_state(like, saved.arrays, folder)
+    (rows,) = saved.facts["rows"]  # of one run, as the state is
+    return state, rows
+
+
+def checkpoint_path(folder: Path, position: int) -> Path:
+    """The file of a checkpoint."""
+    return folder / f"{position}{_SUFFIX}"
+
+
+def positions_in(folder: Path) -> list[int]:
+    """The positions of the checkpoints in a folder, which may be missing, ascending."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(name.isdecimal() for name in names):
+        what = f"the checkpoints in {str(folder)!r} were written by an earlier version"
+        raise ValueError(f"{what} and cannot be read: remove this folder, or use that version")
+    stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what processes that were killed have left half-written; no other one writes there."""
+    for path in folder.glob(f".*-*{_SUFFIX}"):
+        path.unlink()
+
+
+def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
+    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all."""
+    table, end = {}, 0
+    for name, array in arrays.items():
+        table[name] = [array.dtype.name, array.shape, end]
+        end += array.nbytes
+    header = json.dumps({"facts": facts, "arrays": table}).encode() + b"\n"
+    digest = hashlib.sha256()
+    with written(path) as beside, beside.open("wb") as file:
+        file.write(_FIRST_LINE.format(0, digest.hexdigest()).encode())  # it is replaced below
+        for part in (header, *map(_bytes, arrays.values())):
+            digest.update(part)
+            file.write(part)
+        file.seek(0)
+        file.write(_FIRST_LINE.format(len(header) + end, digest.hexdigest()).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """The arrays, which are read one by one, and the facts; DamagedError for another content."""
+    try:
+        with open_regular(path) as file:
+            match = _PATTERN.fullmatch(file.readline(200))
+            if match is None:
+                raise ValueError("its first line is not that of a checkpoint of this version")
+            start = file.tell()
+            size = os.fstat(file.fileno()).st_size - start
+            expected, found = int(match[1]), hashlib.file_digest(file, "sha256").hexdigest()
+            require(size == expected, f"{size} bytes follow its first line, not {expected}")
+            require(found == match[2].decode(), "its checksum is wrong")
+            file.seek(start)
+            header = json.loads(file.readline())
+            return _Arrays(path, header["arrays"], file.tell()), header["facts"]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None
+
+
+class _Arrays(Mapping[str, np.ndarray]):
+    """Arrays in a file that has been checked, so that memory holds one of them at a time."""
+
+    def __init__(self, path: Path, table: dict[str, Any], start: int):
+        self.path, self.table, self.start = path, table, start
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        dtype, shape, first = self.table[name]
+        array = np.empty(shape, np.dtype(dtype))
+        with open_regular(self.path) as file:
+            file.seek(self.start + first)
+            if file.readinto(_bytes(array)) != array.nbytes:
+                raise DamagedError(f"{str(self.path)!r} was cut off while it was read")
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def _bytes(array):
+    """An array as a buffer of its bytes; NumPy's own does not know all dtypes of jax."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def flat_arrays(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path, as "server/params/out/kernel"; empty ones are left out."""
+    arrays: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if (name := _name(path)) in arrays:
+            raise ValueError(f"two arrays have the name {name!r}; give names without '/'")
+        if np.size(leaf):
+            arrays[name] = leaf
+    return arrays
+
+
+def _name(path):
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def fill(
+    like: Any,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str = "",
+    places: tuple[str, str] = ("this run", "the checkpoint"),
+    fix: str = "give the same algorithm, model and clients, or another folder",
+) -> Any:
+    """A tree like another with the values of a file; ValueError if a shape or dtype differs."""
+
+    def value(path, leaf):
+        if is_key(leaf):
+            data = value(path, jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        name = "/".join(filter(None, [prefix, _name(path)]))  # the path of a bare array is empty
+        saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
+        if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
+            found = "missing"
+            if saved is not None:
+                found = f"{(saved.dtype.names or [saved.dtype])[0]}{list(saved.shape)}"
+            own = f"{leaf.dtype}{list(leaf.shape)}"
+            here, there = places
+            raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")
+        return put(leaf.sharding, saved) if isinstance(leaf, jax.Array) else saved
+
+    return jax.tree_util.tree_map_with_path(value, like)
+
+
+def state_arrays(state: FederatedState) -> dict[str, Any]:
+    """A state as a tree of arrays, with rows that are not on devices as tables of their clients."""
+    tree = state._asdict()
+    if isinstance(state.clients, RowTable):
+        ids = np.array(sorted(state.clients), np.int32)
+        rows = [state.clients[client] for client in ids.tolist()]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *rows) if rows else ()
+        tree["clients"] = {"ids": ids, "rows": stacked}
+    return tree
+
+
+def saved_arrays(
+    state: FederatedState, folder: str | Path, position: int, kept: Iterable[int]
+) -> dict[str, Any]:
+    """`state_arrays`, but rows on disk stay in the file of process 0, with `kept` ones."""
+    if not isinstance(state.clients, DiskClientState):
+        return state_arrays(state)
+    owner = str(Path(folder).absolute())
+    tree = state._replace(clients=())._asdict()
+    if not is_first():  # the others keep in their scratch files what they have written
+        return tree
+    return tree | {"clients": state.clients.save(owner, position, kept)}
+
+
+def fill_state(
+    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
+) -> FederatedState:
+    """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`."""
+    clients = like.clients
+    state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
+    if not isinstance(clients, RowTable):
+        return state._replace(clients=fill(clients, arrays, "clients"))
+    ids = arrays.get("clients/ids", np.zeros(0, np.int32))
+    if not np.array_equal(ids, np.flatnonzero(state.dispatched)):
+        there = f"the checkpoint in {str(folder)!r} has rows of {len(ids)} clients off the devices"
+        fix = "give the client_state that the run had"
+        raise ValueError(f"{there}, but {np.sum(state.dispatched)} were dispatched; {fix}")
+    if not isinstance(clients, HostClientState):
+        fill(clients.blank, arrays, "clients/blank")  # raises for rows that were kept elsewhere
+        return state._replace(clients=clients)
+    blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
+    rows = fill(blank, arrays, "clients/rows")
+    each = (jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(len(ids)))
+    return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
+
+
+def open_rows(
+    like: FederatedState, folder: str | Path, position: int, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Makes rows on disk of a checkpoint those of `like`; DamagedError changes nothing."""
+    if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
+        return
+    fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
+    tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
+    like.clients.files.open_saved(str(Path(folder).absolute()), position, tables)

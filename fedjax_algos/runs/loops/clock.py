@@ -1,0 +1,353 @@
+"""Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.asynchrony.planning import Planner
+from fedjax_algos.base.reprs import describe
+from fedjax_algos.core import Batch, Metrics, Model, Params, Row
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.asynchronous.call_tables import (
+    merge_data,
+    merge_plans,
+    merge_states,
+    state_of_run,
+)
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
+from fedjax_algos.engine.asynchronous.waves import InFlightRows
+from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.processes import from_first
+from fedjax_algos.engine.placed.sharded_data import data_shapes
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation.systems.system_model import SystemModelFactory
+from fedjax_algos.runs.loops import recorder as recording
+from fedjax_algos.runs.loops.checkpoints import (
+    Checkpoints,
+    RunSaver,
+    Saved,
+    as_checkpoints,
+    fill,
+    saved_identity,
+)
+from fedjax_algos.runs.loops.identity import identity
+from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_run
+from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
+
+_Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
+_ALL = ""  # the name of the only part of the runs
+_ROWS = "rows_in_flight"  # of a checkpoint
+_MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
+
+
+class AsyncResult(NamedTuple):
+    """A finished run: `state` after the last server step, `rows` of the evaluations, and `plan`.
+
+    A planner that keeps a record has left it in `plan.trace`.
+    """
+
+    state: FederatedState
+    rows: list[Row]
+    plan: Plan
+
+    def __repr__(self) -> str:
+        return describe(self, rows=len(self.rows), plan=self.plan, state=self.state)
+
+
+def simulate_async(
+    executor: Executor,
+    data: FederatedData | StoredData,
+    planner: Planner,
+    system: SystemModelFactory,
+    *,
+    seconds: float,
+    seed: int = 0,
+    test: Batch | None = None,
+    evaluations: int = 20,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
+    evaluate: Callable | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+    progress: bool = False,
+) -> AsyncResult:
+    """Runs an algorithm on the virtual clock: the planner plans the whole run, which is executed.
+
+    Args:
+      executor: a compiled algorithm, of `make_executor`.
+      data: the clients' examples, as `federate` or `open_federated` returns them; all take part.
+      planner: who is dispatched when, such as `asynchrony.compass()`.
+      system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
+        seed it is the same for all methods, apart from communication, which depends on their bytes.
+      seconds: simulated seconds, above 0.
+      seed: the seed of the model, the system model and the clients' batches.
+      evaluations: number of evaluations after the one at the start, at equal simulated intervals.
+      on_evaluation: called with each row as it is measured.
+      on_memory: called before any training, with the most models and updates in flight.
+      test, params, evaluate, checkpoints, progress: as in `simulate`; a bar is of simulated time.
+
+    Returns:
+      The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
+      `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
+      one made at or before the row's time. Of a lost dispatch the download is counted alone. A run
+      whose model is not finite stops as in `simulate`.
+
+    Raises:
+      ValueError: if no client arrives within `seconds`, for an argument out of range, or for
+        checkpoints of another run.
+      NonFiniteUpdateError: for an update that is not finite if the executor has non_finite="error".
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
+    with recording.show_progress(progress, seconds, "simulated seconds") as show:
+
+        def report(seed: int, row: Row) -> None:
+            show(row["simulated_seconds"], row)
+            on_evaluation(row)
+
+        return _simulate(executor, {seed: data}, clock, report, on_memory, checkpoints)[seed]
+
+
+def simulate_async_seeds(
+    executor: Executor,
+    data: Mapping[int, FederatedData | StoredData],
+    planner: Planner,
+    system: SystemModelFactory,
+    *,
+    seconds: float,
+    test: Batch | None = None,
+    evaluations: int = 20,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[[int, Row], Any] = lambda seed, row: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
+    evaluate: Callable | None = None,
+    merged_bytes: int | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+) -> dict[int, AsyncResult]:
+    """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
+
+    The dispatches of merged plans share waves and compiled calls, which is faster where few clients
+    of different speeds cannot fill a wave. With layout "sequential" the results are bit for bit
+    those of each seed alone, apart from the last bit of a server rule of one's own that adds two
+    products, which the compiler may fuse in one program only.
+
+    Args:
+      executor, planner, system: as in `simulate_async`.
+      data: the clients' examples by seed. For merged plans all hold the same arrays of examples;
+        the plans of examples in files are not merged.
+      seconds, test, evaluations, params, evaluate: as in `simulate_async`.
+      on_evaluation: called with the seed and each of its rows as it is measured.
+      on_memory: called once, before any training, with the largest memory of what is in flight.
+      merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
+        seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
+        devices, else 0.
+      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it. Seeds
+        whose plans were merged go on together, and others apart.
+
+    Returns:
+      The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
+      runs is the time since all of them started. A merged run that has stopped is computed on
+      without rows, so its state is later than its last row.
+
+    Raises:
+      ValueError: as `simulate_async` does, and for no seeds or data that cannot be merged.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
+    return _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes)
+
+
+def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes=None):
+    """The results by seed; see `simulate_async_seeds`."""
+    clock.check(executor, data)
+    if merged_bytes is None:
+        merged_bytes = _MERGED_BYTES if executor.wide else 0
+    if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
+        merged_bytes = 0
+    saved = _saved_parts(as_checkpoints(checkpoints))
+    saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
+    groups: dict[Any, list[PlannedRun]] = {}  # that share a checkpoint, or of equal shapes
+    for seed, of_seed in data.items():
+        run = plan_run(executor, of_seed, clock, seed)
+        key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
+        groups.setdefault(_ALL if _ALL in saved else saved_in.get(seed, key), []).append(run)
+    parts = {
+        key if key in saved else f"seeds-from-{part.runs[0].seed}": part
+        for key, runs in groups.items()
+        for part in _merge(executor, clock, runs, math.inf if key in saved else merged_bytes)
+    }
+    alone = len(parts) == 1 and not saved
+    for name, part in parts.items():
+        part.begin(as_checkpoints(checkpoints, _ALL if alone else name))
+    on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
+    evaluate = recording.make_evaluate_model(executor.algorithm, clock.test, clock.evaluate)
+    results: dict[int, AsyncResult] = {}
+    for part in parts.values():
+        results |= part.follow(evaluate, on_evaluation)
+    return {seed: results[seed] for seed in data}
+
+
+@from_first
+def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
+    """The seeds that share a checkpoint, by the name of its folder: they go on together."""
+    if checkpoints is None:
+        return {}
+    folder = Path(checkpoints.folder)
+    names = [_ALL, *(path.name for path in folder.glob("seeds-from-*"))]
+    saved = {name: saved_identity(folder / name) for name in names}
+    return {name: facts.get("seeds", []) for name, facts in saved.items() if facts}
+
+
+def _merge(executor, clock, runs, max_bytes):
+    """Runs of equal shapes, merged; in halves if they need more than `max_bytes`."""
+    merged = _MergedRuns(executor, clock, runs)
+    if len(runs) == 1 or merged.bytes <= max_bytes:
+        return [merged]
+    halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
+    return [part for some in halves for part in _merge(executor, clock, some, max_bytes)]
+
+
+class _MergedRuns:
+    """Runs with a merged plan, or a single run; `state` is that after the last stop."""
+
+    state: FederatedState
+    saver: RunSaver
+    saved: Saved | None
+
+    def __init__(self, executor: Executor, clock: Clock, runs: Sequence[PlannedRun]):
+        self.executor, self.clock, self.runs = executor, clock, runs
+        stores: list[Any] = [run.data for run in runs]
+        self.data = merge_data(stores)
+        plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
+        self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
+        states = [run.state for run in runs]
+        self._shapes = jax.eval_shape(lambda *states: merge_states(states), *states)
+        self._make_waves()
+
+    def _make_waves(self, begun: InFlightRows | None = None) -> None:
+        shapes, data = self._shapes, data_shapes(self.data)
+        self.waves = self.executor.waves(shapes, self.plan, begun)
+        self.memory = self.executor.memory(shapes, data, self.dispatches, self.waves)
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is on the device but examples."""
+        return tree_bytes(self._shapes) + self.memory.bytes
+
+    def begin(self, checkpoints: Checkpoints | None) -> None:
+        """Goes on from the last checkpoint, if there is one, with the waves of the rest."""
+        self.saver = RunSaver(checkpoints, self._identity)
+        self.saved = self.saver.restore()
+        if self.saved is not None:
+            rows = (self.saved.arrays[f"{_ROWS}/{name}"] for name in InFlightRows._fields)
+            self.begun = InFlightRows(*rows)
+            self._make_waves(self.begun)
+
+    def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
+        """Trains the runs, or the rest of them, with evaluations at simulated times."""
+        runs = self.runs
+
+        def report(number: int, row: Row, state: Any) -> None:
+            on_evaluation(runs[number].seed, row)
+
+        started = time.perf_counter() - sum(run.planning_seconds for run in runs)
+        names = [f"seed {run.seed}" for run in runs]
+        recorder = Recorder(names, self.executor.non_finite, report, started)
+        for _ in follow(self._stops(recorder, evaluate), recorder, self.saver):
+            pass
+        recorder.warn()
+        histories = recorder.histories
+        return {
+            run.seed: AsyncResult(state_of_run(self.state, number), histories[number], run.plan)
+            for number, run in enumerate(runs)
+        }
+
+    def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made."""
+        executor, runs, plan, saved = self.executor, self.runs, self.plan, self.saved
+        resume = None
+        data = executor.put_data(self.data)
+        states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
+        self.state = state = merge_states(states)
+
+        def due(evaluations: _Evaluations, metrics: Metrics) -> list[Due]:
+            now = self.state
+
+            def measure(number: int) -> Measured:  # metrics have leaves [...] or [runs, ...]
+                own = state_of_run(now._replace(clients=(), origin=()), number)
+                return recording.measure_state(own, metrics, evaluate, number)
+
+            return [
+                Due(number, runs[number].counted(seconds, steps), partial(measure, number))
+                for number, seconds, steps in evaluations
+            ]
+
+        at_steps = self._evaluations()
+        at_start = at_steps.pop(0)
+        if saved is None:
+            yield Stop(0, due(at_start, {}), state)
+        else:
+            recorder.restore(saved, None)
+
+            def resume(in_flight: InFlightState, metrics: Metrics) -> Any:
+                arrays = MovedRows(saved.arrays, self.begun, self.waves)
+                tree = fill(in_flight._asdict() | {"metrics": metrics}, arrays)
+                metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
+                self.state = in_flight.state((state.origin, state.frozen), state.seed)
+                position = len(plan.time) if recorder.ended else saved.position
+                return position, in_flight, metrics
+
+        options: Any = {"stops": sorted(at_steps), "waves": self.waves, "resume": resume}
+        for call in executor.run(state, data, plan, self.dispatches, **options):
+            self.state, steps = call.state, call.server_steps
+            evaluations = due(at_steps.get(steps, []), call.metrics)
+            last = steps == len(plan.time)
+            yield Stop(steps, evaluations, call.state, last, partial(self._arrays, call))
+
+    def _evaluations(self) -> dict[int, _Evaluations]:
+        """The evaluations by the server steps of the merged plan after which they are due."""
+        runs, plan, clock = self.runs, self.plan, self.clock
+        times = np.linspace(0, clock.seconds, clock.evaluations + 1)
+        at_steps: dict[int, _Evaluations] = {0: []}
+        for number, run in enumerate(runs):
+            own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
+            steps_by_time = np.searchsorted(run.plan.time, times, side="right")
+            for now, steps in zip(times, steps_by_time.tolist(), strict=True):
+                at = int(own[steps - 1]) + 1 if now > 0 and steps > 0 else 0
+                at_steps.setdefault(at, []).append((number, now, steps if at else 0))
+        return at_steps
+
+    def _identity(self) -> dict[str, Any]:
+        """By what a checkpoint of other runs is recognised."""
+        executor, first = self.executor, self.runs[0]
+        return identity(
+            executor.algorithm,
+            first.state,
+            first.data,
+            jax.tree.map(lambda leaf: leaf[0], first.dispatches),
+            self.clock.test,
+            seeds=[run.seed for run in self.runs],
+            partition_and_values=data_fingerprint(self.data),
+            plan=array_fingerprint((self.plan._replace(trace=None), self.dispatches)),
+            evaluations=self.clock.evaluations,
+            non_finite=executor.non_finite,
+            slots=self.waves.trained.shape[1],
+            layout=executor.layout,
+            devices=executor.num_devices,
+        )
+
+    def _arrays(self, call: PlanStop) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        rows = self.waves.rows_after(call.server_steps, self.plan)
+        more = {"metrics": call.metrics, _ROWS: rows._asdict()}
+        return call.state._asdict() | call.in_flight._asdict() | more

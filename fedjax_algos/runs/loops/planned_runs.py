@@ -1,0 +1,119 @@
+"""Runs on the virtual clock before their training: their plans, and what is counted of them."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
+from fedjax_algos.asynchrony.planning import Planner
+from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
+from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
+from fedjax_algos.core.options import is_number
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.asynchronous.executor import Executor
+from fedjax_algos.engine.exchange import Transfer, count_transfer
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation.systems.system_model import SystemModelFactory
+from fedjax_algos.runs.loops.run import (
+    check_data,
+    check_evaluations,
+    check_server_steps,
+    flop_counter,
+)
+
+
+class Clock(NamedTuple):
+    """A run on the virtual clock, or many; `simulate_async` documents the fields."""
+
+    planner: Planner
+    system: SystemModelFactory
+    seconds: float
+    test: Batch | None = None
+    evaluations: int = 20
+    params: Params | Model | None = None
+    evaluate: Callable | None = None
+
+    def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
+        """Raises an error for arguments of another type or out of range."""
+        check_kind("executor", executor, Executor, "give make_executor(algorithm)")
+        check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
+        fix = "give a planner, such as asynchrony.compass()"
+        check_callable("planner", self.planner, fix, "system", "clients", arrivals=0, seconds=0)
+        fix = "give a system model, such as asynchrony.simulated()"
+        check_callable("system", self.system, fix, "seed", download_bytes=0, upload_bytes=0)
+        if not is_number(self.seconds, float) or not self.seconds > 0:
+            raise ValueError(f"seconds={self.seconds!r} is out of range; give a number above 0")
+        check_whole("evaluations", self.evaluations)
+        evaluations = self.evaluations * max(len(data), 1)
+        check_evaluations(evaluations, "give fewer evaluations or seeds")
+        if not data:
+            raise ValueError("there are no seeds; give the data of at least one")
+        for seed, of_seed in data.items():
+            check_seed(seed)
+            check_data(executor.algorithm.problem, of_seed, self.test)
+
+
+class PlannedRun(NamedTuple):
+    """A run before its training."""
+
+    seed: int
+    data: FederatedData | StoredData
+    population: Population
+    state: FederatedState  # the shapes of the initial one
+    plan: Plan
+    dispatches: Dispatch
+    transfer: Transfer
+    flops: np.ndarray  # float64[dispatches]
+    planning_seconds: float
+
+    def counted(self, now: float, server_steps: int) -> dict[str, Any]:
+        """The counted columns at a simulated time, by which so many server steps were made."""
+        ended = self.plan.ended <= now
+        arrived = ended & (self.plan.fate != LOST)
+        num_ended, num_arrived = int(ended.sum()), int(arrived.sum())
+        return {
+            "round_number": server_steps,
+            "download_bytes": num_ended * self.transfer.download,
+            "upload_bytes": num_arrived * self.transfer.upload,
+            "flops": float(self.flops[arrived].sum()),
+            "simulated_seconds": float(now),
+            "arrivals": num_arrived,
+            "lost": num_ended - num_arrived,
+            "participation_gini": gini(participations(self.plan, self.data.num_clients, now)),
+        }
+
+
+def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
+    """int[num_clients]: the dispatches of each client that have ended by a simulated time."""
+    return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
+
+
+def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedRun:
+    """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
+    start = time.perf_counter()
+    algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
+
+    def shapes(population):
+        return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
+
+    # the bytes of a dispatch determine its duration; they are counted on a first, short plan
+    short_plan = clock.planner(clock.system(seed), num_clients, arrivals=1)
+    population = Population(num_clients, num_clients, int(counts.sum()))
+    state = shapes(population)
+    first = plan_dispatches(short_plan, counts, algorithm.local)
+    transfer = count_transfer(algorithm, state, data, first)
+    system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
+    plan = clock.planner(system, num_clients, seconds=clock.seconds)
+    check_server_steps(plan, clock.seconds)
+    if plan.group.any():
+        population = population._replace(num_groups=int(plan.group.max()) + 1)
+        state = shapes(population)
+    dispatches = plan_dispatches(plan, counts, algorithm.local)
+    flops = flop_counter(algorithm, state, data)(dispatches)
+    seconds = time.perf_counter() - start
+    return PlannedRun(seed, data, population, state, plan, dispatches, transfer, flops, seconds)

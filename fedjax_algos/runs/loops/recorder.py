@@ -1,0 +1,285 @@
+"""What all runs, which are iterators over `Stop`s, do at their evaluations.
+
+`follow` goes through the stops, and a `Recorder` makes the rows that are due there.
+"""
+
+import contextlib
+import inspect
+import math
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich import progress as bars
+from rich.console import Console
+
+from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.base.errors import require
+from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
+from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.engine.exchange import Transfer
+from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.processes import fetch
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation.cohorts import Position
+from fedjax_algos.runs.loops.checkpoints import RunSaver, Saved
+from fedjax_algos.runs.loops.interruption import check_interruption
+
+WHAT_HELPS = (
+    "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
+    "(clip_norm), or fewer local steps"
+)
+_SHOWN = ("test_accuracy", "test_loss", "train_loss")  # in a bar: the first that was measured
+_MAX_NAMED = 5  # runs in a warning
+_all_finite = jax.jit(all_finite)
+_COLUMNS = {"method", "seed", "round", "train_loss", *inspect.signature(metrics_row).parameters}
+
+
+class DivergenceWarning(UserWarning):
+    """Updates were not finite and were left out, or the model is not, and the run has stopped."""
+
+
+# takes a run's number, its row, and the state of the stop (None: a row of a checkpoint before its
+# last one); if it returns True, all runs end
+Report = Callable[[int, Row, Any], bool | None]
+# of one run: the metrics, the updates that were excluded or None, and whether all params are finite
+Measured = tuple[dict[str, float], int | None, Any]
+
+
+class Due(NamedTuple):
+    """An evaluation of one run."""
+
+    run: int  # its number in the recorder
+    counted: dict[str, Any]  # columns, by the names of the arguments of `metrics_row`
+    measure: Callable[[], Measured]  # not called for a run that has diverged
+
+
+class Stop(NamedTuple):
+    """Where the compiled calls of some runs are when evaluations are due."""
+
+    position: int  # rounds or server steps that have been made
+    due: Sequence[Due]
+    state: Any  # of all runs; the next stop consumes it
+    last: bool = False
+    arrays: Callable[[], Any] | None = None  # what a checkpoint holds; None where none is worth it
+
+
+class Recorder:
+    """Makes the rows of runs that are computed together, and reports each as it is measured."""
+
+    def __init__(
+        self, names: Sequence[str], non_finite: NonFinite, report: Report, started: float = math.inf
+    ):
+        self.names, self.non_finite, self.report = names, non_finite, report
+        self.started = min(started, time.perf_counter())
+        self.histories: list[list[Row]] = [[] for _ in names]
+        self.diverged: set[int] = set()  # numbers of runs whose rows end
+        self.stopped: bool | None = False
+
+    def measure(self, due: Due, state: Any) -> None:
+        """Adds a row to a run, unless it has diverged."""
+        if due.run in self.diverged:
+            return
+        metrics, excluded, finite = due.measure()
+        costs = due.counted | {"wall_seconds": time.perf_counter() - self.started}
+        row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
+        self.histories[due.run].append(row)
+        if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
+            self.diverged.add(due.run)
+        self.stopped = self.report(due.run, row, state)
+
+    def restore(self, saved: Saved, state: Any) -> None:
+        """Puts the runs where a checkpoint was made, and hands its rows on."""
+        self.histories, self.diverged = saved.facts["rows"], set(saved.facts["diverged"])
+        seconds = max(rows[-1]["wall_seconds"] for rows in self.histories)
+        self.started = min(self.started, time.perf_counter() - seconds)
+        for number, rows in enumerate(self.histories):
+            for row in rows:
+                self.stopped = self.report(number, row, state if row is rows[-1] else None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no run goes on, although there may be further stops."""
+        return bool(self.stopped) or len(self.diverged) == len(self.histories)
+
+    def warn(self) -> None:
+        """Warns of the runs whose updates or models were not finite."""
+        named = zip(self.names, self.histories, strict=True)
+        warn_of_non_finite(dict(named), {self.names[number] for number in self.diverged})
+
+
+def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
+    """Goes through the stops of some runs, and yields each before it is saved."""
+    for stop in stops:
+        for due in stop.due:
+            recorder.measure(due, stop.state)
+        yield stop
+        if stop.arrays is None:
+            check_interruption()
+        else:
+            facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
+            last = stop.last or recorder.ended
+            saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
+        if recorder.ended:
+            return
+
+
+def make_evaluate_model(
+    algorithm: Algorithm, test: Batch | None, evaluate: Callable | None
+) -> Callable[[FederatedState], dict[str, float]]:
+    """Builds `state -> {"test_loss": ..., ...}`, after what the algorithm reports."""
+    if evaluate is not None:
+        fix = "give make_evaluate(problem)"
+        check_callable("evaluate", evaluate, fix, "model", "examples")
+    compiled, examples = evaluate or make_evaluate(algorithm.problem), jax.device_put(test)
+
+    def evaluate_model(state: FederatedState) -> dict[str, float]:
+        told = {name: float(value) for name, value in reported(algorithm, state.server).items()}
+        if test is None:
+            return told
+        values = compiled(one_copy(state.model), examples)
+        return told | {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+
+    return evaluate_model
+
+
+def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
+    """Adds what a function of the user's own measures of a state, under names that are free."""
+    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
+
+    def measured(state: FederatedState) -> dict[str, float]:
+        own, more = evaluate_model(state), measure(state)
+        check_kind("what measure returned", more, Mapping, "return numbers by name")
+        taken = [name for name in more if name in own or name in _COLUMNS]
+        require(not taken, f"measure returned the column {taken[:1]}, which is there; rename it")
+        return own | dict(more)
+
+    return measured
+
+
+def measure_state(
+    state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
+) -> Measured:
+    """What is measured of the state of one run; `metrics` have leaves [...] or [runs, ...]."""
+    trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
+    finite = _all_finite(one_copy(state.server.params))
+    return trained | evaluate_model(state), count_excluded(state.excluded), finite
+
+
+def costs_of_rounds(
+    rounds: int, position: Position, transfer: Transfer, flops: float, uploads: Any = None
+) -> dict[str, Any]:
+    """The counted columns after so many rounds.
+
+    `flops` are those of all their dispatches, and `uploads` is the number of the updates that were
+    sent; None if all were that answered.
+    """
+    dispatched = int(position.dispatched.sum(dtype=np.int64))
+    lost, chosen = (
+        None if isinstance(number, tuple) else int(number)
+        for number in (position.lost, position.chosen)
+    )
+    sent = chosen if uploads is None else int(uploads)
+    return {
+        "round_number": rounds,
+        "download_bytes": transfer.downloads(position.gaps, chosen),
+        "upload_bytes": transfer.uploads(dispatched - (lost or 0), sent),
+        "flops": flops,
+        "lost": lost,
+        "participation_gini": None if chosen is not None else gini(position.dispatched),
+    }
+
+
+def reported(
+    algorithm: Algorithm, server: ServerState, *, batched: bool = False
+) -> dict[str, np.ndarray]:
+    """What an algorithm reports, by column; of a `server` with leaves [runs, ...] if `batched`."""
+    if algorithm.report is None:
+        return {}
+    found = fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
+    taken = [name for name in found if name in _COLUMNS]
+    require(not taken, f"report returned the column {taken[:1]}, which is there; rename it")
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def count_excluded(excluded: Any) -> int | None:
+    """The column `excluded_updates`: of an `Excluded` with leaves [], or of () if all are kept."""
+    return None if excluded == () else int(excluded.number)
+
+
+def describe_divergence(rows: Sequence[Row]) -> str:
+    """Where a run has stopped, by its rows: its round, and the last finite row."""
+    last, before = rows[-1], rows[:-1]
+    loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
+    finite = f"that of round {before[-1]['round']:g}" if before else "none"
+    return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
+
+
+def describe_excluded(number: int) -> str:
+    """How many updates of a method or a run were left out."""
+    what, was = ("update of a client", "was") if number == 1 else ("updates of clients", "were")
+    return f"{number:g} {what} {was} not finite and {was} left out"
+
+
+def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[str]) -> None:
+    """Warns of runs that have stopped, and of updates left out; `runs` are the rows by name."""
+    named = []
+    for name, rows in runs.items():
+        if name in diverged:
+            named.append(f"{name}: {describe_divergence(rows)}")
+        elif number := rows[-1].get("excluded_updates"):
+            named.append(f"{name}: {describe_excluded(number)}")
+    if not named:
+        return
+    more = len(named) - _MAX_NAMED
+    named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
+    rule = "a run stops when its model is not finite. " * bool(diverged)
+    told = f"{rule}{'; '.join(named)}. What usually helps is {WHAT_HELPS}"
+    warnings.warn(told, DivergenceWarning, stacklevel=4)
+
+
+@contextlib.contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Puts a name before the message of a NonFiniteUpdateError of the block."""
+    try:
+        yield
+    except NonFiniteUpdateError as error:
+        raise NonFiniteUpdateError(f"{name}{error}") from None
+
+
+@contextlib.contextmanager
+def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[float, Row], None]]:
+    """Yields a function to call with what is done and each row; a log has a line for each."""
+    check_kind("progress", shown, bool, "give True or False")
+    if not shown:
+        yield lambda done, row: None
+        return
+    console = Console(stderr=True)
+    measured = bars.TextColumn(f"{unit}, {{task.fields[measured]}}", markup=False)
+    left = bars.TextColumn("left:"), bars.TimeRemainingColumn()
+    columns = bars.BarColumn(), bars.MofNCompleteColumn(), measured, bars.TimeElapsedColumn(), *left
+    progress = bars.Progress(*columns, console=console)
+    task, handle = progress.add_task("", total=total, measured=""), None
+    if console.is_jupyter:
+        from IPython.display import display
+
+        handle = display(progress, display_id=True)
+
+    def show(done: float, row: Row) -> None:
+        name = next((name for name in _SHOWN if name in row), None)
+        measured = f"{name.replace('_', ' ')} {row[name]:.4g}" if name else ""
+        progress.update(task, completed=done, measured=measured)
+        if handle is not None:
+            handle.update(progress)
+        elif not console.is_terminal:
+            line = f"{done:g} of {total:g} {unit}, {measured}".removesuffix(", ")
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with progress if console.is_terminal else contextlib.nullcontext():
+        yield show

@@ -1,0 +1,240 @@
+"""What a run is: its arguments, their checks, and the dispatches of its rounds."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Required, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.analysis.costs import UncountedError, count_flops
+from fedjax_algos.analysis.costs.measured import count_report_flops
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
+from fedjax_algos.analysis.statistics import check_target_metric
+from fedjax_algos.asynchrony.plan import LOST, Plan
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_memory
+from fedjax_algos.base.reprs import describe, describe_tree
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
+from fedjax_algos.core.checks import KindError, check_initial, check_kind, check_whole
+from fedjax_algos.core.options import one_of
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.description import held_labels
+from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine.checks import check_no_repeats
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.sharded_data import RUN_DATA_FIX, RunData, data_shapes
+from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.models.outputs import check_labels
+from fedjax_algos.participation import Cohorts, Failures, LocalWork, Sampler, uniform
+from fedjax_algos.participation.cohorts import Position
+
+CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
+_ROW_BYTES = 500  # of an evaluation's row, at least
+FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
+
+
+class Run(NamedTuple):
+    """One of many runs.
+
+    Attributes:
+      label: `method` in its rows.
+      seed: the seed of the run.
+      data: the clients' examples.
+      local: how clients train.
+      hyperparameters: the options of the algorithm's factory.
+      swept: the values that distinguish it from the other runs, by name: some hyperparameters,
+        "client_learning_rate", or anything else, hashable, that its `local` was made from.
+      test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
+        examples of all runs; None for those.
+    """
+
+    label: str
+    seed: int
+    data: FederatedData
+    local: Local
+    hyperparameters: dict[str, Any]
+    swept: dict[str, Any]
+    test_rows: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return describe(self, label=repr(self.label), seed=self.seed, swept=self.swept)
+
+
+class RoundOptions(TypedDict, total=False):
+    """The keywords of `simulate` that describe its rounds."""
+
+    cohort_size: Required[int]
+    rounds: Required[int]
+    sampler: Sampler
+    work: LocalWork | None
+    failures: Failures | None
+    test: Batch | None
+    eval_every: int
+    params: Params | Model | None
+
+
+class Rounds(NamedTuple):
+    """The rounds of a run, or of many; `simulate` documents the fields."""
+
+    cohort_size: int
+    rounds: int
+    sampler: Sampler = uniform
+    work: LocalWork | None = None
+    failures: Failures | None = None
+    test: Batch | None = None
+    eval_every: int = 10
+    params: Params | Model | None = None
+
+    def check(self, num_runs: int = 1) -> None:
+        """Raises ValueError for numbers out of range, or rows that do not fit into memory."""
+        check_whole("rounds", self.rounds)
+        check_whole("eval_every", self.eval_every)
+        evaluations = num_runs * -(-self.rounds // self.eval_every)
+        check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
+
+    def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
+        """The cohorts of a run before its first round."""
+        names = "sampler", "work", "failures"
+        how: Any = {name: getattr(self, name) for name in names}
+        how |= cohort_sizes(algorithm, self.cohort_size, data.num_clients)
+        labels = partial(held_labels, data)
+        return Cohorts(data.counts(), local, seed=seed, labels=labels, **how)
+
+
+class Window(NamedTuple):
+    """The rounds between two evaluations."""
+
+    rounds: int
+    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
+    flops: float  # of all their dispatches
+    position: Position  # of the cohorts after them
+
+
+def draw_windows(
+    cohorts: Cohorts, count: FlopCounter, end: int, eval_every: int, state: FederatedState
+) -> Iterator[Window]:
+    """The windows from the cohorts' next round to `end`, each drawn when it is asked for."""
+    longest, num_clients = min(eval_every, end), len(cohorts.counts)
+    keeping = bool(jax.tree.leaves(state.origin))
+    for done in range(cohorts.next_round, end, longest):
+        number = min(longest, end - done)
+        dispatches = cohorts.dispatches(number)
+        if keeping:
+            check_no_repeats(dispatches, num_clients)
+        index = np.arange(longest) % number
+        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
+        flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
+        yield Window(number, repeated, flops, cohorts.position())
+
+
+def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> dict[str, int]:
+    """The sizes for `Cohorts`: of the cohort, or of candidates and of those that are chosen."""
+    if algorithm.selection is None:
+        return {"cohort_size": cohort_size}
+    candidates = algorithm.selection.num_candidates(cohort_size)
+    what = f"a cohort of {cohort_size} is chosen among {candidates} candidates, which are more"
+    fix = "give fewer candidates, or a smaller cohort"
+    require(candidates <= num_clients, f"{what} than the {num_clients} clients; {fix}")
+    return {"cohort_size": candidates, "chosen": cohort_size}
+
+
+def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
+    """Counts the operations of each dispatch, by shapes; NaN and a warning where it cannot."""
+    try:
+        training = count_flops(algorithm, state, data_shapes(data)).of
+        if algorithm.selection is None:
+            return training
+        reporting = count_report_flops(algorithm, state, data_shapes(data)).of
+        return partial(_flops_of_candidates, algorithm.selection, reporting, training)
+    except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
+        warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
+        return lambda dispatches: np.full(dispatches.client.shape, np.nan)
+
+
+def _flops_of_candidates(selection, reporting, training, dispatches):
+    """Those of reports, and each candidate's share of the training of those that are chosen."""
+    filled = dispatches.num_examples > 0
+    arrives = filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
+    of_one = training(dispatches)
+    equal = of_one[arrives]
+    if equal.size and (equal != equal[0]).any():  # who trains is known to the device alone
+        of_one = np.full_like(of_one, np.nan)
+    most = selection.cohort_size(dispatches.client.shape[-1])
+    answered = arrives.sum(-1, keepdims=True)
+    share = np.minimum(answered, most) / np.maximum(answered, 1)
+    return reporting(dispatches) + np.where(arrives, of_one * share, 0)
+
+
+def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
+    """Checks a run's examples and their labels; those in files are checked when they are read."""
+    check_kind("data", data, RunData, RUN_DATA_FIX)
+    if isinstance(data, FederatedData):
+        check_labels(problem, "the clients' examples", data.examples)
+    if test is None:
+        return
+    if isinstance(test, RunData):
+        fix = "give the examples alone: data.examples, or data.load() if they are in files"
+        raise KindError(f"test is data of clients; {fix}")
+    total, examples = check_examples("test examples", test), data_shapes(data).examples
+
+    def kinds(tree):
+        return jax.tree.map(
+            lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
+        )
+
+    what = f"the test examples are {describe_tree(test)}"
+    fix = f"and the clients' are {describe_tree(examples)}; give arrays of the same names, shapes"
+    require(kinds(test) == kinds(examples), f"{what}, {fix} and types")
+    require(total, "there are 0 test examples; give at least one, or test=None")
+    check_labels(problem, "the test examples", test)
+
+
+def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy") -> None:
+    """Checks that evaluations measure the accuracy, and the metric that compares methods."""
+    check_labels(problem, "the test examples", test)
+    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    check_initial(model)
+    measured = jax.eval_shape(make_evaluate(problem), model, test)
+    what = f"the model measures {one_of(measured)}, but no accuracy, by which methods are compared"
+    fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
+    require("accuracy" in measured, f"{what}; {fix}")
+    check_target_metric(target_metric, [*measured, *CLIENT_COLUMNS.values()])
+
+
+def check_test_rows(test_rows: Any, data: FederatedData) -> None:
+    """Raises ValueError unless `test_rows` is None, or int[rows] of examples that there are."""
+    if test_rows is None:
+        return
+    rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
+    whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
+    if not whole or rows.min() < 0 or rows.max() >= total:
+        fix = f"give a list of at least one whole number from 0 to {total - 1}, of the examples"
+        raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
+
+
+def check_evaluations(evaluations: int, fix: str) -> None:
+    """Raises ValueError, with what to give instead, if so many rows do not fit into memory."""
+    check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
+
+
+def check_server_steps(plan: Plan, seconds: float) -> None:
+    """Raises ValueError unless a plan makes a server step within its simulated seconds."""
+    check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
+    if not len(plan.time):
+        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
+        if lost := (plan.fate == LOST).sum():
+            fix = f"give more, or clients that leave less often: {lost} dispatches are lost"
+        raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
+
+
+def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
+    """Raises ValueError if the rows of so many clients do not fit into host memory or on disk."""
+    what = f"the state of {num_rows} clients"
+    if isinstance(state.clients, HostClientState):
+        fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"
+        check_memory(what, num_rows * tree_bytes(state.clients.blank), fix)
+    if isinstance(state.clients, DiskClientState):
+        state.clients.files.check_room(what, num_rows)

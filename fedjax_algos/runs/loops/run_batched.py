@@ -1,0 +1,287 @@
+"""Batched runs: those that can share a program are a group, computed in calls that fit memory."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack, get_args
+
+import jax
+import numpy as np
+
+from fedjax_algos.base.reprs import describe
+from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.exchange import count_transfer
+from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
+from fedjax_algos.engine.placed.processes import fetch
+from fedjax_algos.engine.pure_round import pure_round
+from fedjax_algos.engine.slots import Layout
+from fedjax_algos.runs.loops import program as programs
+from fedjax_algos.runs.loops.checkpoints import Checkpoints
+from fedjax_algos.runs.loops.program import Call, Group
+from fedjax_algos.runs.loops.recorder import Recorder, follow, warn_of_non_finite
+from fedjax_algos.runs.loops.run import (
+    CLIENT_LEARNING_RATE,
+    FlopCounter,
+    RoundOptions,
+    Rounds,
+    Run,
+    check_data,
+    check_test_rows,
+    flop_counter,
+)
+
+OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the last model of a run
+
+
+class BatchedResult(NamedTuple):
+    """The `rows` of many runs, and `notes` on the programs that computed them, one line each."""
+
+    rows: list[Row]
+    notes: list[str]
+
+    def __repr__(self) -> str:
+        return describe(self, rows=len(self.rows), notes=self.notes)
+
+
+class ProgramOptions(RoundOptions, total=False):
+    """The keywords of `run_batched` that say what is computed, and how."""
+
+    layout: Layout
+    devices: Devices
+    runs_per_device: int | None
+    memory: int | None
+    non_finite: NonFinite
+
+
+class BatchedOptions(ProgramOptions, total=False):
+    """The keywords of `run_batched`."""
+
+    on_evaluation: Callable[[Row], None]
+    on_end: OnEnd | None
+    checkpoints: Checkpoints | str | Path | None
+
+
+def run_batched(
+    factory: Callable[..., Algorithm],
+    problem: Problem,
+    runs: Sequence[Run],
+    *,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_end: OnEnd | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+    **options: Unpack[ProgramOptions],
+) -> BatchedResult:
+    """Computes what `simulate` gives for each run, up to rounding, in as few programs as possible.
+
+    Seeds, client learning rates and swept floats are arguments of a program, with jax's default
+    precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
+    differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
+    programs of their own, and so have, with a note, those with a float that is read in Python.
+
+    Args:
+      factory: `(problem, local, **hyperparameters) -> Algorithm`.
+      problem: what is learned.
+      runs: those whose data hold the same arrays of examples can share a program.
+      on_evaluation: called with each row as it is measured, and first with those of checkpoints.
+      on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
+      checkpoints: as in `simulate`; the runs of each call have a folder in it.
+      **options: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
+        `params` as in `simulate`, for `test` see also `Run.test_rows`; and
+        `layout` and `non_finite` as in `make_engine`, by default "auto" and "exclude";
+        `devices`, over which the runs are divided, see `client_mesh`;
+        `runs_per_device`, the runs that a device computes at once: None is one on a CPU, where many
+        copies of the weights only move through memory, and elsewhere as many as `memory` allows;
+        `memory`, bytes for the runs of one call, which holds as many as fit: their `FederatedState`
+        twice, before and after, and their dispatches until the next evaluation. None is 2**30, or
+        what the runs that are computed at once need if this is more.
+
+    Returns:
+      The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;
+      `wall_seconds` is the time since all runs began. A run whose model is not finite has no rows
+      after the one that shows it, and one warning names all such runs, as in `simulate`.
+
+    Raises:
+      ValueError: for arguments that `simulate` or the factory refuse, too little memory, or
+        checkpoints of other runs.
+      NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    batched = BatchedRuns(factory, problem, runs, **options)
+    return batched.run(on_evaluation, on_end, checkpoints)
+
+
+class BatchedRuns:
+    """Runs, as in `run_batched`, that were checked and grouped before anything is trained."""
+
+    def __init__(
+        self,
+        factory: Callable[..., Algorithm],
+        problem: Problem,
+        runs: Sequence[Run],
+        *,
+        layout: Layout = "auto",
+        devices: Devices = None,
+        runs_per_device: int | None = None,
+        memory: int | None = None,
+        non_finite: NonFinite = "exclude",
+        **rounds: Unpack[RoundOptions],
+    ):
+        loop = Rounds(**rounds)
+        check_choice("non_finite", non_finite, get_args(NonFinite))
+        fix = "give a function (problem, local, *, ...) -> Algorithm"
+        loop.check(len(runs))
+        if runs_per_device is not None:
+            checks.check_whole("runs_per_device", runs_per_device)
+        for data in {id(run.data): run.data for run in runs}.values():
+            check_data(problem, data, loop.test)
+        for run in runs:  # checks ranges while the values are concrete
+            check_test_rows(run.test_rows, run.data)
+            checks.check_seed(run.seed)
+            checks.check_local(run.local)
+            options = run.hyperparameters
+            checks.check_callable("factory", factory, fix, "problem", "local", **options)
+            factory(problem, run.local, **options)
+        model = checks.as_model(problem.init, loop.params)
+        key = jax.eval_shape(jax.random.key, 0)
+        checks.check_initial(model or jax.eval_shape(problem.init, key))
+        self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout
+        # with a `Model` or None, and windows that are no longer than the run
+        self.loop = loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model)
+        self.mesh, self.runs_per_device = client_mesh(devices), runs_per_device
+        self.memory, self.non_finite = memory, non_finite
+        self.groups = self._grouped(dict(enumerate(runs)), frozenset())
+
+    def __repr__(self) -> str:
+        return describe(self, runs=len(self.runs), programs=len(self.groups))
+
+    @property
+    def in_order(self) -> list[Run]:
+        """The runs in the order in which they are computed: those of a program are neighbours."""
+        return [run for group in self.groups for run in group.runs.values()]
+
+    def only(self, takes: Callable[[str, int], bool]) -> "BatchedRuns":
+        """The runs of which `takes(label, seed)` is true."""
+        chosen = copy.copy(self)
+        runs = enumerate(self.runs)
+        own = {index: run for index, run in runs if takes(run.label, run.seed)}
+        chosen.groups = chosen._grouped(own, frozenset())
+        return chosen
+
+    def run(
+        self,
+        on_evaluation: Callable[[Row], None],
+        on_end: OnEnd | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
+    ) -> BatchedResult:
+        """Computes the runs; see `run_batched`."""
+        checks.check_callable("on_evaluation", on_evaluation, "give a function of a row", "row")
+        self.on_evaluation, self.on_end, self.checkpoints = on_evaluation, on_end, checkpoints
+        self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
+        self.diverged: set[int] = set()
+        notes = [note for group in self.groups for note in self._run_group(group)]
+        by_name = {_name(self.runs[i]): own for i, own in sorted(self.rows.items())}
+        warn_of_non_finite(by_name, {_name(self.runs[i]) for i in self.diverged})
+        return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
+
+    def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:
+        """Groups of runs that share a program if the values named in `static` are constants."""
+        groups: dict[Any, dict[int, Run]] = {}
+        for index, run in runs.items():
+            values, traced = run.hyperparameters | run.swept, programs.traced_names(run, static)
+            tested = None if run.test_rows is None else np.shape(run.test_rows)
+            shapes = run.data.indices.shape, run.data.offsets.shape, tested
+            examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
+            key = programs.constants_of(values, traced), shapes, examples
+            groups.setdefault(key, {})[index] = run
+        return [self._group(own, static) for own in groups.values()]
+
+    def _group(self, runs: dict[int, Run], static: frozenset[str]) -> Group:
+        """A group of runs; raises ValueError for too little memory."""
+        first, loop = next(iter(runs.values())), self.loop
+        local, clients = first.local, first.data.num_clients
+        algorithm = self.factory(self.problem, local, **first.hyperparameters)
+        population = Population(clients, loop.cohort_size, len(first.data.indices))
+        begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
+        state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
+        dispatches = programs.cohorts_of(first, loop, algorithm).dispatches(1)
+        run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
+        limits = self.mesh, self.runs_per_device, self.memory
+        mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
+        traced = programs.traced_names(first, static)
+        if CLIENT_LEARNING_RATE in traced:  # it is no part of the program
+            rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
+            local = local._replace(learning_rate=rate)
+        constants = programs.constants_of(first.hyperparameters, traced)
+        learned = self.factory, self.problem, local, constants, population
+        placed = self.layout, mesh, runs_per_device, self.non_finite
+        program = programs.Program(*learned, *placed)
+        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
+        transfer = count_transfer(algorithm, state, first.data, one_round)
+        return Group(runs, static, program, loop, size, note, algorithm, state, transfer)
+
+    def _run_group(self, group: Group) -> list[str]:
+        """Runs a group, with a program for each value of what cannot be an argument; its notes."""
+        try:
+            return [self._run_program(group)]
+        except programs.UNTRACEABLE:  # raised by the first call, before any row is reported
+            names = sorted(programs.traced_names(group.first, group.static))
+            if not names:
+                raise
+        for constant in [*([name] for name in names), names]:
+            first, *others = self._grouped(group.runs, group.static.union(constant))
+            try:
+                notes = [self._run_program(first)]
+            except programs.UNTRACEABLE:
+                if constant == names:
+                    raise
+                continue
+            for other in others:
+                notes += self._run_group(other)
+            return [f"{' and '.join(constant)}: read as a value, so a program for each", *notes]
+        raise AssertionError("the last set of names returns or raises")
+
+    def _run_program(self, group: Group) -> str:
+        """The note of a group that runs; UNTRACEABLE if a traced value is read in Python."""
+        tables = {programs.table_of(run): run for run in group.runs.values()}
+        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
+        indices, offsets, test_rows = programs.stack(rows)
+        data = FederatedData(group.first.data.examples, indices, offsets)
+        test = self.loop.test if test_rows is None else None
+        arguments = programs.Shared(data, test, test_rows, self.loop.params)
+        shared = replicate(group.program.mesh, arguments)
+        count = flop_counter(group.algorithm, group.state, group.first.data)
+        for start in range(0, len(group.runs), group.size):
+            indices = list(group.runs)[start : start + group.size]
+            self._follow(Call(group, indices, shared, self.checkpoints), count)
+        return group.note
+
+    def _follow(self, call: Call, count: FlopCounter) -> None:
+        """Computes the runs of a call, and hands on their rows and last models."""
+        columns = [{"method": run.label, "seed": run.seed} for run in call.own]
+        self.rows |= {index: [] for index in call.indices}
+
+        def report(number: int, row: Row, state: Any) -> None:
+            row = columns[number] | row
+            self.rows[call.indices[number]].append(row)
+            self.on_evaluation(row)
+
+        recorder = Recorder(list(map(_name, call.own)), self.non_finite, report, self.started)
+        for _ in follow(call.stops(count, recorder), recorder, call.saver):
+            pass
+        self.started = min(self.started, recorder.started)
+        self.diverged |= {call.indices[number] for number in recorder.diverged}
+        if self.on_end is not None:
+            models = programs.each_of(fetch(call.states.model), len(call.own))
+            for run, model in zip(call.own, models, strict=True):
+                self.on_end(run.label, run.seed, model)
+
+
+def _name(run):
+    """A run in messages."""
+    return f"{run.label}, seed {run.seed}"

@@ -1,0 +1,335 @@
+"""Runs in rounds: windows of rounds, each of which ends with an evaluation."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import jax
+import numpy as np
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import accelerator_memory
+from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Row
+from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
+from fedjax_algos.engine.checks import StateCheck
+from fedjax_algos.engine.engine import Engine
+from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.processes import largest
+from fedjax_algos.engine.placed.sharded_data import RunData
+from fedjax_algos.engine.state import FederatedState, place_of
+from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
+from fedjax_algos.participation.cohorts import Position
+from fedjax_algos.runs.loops import recorder as recording
+from fedjax_algos.runs.loops.checkpoints import (
+    Checkpoints,
+    RunSaver,
+    fill,
+    fill_state,
+    open_rows,
+    saved_arrays,
+)  # fmt: skip
+from fedjax_algos.runs.loops.identity import identity_of_rounds
+from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop, follow
+from fedjax_algos.runs.loops.run import (
+    RoundOptions,
+    Rounds,
+    Window,
+    check_data,
+    check_room_for_rows,
+    draw_windows,
+    flop_counter,
+)
+
+
+def simulate(
+    engine: Engine,
+    data: RunData,
+    *,
+    cohort_size: int,
+    rounds: int,
+    seed: int = 0,
+    sampler: Sampler = uniform,
+    work: LocalWork | None = None,
+    failures: Failures | None = None,
+    test: Batch | None = None,
+    eval_every: int = 10,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[..., bool | None] = lambda row: None,
+    evaluate: Callable | None = None,
+    measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
+    checkpoints: Checkpoints | str | Path | None = None,
+    state: FederatedState | None = None,
+    start_round: int | None = None,
+    progress: bool = False,
+) -> tuple[FederatedState, list[Row]]:
+    """Runs a synchronous simulation.
+
+    The rounds between two evaluations are one compiled call. A run can be cut in two:
+    `simulate(..., rounds=10)`, and then the same with the `state` that it returned and
+    `start_round=10`, have the states and the rows of `simulate(..., rounds=20)`, bit for bit.
+    `iterate_rounds` is the same run as an iterator.
+
+    Args:
+      engine: a compiled algorithm. Other seeds on the same engine compile nothing.
+      data: the clients' examples, as `federate`, `engine.put_data` or `open_federated` returns
+        them. Those in files are read cohort by cohort, with the same results, one round in a call.
+      cohort_size: M, the number of clients in a round.
+      rounds: the number of rounds that this call runs, at least 1.
+      seed: the seed of the model, the cohorts and the clients' batches.
+      sampler: draws the cohorts; the default draws uniformly without replacement.
+      work: how much of its local work each client does, such as `participation.partial()`; None is
+        all.
+      failures: which clients train and then do not answer, such as
+        `participation.independent(probability=0.3)`; None is none. Their updates and new rows are
+        lost, and a round without answers leaves the model as it is.
+      test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
+      eval_every: rounds between evaluations, at least 1; the start and the end are evaluated too.
+      params: replace the problem's own initialisation: params, or a `Model`.
+      on_evaluation: called with each row as it is measured, and first with those of a checkpoint.
+        If it has a parameter named `state`, it also gets the state, or None for the rows of a
+        checkpoint before the last one; the next rounds CONSUME it, so copy what you keep:
+        `jax.tree.map(jnp.copy, state.server.params)`. If it returns True, the run stops.
+      evaluate: what `make_evaluate` returned, so that engines share its compilation.
+      measure: makes further columns of the state at each evaluation, which it must not consume.
+      checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
+        end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
+        with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
+        both runs have.
+      state: what an earlier run returned, to go on from there. It is CONSUMED.
+      start_round: the number of rounds that `state` has seen, which must be given with it; the
+        cohorts go on after them, and the rows count them too.
+      progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
+        line.
+
+    Returns:
+      The last state, and one row for each evaluation, which `pandas.DataFrame(rows)` makes a table
+      and `analysis.pictures.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
+      examples of all local steps since the last row; `test_loss` and the problem's metrics as
+      `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
+      `make_engine`); `lost`, which have not arrived since the start, if there are `failures`;
+      `download_bytes`, `upload_bytes` and `flops` of all clients since the start (see
+      `count_flops`), where a client that fails downloads and computes, but does not upload;
+      `wall_seconds` since the start, compilation included. `flops` is NaN, with a warning, for an
+      algorithm whose operations cannot be counted. If the test loss or the params of the global
+      model are not finite, the run stops with that row and a warning, unless the engine has
+      non_finite="keep".
+
+    Raises:
+      TypeError: for an object of another type.
+      ValueError: for numbers out of range, what does not fit into memory or to the problem, a
+        client that is twice in a cohort while clients keep state, a state without its start_round
+        or of another algorithm or seed, or checkpoints of another run.
+      NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    report = _reporter(on_evaluation)
+    loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
+    given = evaluate, state, start_round, checkpoints, measure
+    run = _SynchronousRun(engine, data, loop, seed, *given)
+    with recording.show_progress(progress, run.end, "rounds") as show:
+
+        def tell(number: int, row: Row, latest: FederatedState | None) -> bool:
+            show(row["round"], row)
+            return report(row, latest)
+
+        recorder = Recorder([f"seed {seed}"], engine.non_finite, tell)
+        for _ in follow(run.stops(recorder), recorder, run.saver):
+            pass
+    recorder.warn()
+    return run.state, recorder.histories[0]
+
+
+def iterate_rounds(
+    engine: Engine,
+    data: RunData,
+    *,
+    seed: int = 0,
+    evaluate: Callable | None = None,
+    state: FederatedState | None = None,
+    start_round: int | None = None,
+    **rounds: Unpack[RoundOptions],
+) -> Iterator[tuple[FederatedState, Row]]:
+    """The evaluations of `simulate` one by one, as `for state, row in iterate_rounds(...)`.
+
+    The first pair is that of the start. Each next one runs `eval_every` rounds, which CONSUME the
+    state before: copy it to keep it, with `jax.tree.map(jnp.copy, state)`.
+
+    Args:
+      engine, data, seed, evaluate, state, start_round: as in `simulate`, with the same errors.
+      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `params`, and
+        `eval_every`, which is 1 if it is not given.
+
+    Returns:
+      An iterator over the states and the rows of the evaluations.
+    """
+    rounds.setdefault("eval_every", 1)
+    run = _SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
+    recorder = Recorder([f"seed {seed}"], engine.non_finite, lambda number, row, state: None)
+
+    def evaluations() -> Iterator[tuple[FederatedState, Row]]:
+        for stop in follow(run.stops(recorder), recorder, run.saver):
+            yield stop.state, recorder.histories[0][-1]
+        recorder.warn()
+
+    return evaluations()
+
+
+class _SynchronousRun:
+    """A run in rounds; `state`, `done` rounds and `flops` are those after the last stop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        data: RunData,
+        loop: Rounds,
+        seed: int,
+        evaluate: Callable | None,
+        state: FederatedState | None,
+        start_round: int | None,
+        checkpoints: Checkpoints | str | Path | None = None,
+        measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
+    ):
+        check_kind("engine", engine, Engine, "give make_engine(algorithm)")
+        loop.check()
+        _check_start(state, start_round, loop.params, seed)
+        check_data(engine.algorithm.problem, data, loop.test)
+        self.engine, self.loop = engine, loop
+        counts, self.data = data.counts(), engine.put_data(data)
+        self.draw = partial(loop.cohorts, data, engine.algorithm, engine.algorithm.local, seed)
+        self.cohorts = self.draw()
+        population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
+        if state is None:
+            state = engine.init(seed, population, loop.params)
+        else:
+            place = place_of(state.clients)
+            StateCheck(engine.algorithm, place).check_state(state, self.data)
+        self.state, self.start_round = state, start_round or 0
+        self.done, self.end = self.start_round, self.start_round + loop.rounds
+        check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
+        evaluate_model = recording.make_evaluate_model(engine.algorithm, loop.test, evaluate)
+        self.evaluate_model = recording.with_more(evaluate_model, measure)
+        self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
+        if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
+            first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))
+            engine.choose_layout(state, self.data, first)
+        if isinstance(self.data, CohortData):
+            drawn, every = self.draw(), loop.eval_every  # beside the run's own cohorts
+            windows = (min(every, self.end - done) for done in range(0, self.end, every))
+            self.data.reserve(ids for number in windows for ids in drawn.dispatches(number).client)
+        if self.start_round:  # what earlier rounds drew is drawn again
+            self.flops = sum(window.flops for window in self._windows(self.start_round))
+        params = state.server.params  # of the start, which the first call consumes
+        model = "" if checkpoints is None else array_fingerprint(one_copy(params))
+        self.saver = RunSaver(checkpoints, partial(self._identity, state, model))
+        self.folder = self.saver.checkpoints.folder if self.saver.checkpoints else ""
+
+    def _windows(self, end: int) -> Iterator[Window]:
+        return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
+
+    def stops(self, recorder: Recorder) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made."""
+        restored = self._restore(recorder)
+        start, windows = self.cohorts.position(), self._windows(self.end)
+        window = None if recorder.ended else next(windows, None)
+        if window is None:  # the checkpoint was that of the end
+            return
+        first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
+        transfer = self.engine.transfer(self.state, self.data, first)
+
+        def stop(metrics: Metrics, position: Position | None) -> Stop:
+            told = recording.reported(self.engine.algorithm, self.state.server)
+            given = self.done, position or start, transfer, self.flops, told.get("uploads")
+            counted = recording.costs_of_rounds(*given)
+            measure = partial(recording.measure_state, self.state, metrics, self.evaluate_model)
+            arrays = None if position is None else partial(self._arrays, position)
+            last = self.done == self.end
+            return Stop(self.done, [Due(0, counted, measure)], self.state, last, arrays)
+
+        if not restored:
+            yield stop({}, None)
+        while window is not None:
+            position = window.position
+            self.state, metrics = self.engine.rounds(
+                self.state, self.data, window.dispatches, window.rounds
+            )
+            self.done, self.flops = self.done + window.rounds, self.flops + window.flops
+            window = next(windows, None)  # while the devices compute, for which the row waits
+            if window is not None and isinstance(self.data, CohortData):
+                self.data.read_ahead(np.asarray(window.dispatches.client[0]))
+            yield stop(metrics, position)
+
+    def _restore(self, recorder: Recorder) -> bool:
+        """Puts the run where a checkpoint was made, if there is one."""
+        saved = self.saver.restore(partial(open_rows, self.state))
+        if saved is None:
+            return False
+        self.state = fill_state(self.state, saved.arrays, self.folder)
+        like = self.cohorts.position().after(saved.position)
+        self.cohorts.go_to(fill(like, saved.arrays, "cohorts"))
+        self.done, self.flops = saved.position, float(saved.arrays["flops"])
+        recorder.restore(saved, self.state)
+        return True
+
+    def _arrays(self, position: Position) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        arrays = saved_arrays(self.state, self.folder, self.done, self.saver.kept)
+        return arrays | {"cohorts": position, "flops": np.float64(self.flops)}
+
+    def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
+        """By what a checkpoint of another run is recognised; of `state` it reads the shapes."""
+        engine, placement = self.engine, self.engine.placement
+        started = {"start_round": self.start_round} if self.start_round else {}
+        return started | identity_of_rounds(
+            engine.algorithm,
+            state,
+            self.data,
+            self.loop,
+            [self.draw()],
+            self.end,
+            initial_model=model,
+            partition_and_values=data_fingerprint(self.data),
+            non_finite=engine.non_finite,
+            client_state=place_of(self.state.clients),
+            layout=str(engine.layout),
+            devices=1 if placement.mesh is None else len(placement.mesh.devices),
+        )
+
+
+def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
+    """Calls a user's `on_evaluation` with what it takes; True if it asks the run to stop."""
+    check_callable("on_evaluation", on_evaluation, fix := "give a function of a row")
+    try:
+        takes_state = "state" in inspect.signature(on_evaluation).parameters
+    except ValueError:  # some functions of C have no signature
+        takes_state = False
+    keywords = {"state": None} if takes_state else {}
+    check_callable("on_evaluation", on_evaluation, fix, "row", **keywords)
+
+    def report(row: Row, state: FederatedState | None) -> bool:
+        result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)
+        return bool(largest(isinstance(result, bool | np.bool_) and bool(result)))
+
+    return report
+
+
+def _check_start(state, start_round, params, seed):
+    """Raises an error for a state of an earlier run that does not fit the other arguments."""
+    if start_round is not None:
+        check_whole("start_round", start_round, 0)
+    if state is None:
+        fix = "give the state after so many rounds"
+        require(not start_round, f"start_round={start_round} has no state; {fix}")
+        return
+    fix = "give what engine.init, simulate or the last round returned"
+    check_kind("state", state, FederatedState, fix)
+    check_not_consumed(state)
+    fix = "give the number of rounds that it has seen, 0 for one of engine.init"
+    why = "state has no start_round, on which its next cohorts depend"
+    require(start_round is not None, f"{why}; {fix}")
+    require(params is None, "state and params are both given; give params where the run begins")
+    if (own := int(one_copy(state.seed))) != seed:
+        raise ValueError(f"seed={seed} is not that of the state; give seed={own}")

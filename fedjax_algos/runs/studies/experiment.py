@@ -1,0 +1,375 @@
+"""An experiment that is ready to run: the examples of each seed, and the compiled methods."""
+
+import hashlib
+import itertools
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe
+from fedjax_algos.core import Batch, Dispatch, Population, Problem
+from fedjax_algos.data import (
+    AnyDataset,
+    ClientDataset,
+    Dataset,
+    FederatedData,
+    Partition,
+    StoredData,
+    federate,
+    hold_out,
+    in_memory,
+    partitions,
+)
+from fedjax_algos.data.federated_data import check_examples
+from fedjax_algos.data.partitioning.simple import choose_clients
+from fedjax_algos.data.stored.stored_data import load_test
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
+from fedjax_algos.engine.checks import check_no_repeats
+from fedjax_algos.engine.engine import Engine, make_engine
+from fedjax_algos.engine.exchange import count_transfer
+from fedjax_algos.engine.fingerprint import algorithm_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.devices import default_num_devices
+from fedjax_algos.engine.placed.on_disk import RowsOnDisk
+from fedjax_algos.engine.placed.sharded_data import RunData
+from fedjax_algos.engine.slots import chunk_size, default_layout
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.models import losses, metrics, models
+from fedjax_algos.participation import Cohorts
+from fedjax_algos.participation.cohorts import rate_at
+from fedjax_algos.runs.loops import run as checks
+from fedjax_algos.runs.loops.run import Rounds
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.wrappers import wrappers
+
+
+class LayoutChoice(NamedTuple):
+    """The layout of rounds, their number of devices, and what chose the layout."""
+
+    layout: str
+    devices: int
+    source: Literal["rule", "memory", "memory unknown", "given"]
+    per_client: int = 1
+
+    def __str__(self) -> str:
+        name = f"chunks of {self.layout}" if self.layout.isdecimal() else self.layout
+        shared = f", {self.per_client} for each client" * (self.per_client > 1)
+        return f"{name} on {self.devices} device{'s' * (self.devices > 1)}{shared} ({self.source})"
+
+
+class Experiment(NamedTuple):
+    """A comparison that is ready to run: the data of each seed and the compiled methods.
+
+    Attributes:
+      settings: the settings of all methods.
+      methods: with their options.
+      labels: int32[train examples]; None if examples have several, or are in files.
+      notes: what the data set's reader left out.
+      test: the test examples.
+      data: by seed: `FederatedData`, or `StoredData`.
+      partitions: by seed; None for examples in files.
+      engines: by label: an `Engine`, or an `Executor` on the virtual clock.
+      evaluate: what `make_evaluate` returned, for all methods.
+      plans: by label, of the first seed; added by a run on the virtual clock.
+      in_flight: by label; added before an async run starts.
+      layout: the layout of rounds, the same for all methods.
+      client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
+      speeds: by seed, float[clients]: mean seconds per step at the start, without communication;
+        empty in rounds, and for system models that do not know them.
+      own_functions: identifies what algorithms, models, losses and metrics compute if some are the
+        user's own, which may change; else "".
+    """
+
+    settings: Settings
+    methods: list[Method]
+    labels: np.ndarray | None
+    notes: tuple[str, ...]
+    test: Any
+    data: dict[int, Any]
+    partitions: dict[int, Partition | None]
+    engines: dict[str, Any]
+    evaluate: Callable
+    plans: dict[str, Plan]
+    in_flight: dict[str, InFlightMemory]
+    layout: LayoutChoice | None = None
+    client_data: dict[int, FederatedData] | None = None
+    speeds: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    own_functions: str = ""
+
+    def __repr__(self) -> str:
+        settings, methods = self.settings, [method.label for method in self.methods]
+        about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
+        return describe(self, **about, seeds=list(self.data))
+
+    @property
+    def problem(self) -> Problem:
+        """What all methods learn."""
+        return next(iter(self.engines.values())).algorithm.problem
+
+    def digest(self, seed: int) -> str:
+        """Identifies which client holds which examples.
+
+        Args:
+          seed: the seed of the partition.
+        """
+        partition = self.partitions[seed]
+        return data_fingerprint(self.data[seed]) if partition is None else partition.digest()
+
+    def speed_ratios(self) -> dict[int, float]:
+        """By seed, the slowest client's seconds per step, divided by the fastest one's."""
+        return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}
+
+
+def prepare(
+    settings: Settings,
+    methods: list[Method],
+    dataset: AnyDataset | None = None,
+    *,
+    files: bool = False,
+    client_state_folder: Path | None = None,
+    on_plan: Callable[[str, int], None] = lambda label, seed: None,
+) -> Experiment:
+    """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
+
+    `dataset` replaces the one that the settings name. With `files`, the examples of a
+    `ClientDataset` stay in files unless the settings or a method need those of all clients. A plan
+    of a method and seed, which `on_plan` is told before, may take minutes.
+    """
+    settings.check()
+    dataset = dataset or settings.load()
+    problem = settings.problem(dataset)
+    algorithms = {method.label: method.build(problem, settings) for method in methods}
+    if isinstance(dataset, ClientDataset):
+        pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
+        own = _is_natural(settings) and settings.evaluate_clients == "none"
+        if not (files and own) or pools:
+            dataset = in_memory(dataset, settings.test_examples)
+    test, labels = _load_test_examples(settings, dataset), None
+    checks.check_metrics(problem, test, settings.target_metric)
+    if isinstance(dataset, Dataset):
+        check_examples("training examples", dataset.train)  # before the device changes numbers
+        labels = np.asarray(dataset.train["y"])
+        dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
+    splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
+    data_by_seed = {seed: data for seed, (data, _) in splits.items()}
+    client_data: Any = data_by_seed if settings.evaluate_clients == "train" else None
+    if isinstance(dataset, Dataset) and settings.evaluate_clients == "held_out":
+        client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
+    choice: LayoutChoice | None = None
+    make: Callable[..., Any] = make_executor
+    devices = settings.devices or default_num_devices(alone=settings.devices_per_client)
+    options: dict[str, Any] = {"non_finite": settings.non_finite, "devices": devices}
+    options |= {"devices_per_client": settings.devices_per_client}
+    if settings.seconds is None:
+        place: Any = settings.client_state
+        if place == "disk":
+            if client_state_folder is None:
+                fix = "give prepare(..., client_state_folder=...)"
+                raise ValueError(f"client_state='disk' has no folder; {fix}")
+            place = RowsOnDisk(client_state_folder)
+        make = make_engine
+        options |= {"client_state": place, "examples": settings.examples}
+        engines = {label: make(each, **options) for label, each in algorithms.items()}
+        choice = _choose_layout(settings, engines, next(iter(data_by_seed.values())), devices)
+        choice = choice._replace(per_client=settings.devices_per_client)
+        options["layout"] = choice.layout
+    engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
+    evaluate = make_evaluate(problem)
+    _check_runs(settings, methods, engines, data_by_seed, on_plan)
+    partition = splits[settings.seeds[0]][1]
+    lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
+    unused = f"{lost} of the training examples belong to no client of the partition"
+    return Experiment(
+        settings,
+        methods,
+        labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" else None,
+        dataset.notes + (unused,) * (lost > 0),
+        test,
+        data_by_seed,
+        {seed: partition for seed, (_, partition) in splits.items()},
+        engines,
+        evaluate,
+        plans={},
+        in_flight={},
+        layout=choice,
+        client_data=client_data,
+        speeds=_client_speeds(settings),
+        own_functions=_own_functions(engines, next(iter(data_by_seed.values())), evaluate, test),
+    )
+
+
+def _choose_layout(
+    settings: Settings, engines: dict[str, Engine], data: RunData, devices: int
+) -> LayoutChoice:
+    """The layout of all engines: for "auto", the one of the smallest chunks that any one needs."""
+    counts = data.counts()
+    if settings.layout != "auto":
+        return LayoutChoice(settings.layout, devices, "given")
+    if jax.default_backend() == "cpu":
+        return LayoutChoice(default_layout(), devices, "rule")
+    population, layouts = Population(len(counts), settings.cohort_size, int(counts.sum())), []
+    for engine in engines.values():
+        cohorts = Rounds(**settings.loop()).cohorts(
+            data, engine.algorithm, engine.algorithm.local, 0
+        )
+        first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
+        layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
+    if "auto" in layouts:
+        return LayoutChoice(default_layout(), devices, "memory unknown")
+    smallest = min(layouts, key=partial(chunk_size, cohort_size=settings.cohort_size))
+    return LayoutChoice(smallest, devices, "memory")
+
+
+def _own_functions(engines, data, evaluate, test) -> str:
+    """Identifies what algorithms, models, losses and metrics compute; "" if all are registered."""
+    registries: Any = algorithms, wrappers, models, losses, metrics
+    if not any(":" in name for registry in registries for name in registry):
+        return ""
+    texts = []
+    for engine in engines.values():
+        state, dispatch = _exchange_shapes(engine, data, data.num_clients)
+        texts.append(algorithm_fingerprint(engine.algorithm, state, data, dispatch))
+        texts.append(jax.jit(evaluate).lower(state.model, test).as_text())
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
+def _exchange_shapes(engine: Any, data: Any, cohort_size: int) -> tuple[FederatedState, Dispatch]:
+    """Shapes of the first state, and a dispatch."""
+    counts = data.counts()
+    state = engine.shapes(Population(data.num_clients, cohort_size, int(counts.sum())))
+    dispatches = Cohorts(counts, engine.algorithm.local, cohort_size=1, seed=0).dispatches(1)
+    return state, jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
+
+
+def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
+    """The clients' seconds per step by seed, float[clients]; {} where there are none."""
+    if settings.seconds is None:
+        return {}
+    factory, clients = settings.system_model(), range(settings.clients)
+    return {
+        seed: np.array([system.expected_seconds_per_step(i) for i in clients])
+        for seed in settings.seeds
+        if isinstance(system := factory(seed), SystemModelWithSpeeds)
+    }
+
+
+def _check_runs(
+    settings: Settings,
+    methods: list[Method],
+    engines: dict[str, Any],
+    data_by_seed: dict[int, Any],
+    on_plan: Callable[[str, int], None],
+) -> None:
+    """Traces an exchange and draws or plans all runs, so that errors come before any training."""
+    clients, rounds, keeping = settings.clients, settings.rounds, False
+    cohort_size = settings.cohort_size if settings.seconds is None else clients
+    first = next(iter(data_by_seed.values()))
+    for engine in engines.values():
+        state, dispatch = _exchange_shapes(engine, first, cohort_size)
+        keeping |= bool(jax.tree.leaves(state.origin))
+        checks.check_room_for_rows(state, min(clients, rounds * cohort_size))
+        local = engine.algorithm.local  # that of the others differs in its rate only
+        one_round = jax.tree.map(lambda leaf: leaf[None], dispatch)
+        count_transfer(engine.algorithm, state._replace(clients=()), first, one_round)
+        if settings.seconds is None:
+            rate_at(local.learning_rate, np.arange(rounds))
+    if (seconds := settings.seconds) is not None:
+        for method, seed in itertools.product(methods, settings.seeds):
+            on_plan(method.label, seed)
+            system = settings.system_model()(seed)
+            plan = planners.make(method.planner)(system, clients, seconds=seconds)
+            checks.check_server_steps(plan, seconds)
+        return
+    # all methods have the same cohorts, but for the number of candidates
+    factors = {
+        each.algorithm.selection and each.algorithm.selection.factor: (label, each.algorithm)
+        for label, each in engines.items()
+    }
+    for (seed, data), (label, algorithm) in itertools.product(
+        data_by_seed.items(), factors.values()
+    ):
+        try:
+            cohorts = Rounds(**settings.loop()).cohorts(data, algorithm, local, seed)
+        except ValueError as error:
+            if algorithm.selection is None:
+                raise
+            raise ValueError(f"{label}: {error}") from None
+        dispatches = cohorts.dispatches(rounds)
+        found = f"sampler={settings.sampler}: no client participates in {rounds} rounds"
+        fix = "give one that samples more clients, or more rounds"
+        require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
+        found = f"failures={settings.failures}: no update arrives in {rounds} rounds"
+        arrives = isinstance(dispatches.arrives, tuple) or dispatches.arrives.any()
+        require(arrives, f"{found}, with seed {seed}; give rarer failures, or more rounds")
+        if keeping:
+            check_no_repeats(dispatches, data.num_clients)
+
+
+def _is_natural(settings: Settings) -> bool:
+    """Whether the clients are those of the data set."""
+    return partitions.parse(settings.partition)[0] == "natural"
+
+
+def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
+    """The test examples of a loaded data set, at most `test_examples` of them."""
+    if isinstance(dataset, ClientDataset):
+        return load_test(dataset, settings.test_examples)
+    total = len(dataset.test["x"])
+    if settings.test_examples is None or settings.test_examples >= total:
+        return dataset.test
+    rows = np.random.default_rng(0).choice(total, settings.test_examples, replace=False)
+    return {name: leaf[np.sort(rows)] for name, leaf in dataset.test.items()}
+
+
+def split(
+    settings: Settings, dataset: AnyDataset, seed: int
+) -> tuple[FederatedData | StoredData, Partition | None]:
+    """A seed's training examples by client, without held-out ones, and their partition or None."""
+    if isinstance(dataset, ClientDataset):
+        options = partitions.parse(settings.partition)[1]
+        chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
+        return StoredData(dataset.train, chosen), None
+    partition = _partition(settings, dataset, seed)
+    if settings.evaluate_clients == "held_out":
+        partition, _ = hold_out(partition, settings.held_out, seed)
+    return federate(dataset.train, partition), partition
+
+
+def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
+    """The examples of each client that `split` holds out, with the same arguments."""
+    _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
+    if not partition.indices.size:
+        what = f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
+        what += "clients is less than one"
+        raise ValueError(f"{what}; give a larger share or fewer clients")
+    return federate(dataset.train, partition, allow_empty=True)
+
+
+def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
+    natural = _is_natural(settings)
+    source = dataset.users if natural else np.asarray(dataset.train["y"])
+    if source is None:
+        what = f"partition={settings.partition!r} needs a data set with clients of its own"
+        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
+    try:
+        partition = partitions.make(settings.partition, source, settings.clients, seed)
+        found = f"partition={settings.partition!r} has {partition.num_clients} clients"
+        fix = f"return so many, or give clients={partition.num_clients}"
+        fits = partition.num_clients == settings.clients
+        require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+        return partition
+    except ValueError as error:
+        if natural or dataset.users is None:
+            raise
+        own = len(np.unique(dataset.users))
+        fix = f"give partition='natural' for the {own} clients of the data set"
+        raise ValueError(f"{error}; or {fix}") from error

@@ -1,0 +1,267 @@
+"""Methods: what a comparison compares, and the specs and labels that name them."""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony import planners
+from fedjax_algos.asynchrony.planning import check_planner
+from fedjax_algos.base.errors import require
+from fedjax_algos.core import Algorithm, Problem
+from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
+from fedjax_algos.core.options import Option, options
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.specs import (
+    join_wrappers,
+    parse_value,
+    spec_of,
+    split_planner,
+    split_wrappers,
+)
+from fedjax_algos.engine.checks import check_algorithm
+from fedjax_algos.models import models
+from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
+from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.wrappers import wrap, wrappers
+
+CLIENT_OPTIMIZER = "client_optimizer"  # its name in specs, grids and settings
+LOCAL_OPTIONS = {name: options(Settings)[name] for name in (CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER)}
+_DEFAULT_CLIENT_LEARNING_RATE = 0.1
+
+
+def method_options(algorithm: str) -> dict[str, Option]:
+    """The options of a method: its algorithm's, its client learning rate and client optimiser."""
+    return {**options(algorithms[algorithm]), **LOCAL_OPTIONS}
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
+    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec."""
+    method, planner = split_planner(spec)
+    text, *wrapped = split_wrappers(method)
+    name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
+    if CLIENT_OPTIMIZER in values:
+        client_optimizers.parse(values[CLIENT_OPTIMIZER])
+    for each in wrapped:
+        wrappers.parse(each)
+    return name, values, tuple(wrapped), planner
+
+
+class Method(NamedTuple):
+    """What is compared: an algorithm with its options, wrappers, client optimiser and planner.
+
+    Attributes:
+      label: its name in tables and pictures.
+      algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
+      hyperparameters: options of its factory by name.
+      client_learning_rate: eta_l.
+      planner: the planner of the virtual clock; "" in synchronous rounds.
+      client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
+      wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
+    """
+
+    label: str
+    algorithm: str
+    hyperparameters: dict[str, Any]
+    client_learning_rate: float
+    planner: str = ""
+    client_optimizer: str = PLAIN
+    wrappers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, spec: str, settings: Settings, changes: Mapping[str, str] | None = None
+    ) -> "Method":
+        """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
+
+        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may
+        follow, as in `fedavg+identity`, and on the virtual clock a planner, as in
+        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
+        needs local steps and names none takes those of the settings.
+
+        Args:
+          spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
+          settings: learning rates and an optimiser that are given here replace those of the spec.
+          changes: texts or values of options, which replace those of the spec.
+
+        Raises:
+          ValueError: for an unknown algorithm, planner or option, a value out of range, or a
+            planner with which the algorithm does not run.
+        """
+        name, values, wrapped, planner = parse_spec(spec)
+        known = method_options(name)
+        values |= {n: parse_value(known[n], given, name) for n, given in (changes or {}).items()}
+        if settings.server_learning_rate is not None:
+            values["server_learning_rate"] = settings.server_learning_rate
+        if settings.seconds is None and planner:
+            fix = "give seconds=..., the simulated time to run"
+            raise ValueError(f"{name}@{planner} names a planner of the virtual clock; {fix}")
+        rate = values.pop(CLIENT_LEARNING_RATE, _DEFAULT_CLIENT_LEARNING_RATE)
+        optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
+        rate = settings.client_learning_rate or rate
+        optimizer = canonical(settings.client_optimizer or optimizer)
+        names = [_called(wrappers[wrappers.parse(each)[0]]) for each in wrapped]
+        label = "+".join([_called(algorithms[name]), *names])
+        method = cls(label, name, values, rate, "", optimizer, wrapped)
+        if settings.seconds is None:
+            return method
+        algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
+        planner = planner or algorithm.traits.asynchrony.default
+        kind, given = planners.parse(planner)
+        if "steps" in options(planners[kind]) and "steps" not in given:
+            planner += f"{',' if ':' in planner else ':'}steps={settings.steps}"
+        planners.make(planner)  # checks it
+        try:
+            check_planner(algorithm, kind)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        return method._replace(planner=planner)
+
+    def build(self, problem: Problem, settings: Settings) -> Algorithm:
+        """The algorithm; raises ValueError for an option, optimiser or wrapper that it cannot have.
+
+        Args:
+          problem: what is learned.
+          settings: give a client's local work.
+        """
+        local = settings.local(self.client_learning_rate, self.client_optimizer)
+        algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
+        reason = algorithm.traits.requires_sgd
+        if reason and self.client_optimizer != PLAIN:
+            what = f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it"
+            example = f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+            fix = f"give it to other methods alone, as in {example}"
+            raise ValueError(f"{what}, because {reason}; {fix}")
+        by_step = settings.rate_by == "step" and settings.rate_schedule != "constant"
+        what = f"{self.algorithm}: rate_by='step' is not for it, because {reason}"
+        require(not (reason and by_step), f"{what}; give rate_by=round, or leave it out")
+        return algorithm
+
+    def factory(self, settings: Settings) -> Callable[..., Algorithm]:
+        """The algorithm's factory, with the method's wrappers within those of all methods.
+
+        Args:
+          settings: name the wrappers of all methods.
+        """
+        own = algorithms[self.algorithm]
+        specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
+
+        @functools.wraps(own)
+        def wrapped(*arguments: Any, **given: Any) -> Algorithm:
+            algorithm = own(*arguments, **given)
+            try:
+                check_algorithm(algorithm)
+                return wrap(algorithm, specs, settings.system_model())
+            except ValueError as error:
+                raise ValueError(f"{self.algorithm}: {error}") from None
+
+        return wrapped
+
+    @property
+    def spec(self) -> str:
+        """The text that names the method; see `of`. Options that were not given are left out."""
+        optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
+        local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
+        values = {**self.hyperparameters, **local}
+        return spec_of(self.algorithm, values, self.planner, self.wrappers)
+
+    def configuration(self) -> dict[str, Any]:
+        """The algorithm, the rate, the planner and all options, with the defaults of the rest."""
+        known = options(algorithms[self.algorithm])
+        values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
+        return {
+            "algorithm": self.algorithm,
+            CLIENT_LEARNING_RATE: self.client_learning_rate,
+            CLIENT_OPTIMIZER: self.client_optimizer,
+            **({"wrappers": join_wrappers(self.wrappers)} if self.wrappers else {}),
+            **({"planner": self.planner} if self.planner else {}),
+            **{key: value for key, value in values.items() if known[key].kind is not object},
+        }
+
+
+def configured_spec(configuration: Mapping[str, Any]) -> str:
+    """The spec of a method whose `Method.configuration` is given."""
+    values = dict(configuration)
+    name, planner = values.pop("algorithm"), values.pop("planner", "")
+    wrapped = split_wrappers(values.pop("wrappers", ""))
+    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
+    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner, wrapped)
+
+
+def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
+    """The methods of several specs.
+
+    A label is the algorithm's name, with the values of the fewest options that distinguish methods
+    of this name, and with the client optimiser if the methods have different ones.
+
+    Args:
+      specs: see `Method.of`.
+      settings: the settings of all methods.
+
+    Raises:
+      ValueError: for a spec that is wrong, or two that mean the same.
+    """
+    methods = [Method.of(spec, settings) for spec in specs]
+    values = [method.configuration() for method in methods]
+    meanings = [_meaning(method) for method in methods]
+    for index, meaning in enumerate(meanings):
+        if meaning in meanings[:index]:
+            two = f"{specs[meanings.index(meaning)]} and {specs[index]}"
+            raise ValueError(f"the methods {two} are the same; leave one out")
+    named = []
+    for method in methods:
+        pairs = zip(methods, values, strict=True)
+        label = _label(method, [v for m, v in pairs if m.label == method.label])
+        optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
+        if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
+            label += optimizer
+        named.append(method._replace(label=label))
+    return named
+
+
+def _meaning(method: Method) -> dict[str, Any]:
+    """The configuration, with the defaults of wrappers and of the planner."""
+
+    def whole(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
+        name, given = registry.parse(spec)
+        known = options(registry[name]).values()
+        return name, {option.name: given.get(option.name, option.default) for option in known}
+
+    wrapped = [whole(wrappers, each) for each in method.wrappers]
+    planner = whole(planners, method.planner) if method.planner else ()
+    return {**method.configuration(), "wrappers": wrapped, "planner": planner}
+
+
+def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
+    """The name and the values of the fewest options that distinguish all namesakes."""
+    own = method.configuration()
+    differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
+    # choices first, because they need no name, and the rate last, because it is usually tuned
+    choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
+    choices |= {CLIENT_OPTIMIZER, "wrappers"}
+    differing.sort(key=lambda n: (n == CLIENT_LEARNING_RATE, n not in {"algorithm", *choices}))
+    sizes = range(len(differing) + 1)
+    for chosen in itertools.chain(*(itertools.combinations(differing, size) for size in sizes)):
+        if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
+            texts = [_setting(n, own[n], n in choices) for n in chosen]
+            return " ".join([method.label, *texts])
+    raise AssertionError("namesakes differ in at least one option")
+
+
+def _called(factory: Any) -> str:
+    """Returns the name of an algorithm or a wrapper in labels: its `label`, if it has one."""
+    return getattr(factory, "label", factory.__name__)
+
+
+def _setting(name: str, value: Any, is_choice: bool) -> str:
+    if name == "algorithm":
+        return f"({value})"
+    if name == "wrappers":  # as the label names them
+        parts = [(spec, wrappers.parse(spec)[0]) for spec in split_wrappers(value)]
+        return "+".join(_called(wrappers[known]) + spec[len(known) :] for spec, known in parts)
+    if is_choice:
+        return str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        value = f"{value:g}"
+    return f"{name}={str(value).lower()}"

@@ -1,0 +1,313 @@
+"""The settings that all commands share, and what they make: data, problem and local work."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from fedjax_algos import participation
+from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS
+from fedjax_algos.analysis.rows import within_budget
+from fedjax_algos.analysis.statistics import check_target_metric, metric_column
+from fedjax_algos.asynchrony import SystemModelFactory, system_of
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import MAX_INT32, check_memory
+from fedjax_algos.core import Batches, Local, Problem
+from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.optimizers import PLAIN, client_optimizers, local_transform
+from fedjax_algos.core.options import (
+    Count,
+    NonNegative,
+    Positive,
+    Proportion,
+    Range,
+    check_choice,
+    check_value,
+    options,
+)
+from fedjax_algos.core.specs import split_wrappers
+from fedjax_algos.core.types import RateBy
+from fedjax_algos.data import AnyDataset, datasets, partitions
+from fedjax_algos.data.federated_data import as_dataset
+from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.slots import chunk_size
+from fedjax_algos.models import (
+    compute_in,
+    losses,
+    metrics,
+    models,
+    rematerialise,
+    with_loss,
+    with_metrics,
+)
+from fedjax_algos.models.adapters import check_examples
+from fedjax_algos.participation.cohorts import check_dispatch_memory
+from fedjax_algos.participation.in_rounds import make_in_system, reads_system
+from fedjax_algos.runs.loops.run import Rounds, check_evaluations
+from fedjax_algos.wrappers import wrappers
+
+# what to give where a setting can have no other value
+_ELSEWHERE = {
+    "devices_per_client": 1,
+    "client_state": "device",
+    "examples": "replicated",
+    "evaluate_clients": "none",
+    "evaluate_clients_at": "end",
+    "budget": None,
+}
+_IN_ROUNDS = "client_state", "examples", "evaluate_clients_at", "budget"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one experiment.
+
+    `dataset`, `model`, `partition`, `sampler`, `work`, `rate_schedule` and `system` are names of
+    registries, which may carry options, as in `dirichlet:alpha=0.3`. `clients` is their number,
+    `rounds` that of the rounds, evaluated every `eval_every` rounds, for each of the `seeds`.
+    `batch_size`, `batches`, `gradient_accumulation` and `rate_by` are those of `Local`;
+    `client_state` and `non_finite` are those of `make_engine`, where "disk" is a folder beside the
+    results. The other fields:
+
+    - `loss` replaces that of the model in training and in evaluation.
+    - `metrics` are measured beside those of the model; see `with_metrics`.
+    - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
+      `compute_in`. `rematerialise`: gradients need less memory and more time; see `rematerialise`.
+    - `cohort` is a number of clients or, below 1, a fraction of them; None is 10, or the slots that
+      the sampler `poisson` needs.
+    - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
+      None: all answer. On the virtual clock the `system` says which dispatches are lost. In rounds
+      it is for the failures `late`, the sampler `in_session` and the wrapper `oort`.
+    - `local_steps` is 10 if neither it nor `local_epochs` is given.
+    - `client_learning_rate`, `client_optimizer` (see the function of this name) and
+      `server_learning_rate` replace those of all methods.
+    - `wrap` names wrappers of all methods, outside those of their own; see `fa.wrappers.wrap`.
+    - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
+    - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
+      params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
+      either off.
+    - `target` is the quality whose cost is measured; None: the reference's best one. The quality
+      is the `target_metric` on test examples, by which methods are compared and tuned: the
+      accuracy, or one of the `metrics` that is higher for better models, such as "dice_score".
+    - `budget`, such as `upload_bytes=5e5`: a run in rounds ends at an evaluation once it has cost
+      as much, and methods are compared at their last evaluations within it.
+    - `reference` is the label of the method that the others are compared with; None: the first.
+    - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
+    - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
+      "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
+      each client may train its model for `personal_steps` local steps. With `evaluate_clients_at`
+      "evaluations" this is done at each evaluation of a run in rounds, too, and the distribution of
+      the accuracy is in the columns of `CLIENT_COLUMNS`, which may be the `target_metric`.
+    - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
+      planner, in the same `system`, with `evaluations` evaluations. All clients take part, and
+      `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
+      `local_epochs`, `client_state` "host" and "disk", and sharded `examples` are refused.
+      `local_steps` is then the work of the planners that do not choose it.
+    - `layout` "auto" is sequential on a CPU; on an accelerator its memory decides, see
+      `make_engine`, for the method of a comparison that needs most.
+    - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
+      in rounds and on the virtual clock, because the rounding depends on their number, and all
+      devices in a sweep (of a CPU at most as many as it has cores).
+    - `devices_per_client`: how many of them compute a client together, each with a part of its
+      model; not in sweeps and tuning.
+    - `examples` are replicated on all devices, or sharded: those of each client on one device.
+    """
+
+    dataset: str = "digits"
+    model: str = "mlp"
+    loss: str | None = None
+    metrics: str | None = None
+    compute_dtype: Literal["params", "bfloat16"] = "params"
+    rematerialise: bool = False
+    partition: str = "dirichlet:alpha=0.1"
+    clients: Count = 100
+    cohort: Positive | None = None
+    sampler: str = "uniform"
+    failures: str | None = None
+    work: str = "full"
+    rounds: Count = 100
+    local_steps: Count | None = None
+    local_epochs: Positive | None = None
+    batch_size: Count = 10
+    batches: Batches = "short"
+    gradient_accumulation: Count = 1
+    client_learning_rate: Positive | None = None
+    client_optimizer: str | None = None
+    wrap: str | None = None
+    rate_schedule: str = "constant"
+    rate_by: RateBy = "round"
+    weight_decay: NonNegative = 0.0
+    clip_norm: NonNegative = 0.0
+    server_learning_rate: Positive | None = None
+    seeds: tuple[int, ...] = (0,)
+    eval_every: Count = 5
+    target: Annotated[float, Range(0, 1, low_open=True)] | None = None
+    target_metric: str = "accuracy"
+    budget: str | None = None
+    reference: str | None = None
+    test_examples: Count | None = None
+    evaluate_clients: Literal["none", "train", "held_out"] = "none"
+    evaluate_clients_at: Literal["end", "evaluations"] = "end"
+    held_out: Proportion = 0.2
+    personal_steps: Annotated[int, Range(0, MAX_INT32)] = 0
+    seconds: Positive | None = None
+    system: str = "simulated"
+    evaluations: Count = 20
+    layout: str = "auto"
+    devices: Count | None = None
+    devices_per_client: Count = 1
+    client_state: Literal["device", "host", "disk"] = "device"
+    examples: Literal["replicated", "sharded"] = "replicated"
+    non_finite: NonFinite = "exclude"
+
+    def check(self) -> None:
+        """Raises ValueError for a value that is wrong, or values that contradict each other."""
+        for option in options(Settings).values():
+            check_value(option, getattr(self, option.name), "")
+        datasets.parse(self.dataset)
+        models.parse(self.model)
+        partitions.parse(self.partition)
+        self._sampler()
+        self._failures()
+        participation.local_works.make(self.work)
+        participation.rate_schedules.make(self.rate_schedule, 1.0)
+        client_optimizers.parse(PLAIN if self.client_optimizer is None else self.client_optimizer)
+        self.system_model()
+        losses.parse(self.loss or "cross_entropy")
+        metrics.parse_all(self.metrics or "accuracy")
+        check_target_metric(self.target_metric)
+        if metric_column(self.target_metric) == self.target_metric:
+            check_choice("target_metric", self.target_metric, CLIENT_COLUMNS.values())
+            measured = self.evaluate_clients != "none" and self.evaluate_clients_at == "evaluations"
+            fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
+            require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
+        for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
+            wrappers.parse(spec)
+        within_budget([], self.budget)  # checks it
+        num_seeds = len(self.seeds)
+        both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
+        fits = self.local_steps is None or self.local_epochs is None
+        require(fits, f"{both} are both given; give one of them")
+        # a seed has its own partition, and each client an index and an offset
+        clients = f"{num_seeds} seeds of clients={self.clients}"
+        check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
+        if self.seconds is not None:
+            what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
+            require(self.local_epochs is None, f"{what}; give local_steps")
+            if self.failures is not None:
+                why = "on the virtual clock the system model loses dispatches"
+                fix = "give system='simulated:dropout=0.3'"
+                raise ValueError(f"failures={self.failures!r} is for rounds; {why}: {fix}")
+            refuse(self, "the virtual clock", *_IN_ROUNDS)
+            check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
+        else:
+            Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
+            cohort = self.cohort or self.cohort_size
+            what = f"cohort={cohort:g} is out of range; give at most clients={self.clients}"
+            require(cohort <= self.clients, what)
+            # all rounds are drawn before the first one, so that errors appear early
+            check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
+        for seed in self.seeds:
+            check_whole("seed", seed, 0)
+        if not self.seeds or len(set(self.seeds)) < num_seeds:
+            fix = f"give different numbers from 0 to {2**31 - 1}"
+            raise ValueError(f"seeds={self.seeds} is out of range; {fix}")
+        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
+            fix = "give evaluate_clients='train' or 'held_out'"
+            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
+        chunk_size(self.layout, 1)
+
+    @property
+    def cohort_size(self) -> int:
+        """The number of clients in a round, or of the slots for them."""
+        if self.cohort is None:
+            slots = getattr(self._sampler(), "slots", None)
+            return 10 if slots is None else min(slots, self.clients)
+        return participation.cohort_count(self.cohort, self.clients)
+
+    @property
+    def in_system(self) -> bool:
+        """Whether the `system` has an effect."""
+        of_rounds = (participation.samplers, self.sampler), (participation.failures, self.failures)
+        specs: list[Any] = [*of_rounds, *((wrappers, w) for w in split_wrappers(self.wrap or ""))]
+        in_rounds = any(reads_system(*each) for each in specs if each[1] is not None)
+        return self.seconds is not None or in_rounds
+
+    def _sampler(self) -> participation.Sampler:
+        return make_in_system(participation.samplers, self.sampler, self.system_model())
+
+    def _failures(self) -> participation.Failures | None:
+        if self.failures is None:
+            return None
+        return make_in_system(participation.failures, self.failures, self.system_model())
+
+    def system_model(self) -> SystemModelFactory:
+        """What makes the system model of a seed."""
+        return system_of(self.system, self.batch_size)
+
+    def cohorts(self) -> dict[str, Any]:
+        """The arguments of `Cohorts` that describe the cohorts and their local work."""
+        return {
+            "cohort_size": self.cohort_size,
+            "sampler": self._sampler(),
+            "work": participation.local_works.make(self.work),
+            "failures": self._failures(),
+        }
+
+    def loop(self) -> dict[str, Any]:
+        """The arguments of `simulate` and `run_batched` that describe the rounds."""
+        return {**self.cohorts(), "rounds": self.rounds, "eval_every": self.eval_every}
+
+    @property
+    def steps(self) -> int | None:
+        """Local steps of a complete local update; None where epochs are counted."""
+        return self.local_steps or (10 if self.local_epochs is None else None)
+
+    def local(self, client_learning_rate: float, client_optimizer: str | None = None) -> Local:
+        """A client's local work.
+
+        Args:
+          client_learning_rate: the rate that `rate_schedule` starts from.
+          client_optimizer: the optimiser of a method; None is that of the settings.
+        """
+        optimizer = client_optimizer or self.client_optimizer or PLAIN
+        return Local(
+            self.batch_size,
+            participation.rate_schedules.make(self.rate_schedule, client_learning_rate),
+            self.steps,
+            self.local_epochs,
+            local_transform(optimizer, self.clip_norm, self.weight_decay),
+            self.batches,
+            self.rate_by,
+            gradient_accumulation=self.gradient_accumulation,
+        )
+
+    def problem(self, dataset: AnyDataset) -> Problem:
+        """The model; raises ValueError if it does not take the examples of a data set.
+
+        Args:
+          dataset: has the shape and the type of an example, and the number of classes.
+        """
+        name, _ = models.parse(self.model)
+        num_classes: Any = dataset.num_classes  # None is for models of the user's own
+        if num_classes is None and ":" not in name:
+            what = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
+            fix = "give one of your own, FILE.py:NAME, or give the ClientDataset its num_classes"
+            raise ValueError(f"{what}; {fix}")
+        check_examples(name, dataset.example_shape, dataset.example_dtype)
+        problem = models.make(self.model, dataset.example_shape, num_classes)
+        problem = problem if self.loss is None else with_loss(problem, self.loss)
+        problem = problem if self.metrics is None else with_metrics(problem, self.metrics)
+        dtype = self.compute_dtype
+        problem = problem if dtype == "params" else compute_in(problem, dtype)
+        return rematerialise(problem) if self.rematerialise else problem
+
+    def load(self) -> AnyDataset:
+        """Reads the data set; one of clients' files is only opened."""
+        return as_dataset(datasets.make(self.dataset))
+
+
+def refuse(settings: Settings, what: str, *names: str) -> None:
+    """Raises ValueError for one of these settings that has another value than the default."""
+    for name in names:
+        other, value = _ELSEWHERE[name], getattr(settings, name)
+        if value != other:
+            raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")

@@ -1,0 +1,261 @@
+"""Trackers: each run's rows go to TensorBoard, Weights & Biases or one's own."""
+
+import contextlib
+import hashlib
+import importlib
+import itertools
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from fedjax_algos.base.files import write_text, writing
+from fedjax_algos.core import Row
+from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.options import NonNegative
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.engine.placed.processes import is_first
+from fedjax_algos.runs.studies.experiment import Experiment
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
+
+_NO_SCALARS = {"method", "seed", "round"}
+_FIX = "run `wandb login`, or give --track wandb:mode=offline"
+
+
+class TrackedRun(NamedTuple):
+    """What a tracker knows of a run before its first row."""
+
+    folder: Path  # of the results; a tracker writes its files there, and nowhere else
+    name: str  # of the run there, such as "01-fedavg/seed-0"
+    method: str  # its label
+    seed: int
+    settings: Mapping[str, Any]  # with the method's options, by name
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Shows or stores the rows of runs as they are measured."""
+
+    def __call__(self, run: TrackedRun) -> AbstractContextManager[Callable[[Row], object]]:
+        """Begins a run: returns a context manager, whose value is called with each row.
+
+        A run that goes on from a checkpoint begins again, with all its rows from the first one. So
+        a tracker removes or recognises what it wrote of this run before. The end of the `with`
+        block is the end of the run, with an exception if it has not reached its end.
+        """
+
+
+trackers = Registry[Tracker]("tracker", Tracker)
+
+
+def _package(name: str, tracker: str) -> Any:
+    """The optional package of a tracker, which names the extra."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        fix = f"run: pip install 'fedjax_algos[{tracker}]'"
+        raise ValueError(f"track={tracker!r} needs the package {name} ({error}); {fix}") from error
+
+
+@contextlib.contextmanager
+def track_experiment(
+    trackers: Sequence[Tracker],
+    folder: ResultsFolder,
+    experiment: Experiment,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    points: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Callable[[Row], None]]:
+    """Yields a function of the rows of all runs, which calls `on_evaluation` too.
+
+    Of several processes, process 0 alone has trackers. A run begins at its first row, and ends at
+    its last one or at the end of the block. `points` are the settings of a grid by label.
+    """
+    settings, trackers = experiment.settings, trackers if is_first() else ()
+    shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
+    own = {m.label: shared | m.configuration() for m in experiment.methods}
+    axis = "round" if settings.seconds is None else "simulated_seconds"
+    length = settings.seconds or settings.rounds
+    fix = "decorate a function of a TrackedRun, which yields one of a row, with contextmanager"
+
+    def begin(stack: contextlib.ExitStack, track: Tracker, run: TrackedRun) -> Callable:
+        entered = track(run)
+        check_kind("what a tracker returned", entered, AbstractContextManager, fix)
+        add = stack.enter_context(entered)
+        check_callable("what a tracker yielded", add, fix, "row")
+        return add
+
+    for track in trackers:
+        check_callable("tracker", track, fix, "run")
+    with contextlib.ExitStack() as begun:
+        runs: dict[tuple[str, int], tuple[contextlib.ExitStack, list[Callable]]] = {}
+
+        def add_row(row: Row) -> None:
+            on_evaluation(row)
+            label, seed = row["method"], row["seed"]
+            if (label, seed) not in runs:
+                name = f"{folder.names[label]}/seed-{seed}"
+                values = own[label] | dict((points or {}).get(label, {}))
+                run = TrackedRun(folder.path, name, label, seed, values)
+                end = begun.enter_context(contextlib.ExitStack())
+                runs[label, seed] = end, [begin(end, track, run) for track in trackers]
+            end, add = runs[label, seed]
+            for each in add:
+                each(dict(row))  # which it may change
+            if row[axis] >= length:
+                end.close()
+
+        yield add_row
+
+
+@trackers.register
+def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
+    """TensorBoard's event files, in the folder `tensorboard` of the results.
+
+    The file of a run is in `tensorboard/METHOD/seed-N`. Each column of the rows is a scalar, whose
+    step is the round or server step and whose relative time is `wall_seconds`. The settings are
+    hyper-parameters. A run that goes on replaces its file by one with all its rows.
+
+    Args:
+      flush_seconds: the longest time for which rows stay in memory while others arrive.
+
+    Raises:
+      ValueError: if tensorboardX is not installed.
+    """
+    _package("tensorboardX", "tensorboard")
+
+    @contextlib.contextmanager
+    def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import hparams
+
+        folder = run.folder / "tensorboard" / run.name
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for earlier in folder.glob("events.out.tfevents.*"):
+                earlier.unlink()
+            file = EventsWriter(str(folder / "events"))  # has no thread, whose errors would be lost
+        began, flushed = time.time(), time.monotonic()
+        at_end: list[Summary] = []
+
+        def write(*summaries: Summary, step: int = 0, seconds: float = 0.0) -> None:
+            with writing(folder):
+                for each in summaries:
+                    file.write_event(Event(summary=each, step=step, wall_time=began + seconds))
+
+        def add_row(row: Row) -> None:
+            nonlocal flushed
+            values = {name: value for name, value in row.items() if name not in _NO_SCALARS}
+            if not at_end:  # the first row says what is measured
+                measured = dict.fromkeys(name for name in values if name.startswith("test_"))
+                experiment, start, end = hparams(dict(run.settings), measured)
+                write(experiment, start)
+                at_end.append(end)
+            scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
+            seconds = row.get("wall_seconds", time.time() - began)
+            write(Summary(value=scalars), step=row["round"], seconds=seconds)
+            if time.monotonic() - flushed >= flush_seconds:
+                with writing(folder):
+                    file.flush()
+                flushed = time.monotonic()
+
+        try:
+            yield add_row
+            write(*at_end, seconds=time.time() - began)  # a run without it has not ended
+        finally:
+            with writing(folder):
+                file.close()
+
+    return track
+
+
+@trackers.register
+def wandb(
+    *,
+    mode: Literal["online", "offline", "disabled"] | None = None,
+    project: str | None = None,
+    entity: str | None = None,
+) -> Tracker:
+    """Weights & Biases; its files are in the folder `wandb` of the results.
+
+    Each run is a run there, in the group of its method, with the settings as its configuration and
+    charts over `round`. A run that goes on has the same id. Offline its folder is replaced by one
+    with all its rows; online they are sent again, each with its number as the step.
+
+    Args:
+      mode: "offline" writes what `wandb sync` uploads later. None: WANDB_MODE, else "online".
+      project: its name. None: that of the variable WANDB_PROJECT, else "fedjax_algos".
+      entity: a user or team. None: the account's own.
+
+    Raises:
+      ValueError: if wandb is not installed, or for the mode "online" without a login.
+    """
+    package = _package("wandb", "wandb")
+    mode = mode or os.environ.get("WANDB_MODE")  # type: ignore[assignment]
+    if mode in (None, "online"):
+        with _explained(package):
+            package.login()
+    project = project or os.environ.get("WANDB_PROJECT") or "fedjax_algos"
+
+    @contextlib.contextmanager
+    def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
+        folder = run.folder / "wandb"
+        identity = _identity(folder, run.name)
+        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))  # of the log of the package
+        if mode == "offline":
+            for earlier in folder.glob(f"offline-run-*-{identity}"):
+                shutil.rmtree(earlier, ignore_errors=True)
+        with _explained(package):
+            own = package.init(
+                mode=mode,
+                project=project,
+                entity=entity,
+                dir=run.folder,
+                id=identity,
+                resume=None if mode == "offline" else "allow",
+                reinit="create_new",  # runs of a sweep are computed together
+                name=f"{run.method}, seed {run.seed}",
+                group=run.method,
+                config={**run.settings, "method": run.method, "seed": run.seed},
+                settings=package.Settings(silent=True, console="off", x_disable_stats=True),
+            )
+            own.define_metric("*", step_metric="round")
+        count = itertools.count()  # on the virtual clock several rows may have the same round
+
+        def add_row(row: Row) -> None:
+            values = {name: v for name, v in row.items() if name not in ("method", "seed")}
+            own.log(values, step=next(count))
+
+        try:
+            yield add_row
+        except BaseException:
+            own.finish(exit_code=1)
+            raise
+        own.finish()
+
+    return track
+
+
+def _identity(folder: Path, name: str) -> str:
+    """The id of a run, which stays the same in this results folder."""
+    file = folder / "id.txt"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            write_text(file, secrets.token_hex(8))
+        own = file.read_text()
+    return hashlib.sha256(f"{own}/{name}".encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _explained(package):
+    """Turns errors of the package wandb, such as those of the network, into errors of one line."""
+    try:
+        yield
+    except package.Error as error:
+        raise ValueError(f"track='wandb' fails ({error}); {_FIX}") from error

@@ -1,1 +1,0 @@
-"""Tuning: the same budget for all methods, on examples that no test set holds."""
