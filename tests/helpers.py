@@ -1,6 +1,8 @@
 """Toy problems and the one table of algorithms that every shared property runs over."""
 
+import ast
 import functools
+import inspect
 import re
 import tempfile
 from pathlib import Path
@@ -28,6 +30,17 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in PAGES)
 MADE = re.compile(r"docs/claims(\.md|/)")  # pages that the site's build makes, which are not in git
 PAGES = [page for page in PAGES if not MADE.match(page)]
 FENCED = re.compile(r"^ *(`{3,})([^\n]*)\n(.*?)^ *\1 *$", re.DOTALL | re.MULTILINE)
+
+
+def public_names(module):
+    """The names that a module exports: `from ... import name as name`, or its `__all__`."""
+    aliases = (
+        each
+        for node in ast.parse(inspect.getsource(module)).body
+        for each in getattr(node, "names", ())
+    )
+    exported = [each.asname for each in aliases if each.asname]
+    return getattr(module, "__all__", exported if hasattr(module, "__path__") else [])
 
 
 @functools.cache

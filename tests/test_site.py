@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import public_names
 
 import fedjax_algos as fa
 
@@ -38,7 +39,7 @@ def test_every_public_name_has_a_place():
     documented = {name.rpartition(".")[2] for _, name in NAMED}
     for package in [fa, *(module for _, module in inspect.getmembers(fa, inspect.ismodule))]:
         if package.__name__ not in whole:
-            public = {name for name in getattr(package, "__all__", []) if name[:2] != "__"}
+            public = {name for name in public_names(package) if name[:2] != "__"}
             missing = public - documented
             assert all(inspect.ismodule(getattr(package, name)) for name in missing), missing
 

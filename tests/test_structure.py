@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from flax import linen as nn
+from helpers import public_names
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -113,7 +114,7 @@ def exported():
         yield from registry.items()
     for module_name in ["fedjax_algos", *MODULES]:
         module = importlib.import_module(module_name)
-        for name in getattr(module, "__all__", ()):
+        for name in public_names(module):
             value = getattr(module, name)
             if not getattr(value, "__module__", "").startswith("fedjax_algos"):
                 continue

@@ -1,48 +1,25 @@
 """Measurements of a run: evaluation, costs, diagnostics, pictures, statistics over seeds."""
 
-from fedjax_algos.analysis import diagnostics, pictures, statistics
-from fedjax_algos.analysis.costs import (
-    ClientMemory,
-    Flops,
-    UncountedError,
-    count_flops,
-    count_memory,
-)
-from fedjax_algos.analysis.evaluation import (
-    ClientSummary,
-    make_evaluate,
-    make_evaluate_clients,
-    summarise_clients,
-)
+from fedjax_algos.analysis import diagnostics as diagnostics
+from fedjax_algos.analysis import pictures as pictures
+from fedjax_algos.analysis import statistics as statistics
+from fedjax_algos.analysis.costs import ClientMemory as ClientMemory
+from fedjax_algos.analysis.costs import Flops as Flops
+from fedjax_algos.analysis.costs import UncountedError as UncountedError
+from fedjax_algos.analysis.costs import count_flops as count_flops
+from fedjax_algos.analysis.costs import count_memory as count_memory
+from fedjax_algos.analysis.evaluation import ClientSummary as ClientSummary
+from fedjax_algos.analysis.evaluation import make_evaluate as make_evaluate
+from fedjax_algos.analysis.evaluation import make_evaluate_clients as make_evaluate_clients
+from fedjax_algos.analysis.evaluation import summarise_clients as summarise_clients
+from fedjax_algos.analysis.personal_evaluation import EvaluateOwn as EvaluateOwn
+from fedjax_algos.analysis.personal_evaluation import EvaluatePersonal as EvaluatePersonal
+from fedjax_algos.analysis.personal_evaluation import make_evaluate_own as make_evaluate_own
 from fedjax_algos.analysis.personal_evaluation import (
-    EvaluateOwn,
-    EvaluatePersonal,
-    make_evaluate_own,
-    make_evaluate_personal,
+    make_evaluate_personal as make_evaluate_personal,
 )
-from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
-
-__all__ = [
-    "ClientMemory",
-    "ClientSummary",
-    "EvaluateOwn",
-    "EvaluatePersonal",
-    "Flops",
-    "MethodSummary",
-    "PairedSummary",
-    "UncountedError",
-    "count_flops",
-    "count_memory",
-    "diagnostics",
-    "make_evaluate",
-    "make_evaluate_clients",
-    "make_evaluate_own",
-    "make_evaluate_personal",
-    "metrics_row",
-    "pictures",
-    "statistics",
-    "summarise",
-    "summarise_clients",
-    "summarise_pairs",
-]
+from fedjax_algos.analysis.rows import metrics_row as metrics_row
+from fedjax_algos.analysis.summary import MethodSummary as MethodSummary
+from fedjax_algos.analysis.summary import PairedSummary as PairedSummary
+from fedjax_algos.analysis.summary import summarise as summarise
+from fedjax_algos.analysis.summary import summarise_pairs as summarise_pairs

@@ -5,37 +5,24 @@ client's exchange is in `exchange.py`, what the server makes of it in `server_st
 round computes with both in `federated_round.py`.
 """
 
-from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
-from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
-from fedjax_algos.engine.engine import Engine, make_engine
-from fedjax_algos.engine.exchange import Transfer
-from fedjax_algos.engine.non_finite import Excluded, NonFiniteUpdateError
-from fedjax_algos.engine.placed.on_disk import DiskClientState, RowsOnDisk
-from fedjax_algos.engine.placed.sharded_data import ShardedData
-from fedjax_algos.engine.pure_round import PureRound, pure_round
-from fedjax_algos.engine.slots import Placement
-from fedjax_algos.engine.state import ClientStates, FederatedState, HostClientState, client_states
-
-__all__ = [
-    "ClientStates",
-    "Compilation",
-    "DiskClientState",
-    "Engine",
-    "Excluded",
-    "Executor",
-    "FederatedState",
-    "HostClientState",
-    "InFlightMemory",
-    "NonFiniteUpdateError",
-    "Placement",
-    "PureRound",
-    "RowsOnDisk",
-    "ShardedData",
-    "Transfer",
-    "client_states",
-    "keep_compiled",
-    "make_engine",
-    "make_executor",
-    "measure_compilation",
-    "pure_round",
-]
+from fedjax_algos.engine.asynchronous.executor import Executor as Executor
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory as InFlightMemory
+from fedjax_algos.engine.asynchronous.executor import make_executor as make_executor
+from fedjax_algos.engine.compilation import Compilation as Compilation
+from fedjax_algos.engine.compilation import keep_compiled as keep_compiled
+from fedjax_algos.engine.compilation import measure_compilation as measure_compilation
+from fedjax_algos.engine.engine import Engine as Engine
+from fedjax_algos.engine.engine import make_engine as make_engine
+from fedjax_algos.engine.exchange import Transfer as Transfer
+from fedjax_algos.engine.non_finite import Excluded as Excluded
+from fedjax_algos.engine.non_finite import NonFiniteUpdateError as NonFiniteUpdateError
+from fedjax_algos.engine.placed.on_disk import DiskClientState as DiskClientState
+from fedjax_algos.engine.placed.on_disk import RowsOnDisk as RowsOnDisk
+from fedjax_algos.engine.placed.sharded_data import ShardedData as ShardedData
+from fedjax_algos.engine.pure_round import PureRound as PureRound
+from fedjax_algos.engine.pure_round import pure_round as pure_round
+from fedjax_algos.engine.slots import Placement as Placement
+from fedjax_algos.engine.state import ClientStates as ClientStates
+from fedjax_algos.engine.state import FederatedState as FederatedState
+from fedjax_algos.engine.state import HostClientState as HostClientState
+from fedjax_algos.engine.state import client_states as client_states

@@ -1,89 +1,56 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
-from fedjax_algos.models.adapters import classifier, models, nnx_classifier
-from fedjax_algos.models.language import Recurrent, gru, lstm, lstm_words
-from fedjax_algos.models.large.inverted_residual import efficientnet_b0, mobilenet_v2
-from fedjax_algos.models.large.residual import resnet18, resnet18_imagenet, resnet20, resnet50
-from fedjax_algos.models.large.vision_transformer import vit, vit_b_16, vit_small
-from fedjax_algos.models.large.weights import convert_weights, load_config, load_weights, pretrained
-from fedjax_algos.models.layers.convolution import Conv, convolve
-from fedjax_algos.models.layers.sharded import shard
-from fedjax_algos.models.layers.shifted import DepthwiseConv, convolve_depthwise, max_pool
-from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
-from fedjax_algos.models.outputs import losses, metrics, with_loss, with_metrics
-from fedjax_algos.models.preprocessing import (
-    chain,
-    normalise,
-    preprocessed,
-    random_crop,
-    random_flip,
-    random_resized_crop,
-)
-from fedjax_algos.models.rematerialised import rematerialise
-from fedjax_algos.models.segmentation import segmenter, unet_3d
-from fedjax_algos.models.small import cnn_fedcompass, cnn_fedgbo, lenet, linear, mlp
-from fedjax_algos.models.wrapped import (
-    ComputeDtype,
-    compute_in,
-    freeze,
-    freeze_model,
-    lora,
-    store_frozen_in,
-)
-
-__all__ = [
-    "ComputeDtype",
-    "Conv",
-    "Conv3D",
-    "DepthwiseConv",
-    "Recurrent",
-    "chain",
-    "classifier",
-    "cnn_fedcompass",
-    "cnn_fedgbo",
-    "compute_in",
-    "convert_weights",
-    "convolve",
-    "convolve_3d",
-    "convolve_depthwise",
-    "efficientnet_b0",
-    "freeze",
-    "freeze_model",
-    "gru",
-    "lenet",
-    "linear",
-    "load_config",
-    "load_weights",
-    "lora",
-    "losses",
-    "lstm",
-    "lstm_words",
-    "max_pool",
-    "max_pool_3d",
-    "metrics",
-    "mlp",
-    "mobilenet_v2",
-    "models",
-    "nnx_classifier",
-    "normalise",
-    "preprocessed",
-    "pretrained",
-    "random_crop",
-    "random_flip",
-    "random_resized_crop",
-    "rematerialise",
-    "resnet18",
-    "resnet18_imagenet",
-    "resnet20",
-    "resnet50",
-    "segmenter",
-    "shard",
-    "store_frozen_in",
-    "unet_3d",
-    "upsample_3d",
-    "vit",
-    "vit_b_16",
-    "vit_small",
-    "with_loss",
-    "with_metrics",
-]
+from fedjax_algos.models.adapters import classifier as classifier
+from fedjax_algos.models.adapters import models as models
+from fedjax_algos.models.adapters import nnx_classifier as nnx_classifier
+from fedjax_algos.models.language import Recurrent as Recurrent
+from fedjax_algos.models.language import gru as gru
+from fedjax_algos.models.language import lstm as lstm
+from fedjax_algos.models.language import lstm_words as lstm_words
+from fedjax_algos.models.large.inverted_residual import efficientnet_b0 as efficientnet_b0
+from fedjax_algos.models.large.inverted_residual import mobilenet_v2 as mobilenet_v2
+from fedjax_algos.models.large.residual import resnet18 as resnet18
+from fedjax_algos.models.large.residual import resnet18_imagenet as resnet18_imagenet
+from fedjax_algos.models.large.residual import resnet20 as resnet20
+from fedjax_algos.models.large.residual import resnet50 as resnet50
+from fedjax_algos.models.large.vision_transformer import vit as vit
+from fedjax_algos.models.large.vision_transformer import vit_b_16 as vit_b_16
+from fedjax_algos.models.large.vision_transformer import vit_small as vit_small
+from fedjax_algos.models.large.weights import convert_weights as convert_weights
+from fedjax_algos.models.large.weights import load_config as load_config
+from fedjax_algos.models.large.weights import load_weights as load_weights
+from fedjax_algos.models.large.weights import pretrained as pretrained
+from fedjax_algos.models.layers.convolution import Conv as Conv
+from fedjax_algos.models.layers.convolution import convolve as convolve
+from fedjax_algos.models.layers.sharded import shard as shard
+from fedjax_algos.models.layers.shifted import DepthwiseConv as DepthwiseConv
+from fedjax_algos.models.layers.shifted import convolve_depthwise as convolve_depthwise
+from fedjax_algos.models.layers.shifted import max_pool as max_pool
+from fedjax_algos.models.layers.volumes import Conv3D as Conv3D
+from fedjax_algos.models.layers.volumes import convolve_3d as convolve_3d
+from fedjax_algos.models.layers.volumes import max_pool_3d as max_pool_3d
+from fedjax_algos.models.layers.volumes import upsample_3d as upsample_3d
+from fedjax_algos.models.outputs import losses as losses
+from fedjax_algos.models.outputs import metrics as metrics
+from fedjax_algos.models.outputs import with_loss as with_loss
+from fedjax_algos.models.outputs import with_metrics as with_metrics
+from fedjax_algos.models.preprocessing import chain as chain
+from fedjax_algos.models.preprocessing import normalise as normalise
+from fedjax_algos.models.preprocessing import preprocessed as preprocessed
+from fedjax_algos.models.preprocessing import random_crop as random_crop
+from fedjax_algos.models.preprocessing import random_flip as random_flip
+from fedjax_algos.models.preprocessing import random_resized_crop as random_resized_crop
+from fedjax_algos.models.rematerialised import rematerialise as rematerialise
+from fedjax_algos.models.segmentation import segmenter as segmenter
+from fedjax_algos.models.segmentation import unet_3d as unet_3d
+from fedjax_algos.models.small import cnn_fedcompass as cnn_fedcompass
+from fedjax_algos.models.small import cnn_fedgbo as cnn_fedgbo
+from fedjax_algos.models.small import lenet as lenet
+from fedjax_algos.models.small import linear as linear
+from fedjax_algos.models.small import mlp as mlp
+from fedjax_algos.models.wrapped import ComputeDtype as ComputeDtype
+from fedjax_algos.models.wrapped import compute_in as compute_in
+from fedjax_algos.models.wrapped import freeze as freeze
+from fedjax_algos.models.wrapped import freeze_model as freeze_model
+from fedjax_algos.models.wrapped import lora as lora
+from fedjax_algos.models.wrapped import store_frozen_in as store_frozen_in

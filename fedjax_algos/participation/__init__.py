@@ -1,78 +1,36 @@
 """Who takes part: which clients train in which round, how many steps, at which learning rate."""
 
-from fedjax_algos.participation.availability import available, on_off
-from fedjax_algos.participation.cohorts import Cohorts
-from fedjax_algos.participation.local_work import (
-    LocalWork,
-    deadline,
-    deadline_of,
-    full,
-    local_works,
-    partial,
-)
-from fedjax_algos.participation.rate_schedules import (
-    RateSchedule,
-    constant,
-    exponential,
-    inverse,
-    rate_schedules,
-    step,
-)
-from fedjax_algos.participation.sampling import (
-    Failures,
-    Sampler,
-    by_client,
-    cohort_count,
-    cyclic,
-    dirichlet,
-    failures,
-    independent,
-    samplers,
-    with_replacement,
-)
-from fedjax_algos.participation.sampling import uniform_cohorts as uniform
-from fedjax_algos.participation.sampling_designs import by_size, clustered_by_size, poisson
-from fedjax_algos.participation.traced import (
-    TracedSampler,
-    TracedWork,
-    differentiable,
-    traced_dispatches,
-    traced_samplers,
-)
-
-__all__ = [
-    "Cohorts",
-    "Failures",
-    "LocalWork",
-    "RateSchedule",
-    "Sampler",
-    "TracedSampler",
-    "TracedWork",
-    "available",
-    "by_client",
-    "by_size",
-    "clustered_by_size",
-    "cohort_count",
-    "constant",
-    "cyclic",
-    "deadline",
-    "deadline_of",
-    "differentiable",
-    "dirichlet",
-    "exponential",
-    "failures",
-    "full",
-    "independent",
-    "inverse",
-    "local_works",
-    "on_off",
-    "partial",
-    "poisson",
-    "rate_schedules",
-    "samplers",
-    "step",
-    "traced_dispatches",
-    "traced_samplers",
-    "uniform",
-    "with_replacement",
-]
+from fedjax_algos.participation.availability import available as available
+from fedjax_algos.participation.availability import on_off as on_off
+from fedjax_algos.participation.cohorts import Cohorts as Cohorts
+from fedjax_algos.participation.local_work import LocalWork as LocalWork
+from fedjax_algos.participation.local_work import deadline as deadline
+from fedjax_algos.participation.local_work import deadline_of as deadline_of
+from fedjax_algos.participation.local_work import full as full
+from fedjax_algos.participation.local_work import local_works as local_works
+from fedjax_algos.participation.local_work import partial as partial
+from fedjax_algos.participation.rate_schedules import RateSchedule as RateSchedule
+from fedjax_algos.participation.rate_schedules import constant as constant
+from fedjax_algos.participation.rate_schedules import exponential as exponential
+from fedjax_algos.participation.rate_schedules import inverse as inverse
+from fedjax_algos.participation.rate_schedules import rate_schedules as rate_schedules
+from fedjax_algos.participation.rate_schedules import step as step
+from fedjax_algos.participation.sampling import Failures as Failures
+from fedjax_algos.participation.sampling import Sampler as Sampler
+from fedjax_algos.participation.sampling import by_client as by_client
+from fedjax_algos.participation.sampling import cohort_count as cohort_count
+from fedjax_algos.participation.sampling import cyclic as cyclic
+from fedjax_algos.participation.sampling import dirichlet as dirichlet
+from fedjax_algos.participation.sampling import failures as failures
+from fedjax_algos.participation.sampling import independent as independent
+from fedjax_algos.participation.sampling import samplers as samplers
+from fedjax_algos.participation.sampling import uniform_cohorts as uniform  # noqa: F401
+from fedjax_algos.participation.sampling import with_replacement as with_replacement
+from fedjax_algos.participation.sampling_designs import by_size as by_size
+from fedjax_algos.participation.sampling_designs import clustered_by_size as clustered_by_size
+from fedjax_algos.participation.sampling_designs import poisson as poisson
+from fedjax_algos.participation.traced import TracedSampler as TracedSampler
+from fedjax_algos.participation.traced import TracedWork as TracedWork
+from fedjax_algos.participation.traced import differentiable as differentiable
+from fedjax_algos.participation.traced import traced_dispatches as traced_dispatches
+from fedjax_algos.participation.traced import traced_samplers as traced_samplers

@@ -1,43 +1,27 @@
 """Whole runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
 
-from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.loops.checkpoints import Checkpoints, load_state
-from fedjax_algos.runs.loops.clock import AsyncResult, simulate_async, simulate_async_seeds
-from fedjax_algos.runs.loops.interruption import Interrupted, finish_calls
-from fedjax_algos.runs.loops.model_file import load_model, save_model
-from fedjax_algos.runs.loops.recorder import DivergenceWarning
-from fedjax_algos.runs.loops.run import Run
-from fedjax_algos.runs.loops.run_batched import BatchedResult, run_batched
-from fedjax_algos.runs.loops.simulation import iterate_rounds, simulate
-from fedjax_algos.runs.studies.experiment import Experiment
-from fedjax_algos.runs.studies.method import Method, methods_of
-from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.sweeps import Sweep, prepare_sweep, run_sweep, sweep
-
-__all__ = [
-    "AsyncResult",
-    "BatchedResult",
-    "Checkpoints",
-    "DivergenceWarning",
-    "Experiment",
-    "Interrupted",
-    "Method",
-    "Run",
-    "Settings",
-    "Sweep",
-    "comparison",
-    "finish_calls",
-    "iterate_rounds",
-    "load_model",
-    "load_state",
-    "methods_of",
-    "prepare_sweep",
-    "results",
-    "run_batched",
-    "run_sweep",
-    "save_model",
-    "simulate",
-    "simulate_async",
-    "simulate_async_seeds",
-    "sweep",
-]
+from fedjax_algos.runs import comparison as comparison
+from fedjax_algos.runs import results as results
+from fedjax_algos.runs.loops.checkpoints import Checkpoints as Checkpoints
+from fedjax_algos.runs.loops.checkpoints import load_state as load_state
+from fedjax_algos.runs.loops.clock import AsyncResult as AsyncResult
+from fedjax_algos.runs.loops.clock import simulate_async as simulate_async
+from fedjax_algos.runs.loops.clock import simulate_async_seeds as simulate_async_seeds
+from fedjax_algos.runs.loops.interruption import Interrupted as Interrupted
+from fedjax_algos.runs.loops.interruption import finish_calls as finish_calls
+from fedjax_algos.runs.loops.model_file import load_model as load_model
+from fedjax_algos.runs.loops.model_file import save_model as save_model
+from fedjax_algos.runs.loops.recorder import DivergenceWarning as DivergenceWarning
+from fedjax_algos.runs.loops.run import Run as Run
+from fedjax_algos.runs.loops.run_batched import BatchedResult as BatchedResult
+from fedjax_algos.runs.loops.run_batched import run_batched as run_batched
+from fedjax_algos.runs.loops.simulation import iterate_rounds as iterate_rounds
+from fedjax_algos.runs.loops.simulation import simulate as simulate
+from fedjax_algos.runs.studies.experiment import Experiment as Experiment
+from fedjax_algos.runs.studies.method import Method as Method
+from fedjax_algos.runs.studies.method import methods_of as methods_of
+from fedjax_algos.runs.studies.settings import Settings as Settings
+from fedjax_algos.runs.studies.sweeps import Sweep as Sweep
+from fedjax_algos.runs.studies.sweeps import prepare_sweep as prepare_sweep
+from fedjax_algos.runs.studies.sweeps import run_sweep as run_sweep
+from fedjax_algos.runs.studies.sweeps import sweep as sweep

@@ -4,90 +4,51 @@ A wrapper is a function from an algorithm to an algorithm. It adds stages that c
 send or receive, what the server makes of it, or the rule that puts an estimate in its place.
 """
 
-from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.compression.cast import cast
-from fedjax_algos.wrappers.compression.codec import Codec
-from fedjax_algos.wrappers.compression.compress import (
-    CatchUp,
-    Direction,
-    Feedback,
-    Scope,
-    codec,
-    codecs,
-    compress,
+from fedjax_algos.wrappers.compose import add as add
+from fedjax_algos.wrappers.compression.cast import cast as cast
+from fedjax_algos.wrappers.compression.codec import Codec as Codec
+from fedjax_algos.wrappers.compression.compress import CatchUp as CatchUp
+from fedjax_algos.wrappers.compression.compress import Direction as Direction
+from fedjax_algos.wrappers.compression.compress import Feedback as Feedback
+from fedjax_algos.wrappers.compression.compress import Scope as Scope
+from fedjax_algos.wrappers.compression.compress import codec as codec
+from fedjax_algos.wrappers.compression.compress import codecs as codecs
+from fedjax_algos.wrappers.compression.compress import compress as compress
+from fedjax_algos.wrappers.compression.feedback import mifa as mifa
+from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd as fetchsgd
+from fedjax_algos.wrappers.compression.powersgd import powersgd as powersgd
+from fedjax_algos.wrappers.compression.quantised import klevel as klevel
+from fedjax_algos.wrappers.compression.quantised import natural as natural
+from fedjax_algos.wrappers.compression.quantised import qsgd as qsgd
+from fedjax_algos.wrappers.compression.quantised import terngrad as terngrad
+from fedjax_algos.wrappers.compression.rotated import drive as drive
+from fedjax_algos.wrappers.compression.rotated import eden as eden
+from fedjax_algos.wrappers.compression.signs import majority as majority
+from fedjax_algos.wrappers.compression.signs import scaled_sign as scaled_sign
+from fedjax_algos.wrappers.compression.signs import sparse_ternary as sparse_ternary
+from fedjax_algos.wrappers.compression.sparse import randk as randk
+from fedjax_algos.wrappers.compression.sparse import topk as topk
+from fedjax_algos.wrappers.identity import identity as identity
+from fedjax_algos.wrappers.mean import mean as mean
+from fedjax_algos.wrappers.optimal_client_sampling import (
+    optimal_client_sampling as optimal_client_sampling,
 )
-from fedjax_algos.wrappers.compression.feedback import mifa
-from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd
-from fedjax_algos.wrappers.compression.powersgd import powersgd
-from fedjax_algos.wrappers.compression.quantised import klevel, natural, qsgd, terngrad
-from fedjax_algos.wrappers.compression.rotated import drive, eden
-from fedjax_algos.wrappers.compression.signs import majority, scaled_sign, sparse_ternary
-from fedjax_algos.wrappers.compression.sparse import randk, topk
-from fedjax_algos.wrappers.identity import identity
-from fedjax_algos.wrappers.mean import mean
-from fedjax_algos.wrappers.optimal_client_sampling import optimal_client_sampling
-from fedjax_algos.wrappers.registry import wrap, wrappers
-from fedjax_algos.wrappers.reweighted import Losses, afl, reweighted, superquantile, term
-from fedjax_algos.wrappers.selection.active import active
-from fedjax_algos.wrappers.selection.oort import oort
-from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice
-from fedjax_algos.wrappers.stages import (
-    Client,
-    ClientStage,
-    Cohort,
-    Down,
-    Facts,
-    Rule,
-    Sent,
-    ServerStage,
-    Summed,
-)
-
-__all__ = [
-    "CatchUp",
-    "Client",
-    "ClientStage",
-    "Codec",
-    "Cohort",
-    "Direction",
-    "Down",
-    "Facts",
-    "Feedback",
-    "Losses",
-    "Rule",
-    "Scope",
-    "Sent",
-    "ServerStage",
-    "Summed",
-    "active",
-    "add",
-    "afl",
-    "cast",
-    "codec",
-    "codecs",
-    "compress",
-    "drive",
-    "eden",
-    "fetchsgd",
-    "identity",
-    "klevel",
-    "majority",
-    "mean",
-    "mifa",
-    "natural",
-    "oort",
-    "optimal_client_sampling",
-    "power_of_choice",
-    "powersgd",
-    "qsgd",
-    "randk",
-    "reweighted",
-    "scaled_sign",
-    "sparse_ternary",
-    "superquantile",
-    "term",
-    "terngrad",
-    "topk",
-    "wrap",
-    "wrappers",
-]
+from fedjax_algos.wrappers.registry import wrap as wrap
+from fedjax_algos.wrappers.registry import wrappers as wrappers
+from fedjax_algos.wrappers.reweighted import Losses as Losses
+from fedjax_algos.wrappers.reweighted import afl as afl
+from fedjax_algos.wrappers.reweighted import reweighted as reweighted
+from fedjax_algos.wrappers.reweighted import superquantile as superquantile
+from fedjax_algos.wrappers.reweighted import term as term
+from fedjax_algos.wrappers.selection.active import active as active
+from fedjax_algos.wrappers.selection.oort import oort as oort
+from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice as power_of_choice
+from fedjax_algos.wrappers.stages import Client as Client
+from fedjax_algos.wrappers.stages import ClientStage as ClientStage
+from fedjax_algos.wrappers.stages import Cohort as Cohort
+from fedjax_algos.wrappers.stages import Down as Down
+from fedjax_algos.wrappers.stages import Facts as Facts
+from fedjax_algos.wrappers.stages import Rule as Rule
+from fedjax_algos.wrappers.stages import Sent as Sent
+from fedjax_algos.wrappers.stages import ServerStage as ServerStage
+from fedjax_algos.wrappers.stages import Summed as Summed

@@ -1,6 +1,7 @@
 """FLOPs and memory of a client, counted from the code."""
 
-from fedjax_algos.analysis.costs.flops import Flops, UncountedError
-from fedjax_algos.analysis.costs.measured import ClientMemory, count_flops, count_memory
-
-__all__ = ["ClientMemory", "Flops", "UncountedError", "count_flops", "count_memory"]
+from fedjax_algos.analysis.costs.flops import Flops as Flops
+from fedjax_algos.analysis.costs.flops import UncountedError as UncountedError
+from fedjax_algos.analysis.costs.measured import ClientMemory as ClientMemory
+from fedjax_algos.analysis.costs.measured import count_flops as count_flops
+from fedjax_algos.analysis.costs.measured import count_memory as count_memory

@@ -1,6 +1,8 @@
 """Populations in files: read client by client, packed into one folder, and cut into cohorts."""
 
-from fedjax_algos.data.stored.packing import pack, packed
-from fedjax_algos.data.stored.stored_data import StoredData, by_client, in_memory, open_federated
-
-__all__ = ["StoredData", "by_client", "in_memory", "open_federated", "pack", "packed"]
+from fedjax_algos.data.stored.packing import pack as pack
+from fedjax_algos.data.stored.packing import packed as packed
+from fedjax_algos.data.stored.stored_data import StoredData as StoredData
+from fedjax_algos.data.stored.stored_data import by_client as by_client
+from fedjax_algos.data.stored.stored_data import in_memory as in_memory
+from fedjax_algos.data.stored.stored_data import open_federated as open_federated
