@@ -9,17 +9,15 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.analysis.rows import Budget
-from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.loops.clock import simulate_async_seeds
+from fedjax_algos.runs.loops.clock import run_planned
 from fedjax_algos.runs.loops.interruption import check_interruption
-from fedjax_algos.runs.loops.planned_runs import Clock, participations, plan_run
+from fedjax_algos.runs.loops.planned_runs import participations
 from fedjax_algos.runs.loops.recorder import named_errors
-from fedjax_algos.runs.loops.run import Rounds
 from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.studies.experiment import Experiment
@@ -49,7 +47,7 @@ def run(
     On the virtual clock the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
+      experiment: of `prepare`; on the virtual clock its `in_flight` is filled.
       on_evaluation: called with each row as it is measured.
       on_memory: called on the virtual clock with the label and the largest memory in flight.
       folder: where rows, last models and checkpoints are written as they come, and which says what
@@ -63,8 +61,8 @@ def run(
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    settings, seeds, text = experiment.settings, experiment.data, experiment.settings.budget
-    tested = {"test": experiment.test, "evaluate": experiment.evaluate}
+    seeds, text = experiment.data, experiment.settings.budget
+    rounds = {} if experiment.rounds is None else experiment.rounds._asdict()
     own_models = {n: make_evaluate_own(each.algorithm) for n, each in experiment.engines.items()}
     rows: list[Row] = []
 
@@ -75,21 +73,11 @@ def run(
     def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> bool:
         row = {"method": label, "seed": seed} | row
         histories[seed].append(row)
-        if folder is not None:
-            folder.add_row(row)
+        add_row(row)
         on_evaluation(row)
         return text is not None and Budget.of(text).is_used(row)
 
-    def end(label: str, seed: int, state: FederatedState, last: Row, counted: Callable) -> None:
-        if folder is None:
-            return
-        if experiment.client_data is not None:
-            metrics = _evaluate_clients(experiment, own_models[label], seed, state)
-            folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
-        folder.end(label, seed, state.model)
-        if isinstance(state.clients, DiskClientState):
-            state.clients.files.remove()
-
+    add_row: Any = (lambda row: None) if folder is None else folder.add_row
     saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
@@ -98,32 +86,17 @@ def run(
             continue
         histories: dict[int, list[Row]] = {seed: [] for seed in own}
         show = partial(report, label, histories)
+        end = partial(_end_run, experiment, folder, own_models[label], label)
         check_interruption()
         on_start(label, next(iter(own)))
-        if settings.seconds is not None:
+        if experiment.rounds is None:
             with named_errors(f"{label}: "):
-                results = simulate_async_seeds(
-                    engine,
-                    own,
-                    planners.make(method.planner),
-                    settings.system_model(),
-                    seconds=settings.seconds,
-                    evaluations=settings.evaluations,
-                    on_evaluation=show,
-                    on_memory=partial(remember, label),
-                    checkpoints=saved_in(label),
-                    **tested,
-                )
+                planned = {seed: experiment.planned[label][seed] for seed in own}
+                told = show, partial(remember, label)
+                results = run_planned(engine, planned, *told, saved_in(label))
             for seed, result in results.items():
-                end(
-                    label,
-                    seed,
-                    result.state,
-                    histories[seed][-1],
-                    partial(_ended, experiment, result.plan),
-                )
-            if (first := next(iter(seeds))) in results:
-                experiment.plans[label] = results[first].plan
+                of_run = seed, result.state, histories[seed][-1]
+                end(*of_run, partial(_ended, experiment, result.plan))
         else:
             for seed, data in own.items():
                 check_interruption()
@@ -132,26 +105,37 @@ def run(
                     for row in ended:
                         on_evaluation(row)
                     continue
-                options = settings.loop() | tested | {"checkpoints": saved_in(label, seed)}
-                options |= _measures(experiment, own_models[label], seed)
+                saved = {"checkpoints": saved_in(label, seed), "evaluate": experiment.evaluate}
+                options = rounds | saved | _measures(experiment, own_models[label], seed)
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
                         engine, data, seed=seed, on_evaluation=partial(show, seed), **options
                     )
-                counted = partial(_dispatched, experiment, method, seed)
-                end(label, seed, state, histories[seed][-1], counted)
+                of_run = seed, state, histories[seed][-1]
+                end(*of_run, partial(_dispatched, experiment, method, seed))
         rows += [row for history in histories.values() for row in history]
     return rows
 
 
-def add_plans(experiment: Experiment) -> None:
-    """Plans the first seed of methods on the virtual clock that other processes have run."""
-    settings, seed = experiment.settings, next(iter(experiment.data))
-    for label, spec in [(m.label, m.planner) for m in experiment.methods if settings.seconds]:
-        known = experiment.plans.pop(label) if label in experiment.plans else None
-        clock = Clock(planners.make(spec), settings.system_model(), settings.seconds or 0)
-        engine, data = experiment.engines[label], experiment.data[seed]
-        experiment.plans[label] = known or plan_run(engine, data, clock, seed).plan
+def _end_run(
+    experiment: Experiment,
+    folder: ResultsFolder | None,
+    evaluate: EvaluateOwn,
+    label: str,
+    seed: int,
+    state: FederatedState,
+    last: Row,
+    counted: Callable[[Row], np.ndarray],
+) -> None:
+    """Writes what is known at the end of a run, whose rows on disk are not needed any more."""
+    if folder is None:
+        return
+    if experiment.client_data is not None:
+        metrics = _evaluate_clients(experiment, evaluate, seed, state)
+        folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
+    folder.end(label, seed, state.model)
+    if isinstance(state.clients, DiskClientState):
+        state.clients.files.remove()
 
 
 def _evaluate_clients(
@@ -187,8 +171,8 @@ def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) ->
     algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
         return np.full(data.num_clients, np.nan)
-    rounds = Rounds(**experiment.settings.loop())
-    cohorts = rounds.cohorts(data, algorithm, algorithm.local, seed)
+    assert experiment.rounds is not None
+    cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
     if last["round"]:
         cohorts.dispatches(last["round"])
     return cohorts.dispatched

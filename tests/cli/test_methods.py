@@ -142,7 +142,8 @@ def test_own_algorithms_have_options_labels_and_planners(command, here):
     labels = [method.label for method in methods_of(wrapped, Settings())]
     assert labels == ["fedavg+Short Short:0.2", "fedavg+Short Short", "fedavg"]
     own = "my_file.py:tiered@immediate", "me@home/my_file.py:tiered", "my_file.py:fedavg"
-    methods = methods_of(own, Settings(seconds=9.0))
+    clock, problem = Settings(seconds=9.0), models["linear"]((1,), 2)
+    methods = [m.on_the_clock(m.build(problem, clock), clock) for m in methods_of(own, clock)]
     planners = [method.planner.partition(":")[0] for method in methods]
     assert planners == ["immediate", "tiers", "barrier"]
 

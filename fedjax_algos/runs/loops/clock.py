@@ -41,7 +41,7 @@ from fedjax_algos.runs.loops.checkpoints import (
     saved_identity,
 )
 from fedjax_algos.runs.loops.identity import identity
-from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_run
+from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
 from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
@@ -169,16 +169,28 @@ def simulate_async_seeds(
 
 def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes=None):
     """The results by seed; see `simulate_async_seeds`."""
-    clock.check(executor, data)
+    planned = plan_runs(executor, data, clock)
+    return run_planned(executor, planned, on_evaluation, on_memory, checkpoints, merged_bytes)
+
+
+def run_planned(
+    executor: Executor,
+    planned: Mapping[int, PlannedRun],
+    on_evaluation: Callable[[int, Row], Any],
+    on_memory: Callable[[InFlightMemory], None],
+    checkpoints: Checkpoints | str | Path | None,
+    merged_bytes: int | None = None,
+) -> dict[int, AsyncResult]:
+    """Trains planned runs of one clock; see `simulate_async_seeds`."""
+    clock = next(iter(planned.values())).clock
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
-    if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
+    if any(isinstance(run.data, StoredData) for run in planned.values()):
         merged_bytes = 0
     saved = _saved_parts(as_checkpoints(checkpoints))
     saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
     groups: dict[Any, list[PlannedRun]] = {}  # that share a checkpoint, or of equal shapes
-    for seed, of_seed in data.items():
-        run = plan_run(executor, of_seed, clock, seed)
+    for seed, run in planned.items():
         key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
         groups.setdefault(_ALL if _ALL in saved else saved_in.get(seed, key), []).append(run)
     parts = {
@@ -194,7 +206,7 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
     results: dict[int, AsyncResult] = {}
     for part in parts.values():
         results |= part.follow(evaluate, on_evaluation)
-    return {seed: results[seed] for seed in data}
+    return {seed: results[seed] for seed in planned}
 
 
 @from_first

@@ -13,6 +13,7 @@ from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number
+from fedjax_algos.core.types import blank_dispatches
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.executor import Executor
@@ -61,6 +62,7 @@ class Clock(NamedTuple):
 class PlannedRun(NamedTuple):
     """A run before its training."""
 
+    clock: Clock
     seed: int
     data: FederatedData | StoredData
     population: Population
@@ -93,6 +95,21 @@ def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
     return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
 
 
+def plan_runs(
+    executor: Executor,
+    data: Mapping[int, Any],
+    clock: Clock,
+    on_plan: Callable[[int], None] = lambda seed: None,
+) -> dict[int, PlannedRun]:
+    """Checks and plans a run of each seed, of which `on_plan` is told before."""
+    clock.check(executor, data)
+    planned = {}
+    for seed, of_seed in data.items():
+        on_plan(seed)
+        planned[seed] = plan_run(executor, of_seed, clock, seed)
+    return planned
+
+
 def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedRun:
     """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
     start = time.perf_counter()
@@ -101,12 +118,10 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     def shapes(population):
         return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
 
-    # the bytes of a dispatch determine its duration; they are counted on a first, short plan
-    short_plan = clock.planner(clock.system(seed), num_clients, arrivals=1)
     population = Population(num_clients, num_clients, int(counts.sum()))
     state = shapes(population)
-    first = plan_dispatches(short_plan, counts, algorithm.local)
-    transfer = count_transfer(algorithm, state, data, first)
+    # the bytes of a dispatch, by its shapes, determine its duration
+    transfer = count_transfer(algorithm, state, data, blank_dispatches(1))
     system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
     plan = clock.planner(system, num_clients, seconds=clock.seconds)
     check_server_steps(plan, clock.seconds)
@@ -116,4 +131,5 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
     seconds = time.perf_counter() - start
-    return PlannedRun(seed, data, population, state, plan, dispatches, transfer, flops, seconds)
+    known = population, state, plan, dispatches, transfer, flops, seconds
+    return PlannedRun(clock, seed, data, *known)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
@@ -21,7 +21,6 @@ from fedjax_algos.core.specs import (
     split_wrappers,
 )
 from fedjax_algos.engine.checks import check_algorithm
-from fedjax_algos.models import models
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.wrappers import wrap, wrappers
@@ -56,7 +55,8 @@ class Method(NamedTuple):
       algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
-      planner: the planner of the virtual clock; "" in synchronous rounds.
+      planner: the planner of the virtual clock; "" in synchronous rounds, and until an `Experiment`
+        has built the algorithm, which has a planner of its own.
       client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
       wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
     """
@@ -78,7 +78,7 @@ class Method(NamedTuple):
         The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may
         follow, as in `fedavg+identity`, and on the virtual clock a planner, as in
         `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
-        needs local steps and names none takes those of the settings.
+        needs local steps and names none takes those of the settings. Nothing is built.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
@@ -86,8 +86,7 @@ class Method(NamedTuple):
           changes: texts or values of options, which replace those of the spec.
 
         Raises:
-          ValueError: for an unknown algorithm, planner or option, a value out of range, or a
-            planner with which the algorithm does not run.
+          ValueError: for an unknown algorithm, planner or option, or a value out of range.
         """
         name, values, wrapped, planner = parse_spec(spec)
         known = method_options(name)
@@ -103,20 +102,27 @@ class Method(NamedTuple):
         optimizer = canonical(settings.client_optimizer or optimizer)
         names = [_called(wrappers[wrappers.parse(each)[0]]) for each in wrapped]
         label = "+".join([_called(algorithms[name]), *names])
-        method = cls(label, name, values, rate, "", optimizer, wrapped)
+        planner = planner and _with_steps(planner, settings)
+        return cls(label, name, values, rate, planner, optimizer, wrapped)
+
+    def on_the_clock(self, algorithm: Algorithm, settings: Settings) -> "Method":
+        """The method with a planner, by default the algorithm's own; itself in rounds.
+
+        Args:
+          algorithm: what `build` has returned.
+          settings: say whether there is a clock, and how many local steps a client does.
+
+        Raises:
+          ValueError: for a planner with which the algorithm does not run.
+        """
         if settings.seconds is None:
-            return method
-        algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
-        planner = planner or algorithm.traits.asynchrony.default
-        kind, given = planners.parse(planner)
-        if "steps" in options(planners[kind]) and "steps" not in given:
-            planner += f"{',' if ':' in planner else ':'}steps={settings.steps}"
-        planners.make(planner)  # checks it
+            return self
+        planner = self.planner or _with_steps(algorithm.traits.asynchrony.default, settings)
         try:
-            check_planner(algorithm, kind)
+            check_planner(algorithm, planners.parse(planner)[0])
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-        return method._replace(planner=planner)
+            raise ValueError(f"{self.algorithm}: {error}") from None
+        return self._replace(planner=planner)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
         """The algorithm; raises ValueError for an option, optimiser or wrapper that it cannot have.
@@ -180,6 +186,14 @@ class Method(NamedTuple):
         }
 
 
+def _with_steps(planner: str, settings: Settings) -> str:
+    """The spec of a planner, which gets the local steps of the settings if it needs some."""
+    kind, given = planners.parse(planner)
+    if "steps" not in options(planners[kind]) or "steps" in given:
+        return planner
+    return f"{planner}{',' if ':' in planner else ':'}steps={settings.steps}"
+
+
 def configured_spec(configuration: Mapping[str, Any]) -> str:
     """The spec of a method whose `Method.configuration` is given."""
     values = dict(configuration)
@@ -203,21 +217,27 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
       ValueError: for a spec that is wrong, or two that mean the same.
     """
     methods = [Method.of(spec, settings) for spec in specs]
-    values = [method.configuration() for method in methods]
-    meanings = [_meaning(method) for method in methods]
-    for index, meaning in enumerate(meanings):
-        if meaning in meanings[:index]:
-            two = f"{specs[meanings.index(meaning)]} and {specs[index]}"
-            raise ValueError(f"the methods {two} are the same; leave one out")
+    check_different(methods, specs)
+    default = {} if settings.seconds is None else {"planner": "default"}
+    values = [default | method.configuration() for method in methods]
     named = []
-    for method in methods:
+    for method, own in zip(methods, values, strict=True):
         pairs = zip(methods, values, strict=True)
-        label = _label(method, [v for m, v in pairs if m.label == method.label])
+        label = _label(method, own, [v for m, v in pairs if m.label == method.label])
         optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
         if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
             label += optimizer
         named.append(method._replace(label=label))
     return named
+
+
+def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
+    """Raises ValueError, with their names, for two methods that mean the same."""
+    meanings = [_meaning(method) for method in methods]
+    for index, meaning in enumerate(meanings):
+        if meaning in meanings[:index]:
+            two = f"{names[meanings.index(meaning)]} and {names[index]}"
+            raise ValueError(f"the methods {two} are the same; leave one out")
 
 
 def _meaning(method: Method) -> dict[str, Any]:
@@ -233,9 +253,8 @@ def _meaning(method: Method) -> dict[str, Any]:
     return {**method.configuration(), "wrappers": wrapped, "planner": planner}
 
 
-def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
+def _label(method: Method, own: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
     """The name and the values of the fewest options that distinguish all namesakes."""
-    own = method.configuration()
     differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}

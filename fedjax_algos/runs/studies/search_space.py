@@ -64,6 +64,10 @@ class SearchSpace(NamedTuple):
         sizes = [math.inf if isinstance(v, Interval) else len(v) for v in self.values.values()]
         return math.prod(sizes)
 
+    def planned_by(self, planner: str) -> "SearchSpace":
+        """The same values of the method with a planner."""
+        return self._replace(method=self.method._replace(planner=planner))
+
     def setting(self, settings: Settings, point: Mapping[str, Any]) -> Setting:
         """The method with the values of a point."""
         label = label_of(self.method.label, point)

@@ -208,7 +208,9 @@ def batched_runs(
     layout, choice = settings.layout, experiment.layout
     if choice is not None and choice.source == "memory":
         layout = choice.layout
-    given = settings.loop() | {"layout": layout, "non_finite": settings.non_finite}
+    assert experiment.rounds is not None
+    given = experiment.rounds._replace(test=None)._asdict()
+    given |= {"layout": layout, "non_finite": settings.non_finite}
     given |= {"devices": settings.devices or default_num_devices(), **options}
     return BatchedRuns(chosen[0].method.factory(settings), experiment.problem, runs, **given)
 

@@ -137,6 +137,8 @@ def prepare_tuning(
     experiment = prepare(settings, firsts, dataset)
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
+    planned = zip(spaces, experiment.methods, strict=True)
+    spaces = [space.planned_by(method.planner) for space, method in planned]
     runs: dict[str, list[RunName]] = {}
     for space, own in zip(spaces, tried, strict=True):
         names = [each.method.label for each in own]
