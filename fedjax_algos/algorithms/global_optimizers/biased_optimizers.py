@@ -107,8 +107,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
 
 
 def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
-    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, no bias correction; T tracks m and v as
-    above."""
+    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, without bias correction; T tracks both."""
     momentum, scaling = sgdm(beta=b1), rmsprop(beta=b2, eps=eps)
     return BiasedOptimizer(
         init=lambda x: AdamStatistics(momentum.init(x).m, scaling.init(x).v),
