@@ -1,4 +1,4 @@
-"""FedCompass's planner: gives clients the numbers of steps that let their group arrive together.
+"""FedCompass's planner: chooses clients' numbers of steps so that their group arrives together.
 
 `CompassServer` applies Algorithms 1 to 3 of Li et al., "FedCompass: Efficient Cross-Silo Federated
 Learning on Heterogeneous Client Devices using a Computing Power-Aware Scheduler", ICLR 2024,

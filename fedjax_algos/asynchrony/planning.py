@@ -18,7 +18,7 @@ from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
-_NEXT_CLIENT = 16  # a stream of NumPy's generators; the system model's streams are 13 to 15
+_NEXT_CLIENT = 16  # a tag of NumPy's streams; `simulated` has 13 to 15
 
 
 class Planner(Protocol):

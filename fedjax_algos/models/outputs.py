@@ -321,7 +321,7 @@ def _check_own_loss(problem, name, examples, tree, shapes):
     """Raises ValueError for labels that a custom loss takes for another class."""
     try:
         outputs = _outputs_of(problem, tree, shapes)
-    except Exception:  # which a run explains
+    except Exception:  # a run explains it
         return
     logits = getattr(outputs, "logits", outputs)
     if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
@@ -359,7 +359,7 @@ def _taken_for(problem, outputs, batch, position, label, num_classes):
     try:
         values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
         wrong, *known = np.asarray(values).tolist()
-    except Exception:  # which a run explains
+    except Exception:  # a run explains it
         return ""
     if known[0] == known[1] or not np.isfinite(known).all():
         return ""

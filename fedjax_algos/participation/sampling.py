@@ -226,7 +226,7 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
     """Some clients are more likely than others: p ~ Dir(gamma 1_N), drawn once for all rounds.
 
     A cohort is drawn without replacement, one client after another, by p renormalised over the
-    clients that are not in it yet. These clients have the M largest values of log p_i + g_i, where
+    clients that are not in it yet. Its clients have the M largest values of log p_i + g_i, where
     g_i has a standard Gumbel distribution.
 
     Args:

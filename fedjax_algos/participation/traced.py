@@ -287,7 +287,7 @@ def differentiable(
     Args:
       local: how clients train.
       counts: int[num_clients], n_i, on the host, such as `data.counts()`.
-      policy: what a local step keeps for the reverse pass; see `ReverseMode`.
+      policy: selects what a local step keeps for the reverse pass; see `ReverseMode`.
 
     Raises:
       TypeError: for a policy that is not a function.

@@ -27,8 +27,8 @@ def tier_weights(rounds: jax.Array) -> jax.Array:
     """Returns the numbers of finished rounds, reversed and divided by their sum, float[tiers].
 
     Taken literally, the reversed counts would give all weight to the slowest tier's untrained model
-    until it finishes a round. So only tiers that have finished one are reversed; the others have
-    weight 0.
+    until it finishes a round. So the order is reversed only among tiers that have finished one; the
+    others have weight 0.
     """
     finished = rounds > 0
     rank = jnp.cumsum(finished) - 1

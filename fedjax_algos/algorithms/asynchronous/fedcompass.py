@@ -1,4 +1,4 @@
-"""FedCompass: gives each client as many steps as let its group arrive together.
+"""FedCompass: chooses each client's number of steps so that its group arrives together.
 
 Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
 Using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
@@ -8,9 +8,9 @@ updates of an aggregation to the model.
 
 The released code (https://github.com/APPFL/FedCompass) deviates from the paper. Its aggregator has
 `(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights; the paper's
-section E.2 has `(d + 1)^(-a)`. Its p_i is always 1/m. `mode="code"` does both, and its planner is
-`compass:mode=code`. One thing stays as in the paper: a late update is never overwritten. In the
-released code the same client's next update overwrites it.
+section E.2 has `(d + 1)^(-a)`. The code's p_i is always 1/m. `mode="code"` does both, and its
+planner is `compass:mode=code`. One thing stays as in the paper: a late update is never overwritten.
+In the released code the same client's next update overwrites it.
 """
 
 from typing import Annotated, Literal, NamedTuple

@@ -33,9 +33,9 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
     """SGD on `F_i(y) - <h_i, y> + alpha/2 |y - x|^2`; then `h_i <- h_i - alpha (y_i - x)`.
 
     Server: `h <- h - (alpha/N) sum_S (y_i - x)`, `x <- mean_S y_i - h / alpha`, with the uniform
-      mean; h and all h_i start at 0. The authors' code divides alpha by a client's relative size
-      and evaluates the mean of the y_i; here alpha is the same for all and the evaluated model is
-      x. The GHBM paper's code has the opposite sign for h and a mean for the sum, and diverges.
+    mean; h and all h_i start at 0. The authors' code divides alpha by a client's relative size and
+    evaluates the mean of the y_i; here alpha is the same for all and the evaluated model is x. The
+    GHBM paper's code has the opposite sign for h and a mean for the sum, and diverges.
 
     Args:
       problem: the model and the loss.

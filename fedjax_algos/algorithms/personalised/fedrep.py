@@ -53,7 +53,7 @@ def in_turns(
         fresh = inner.init(params)
         state = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, state)
         update, state = inner.update(only(gradient, steps_done), state, params)
-        return only(update, steps_done), (steps_done + 1, state)  # weight decay moves both parts
+        return only(update, steps_done), (steps_done + 1, state)  # else decay moves both parts
 
     return optax.GradientTransformation(init, update)
 

@@ -53,9 +53,9 @@ def ifca(
     F_i is the mean loss over all of client i's training examples, without dropout. A model that no
     client chose is unchanged. A client downloads all models and uploads one delta. It keeps its
     choice as its state; before its first dispatch this is the first model. The first model starts
-    as the run's initial model. The others are drawn as the problem initialises models, with keys of
-    their own, the same for every seed. `params`, which is evaluated as the global model, is the
-    mean of the models.
+    as the run's initial model. The others are the problem's initial models for further keys, the
+    same for every seed. `params`, which is evaluated as the global model, is the mean of the
+    models.
 
     Args:
       problem: the model and the loss.

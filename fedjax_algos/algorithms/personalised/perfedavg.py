@@ -1,4 +1,4 @@
-"""Per-FedAvg: learns a global model that one local step makes good for each client.
+"""Per-FedAvg: learns a global model that one local step adapts well to each client.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948, Algorithm 1.

@@ -187,7 +187,7 @@ def convert_weights(
         return _checked(name, place, convert(weights[name]), leaf)
 
     params = jax.tree_util.tree_map_with_path(converted, model.params)
-    statistics: Any = jax.tree_util.tree_map_with_path(  # whose paths begin with the collection
+    statistics: Any = jax.tree_util.tree_map_with_path(  # its paths begin with the collection
         lambda path, leaf: converted(path[1:], leaf), model.statistics
     )
     surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))

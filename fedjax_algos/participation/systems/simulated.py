@@ -1,4 +1,4 @@
-"""Simulated systems: clients' speeds, losses and times away are drawn."""
+"""Simulated systems, which draw clients' speeds, losses and times away."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
