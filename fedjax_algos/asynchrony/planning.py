@@ -255,7 +255,7 @@ def check_asynchronous(algorithm: Algorithm) -> None:
       algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
 
     Raises:
-      ValueError: with the reason, if a round needs the answers of the whole cohort at once.
+      ValueError: with the reason, such as rounds that need the answers of the whole cohort at once.
     """
     reason = _reason_for_rounds(algorithm)
     require(not reason, f"the algorithm does not run on the virtual clock: {reason}")

@@ -283,10 +283,10 @@ def nnx_classifier(
       trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
 
     Raises:
-      ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
-        model is made, for a module that needs more than its inputs and a mask, or has no params of
-        the type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the
-        batch, and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
+      ValueError: if `constructor` is a module or cannot be called with `nnx.Rngs` alone; when a
+        model is made, if the module needs more than its inputs and a mask or has no params of the
+        type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the batch,
+        and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
     """
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))

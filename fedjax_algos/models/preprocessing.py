@@ -36,7 +36,7 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
       mean, std: one number for each channel; `std` is above 0.
 
     Raises:
-      ValueError: for other numbers; when the result is called, for another number of channels.
+      ValueError: if these do not fit; when the result is called, for another number of channels.
     """
     fix = "give one mean and one standard deviation above 0 for every channel"
     fits = len(mean) == len(std) and min(std) > 0
@@ -61,11 +61,11 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
 
     Args:
       padding: pixels added to each side, at least 0.
-      per_batch: one offset for the whole batch, as in the code of FedGBO and of GHBM; the papers
-        imply one for each image.
+      per_batch: draws one offset for the whole batch, as in the code of FedGBO and of GHBM; the
+        papers imply one for each image.
 
     Raises:
-      ValueError: for a negative padding, and for images not [batch, height, width, channels].
+      ValueError: for a negative padding, or images that are not [batch, height, width, channels].
     """
     require(padding >= 0, f"padding={padding} is out of range; give at least 0")
     sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
@@ -150,7 +150,7 @@ def random_flip(*, per_batch: bool = False) -> Preprocess:
     """Mirrors each image left to right with probability 1/2; evaluation leaves images unchanged.
 
     Args:
-      per_batch: one decision for the whole batch, as for `random_crop`.
+      per_batch: makes one decision for the whole batch, as for `random_crop`.
 
     Raises:
       ValueError: for images that are not [batch, height, width, channels].

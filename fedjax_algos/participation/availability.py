@@ -62,7 +62,7 @@ def available(*, mode: Mode, beta: Decay) -> TracedSampler:
     not reweighted for this.
 
     Args:
-      mode: one of these.
+      mode: one of the modes above.
       beta: at least 0 and below 1; 0 makes all clients always available, except in "day".
     """
 
@@ -118,8 +118,8 @@ def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
     a round takes time in proportion to 32 N, whatever the rates are.
 
     Args:
-      leave, join: the rates, above 0; their sum is at most 1. With the sum 1, rounds are
-        independent; with a small one, clients stay on and off for long.
+      leave, join: the rates, above 0; their sum is at most 1. If it is 1, rounds are independent;
+        if it is small, clients stay on and off for long.
 
     Raises:
       ValueError: for rates whose sum is above 1.

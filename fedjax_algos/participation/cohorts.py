@@ -53,10 +53,10 @@ class Cohorts:
       cohort_size: M, at most the number of clients.
       seed: the seed of the cohorts and of `work`.
       sampler: draws the cohorts; see `samplers`.
-      work: how much of its local update each client finishes; see `local_works`. None for all.
-      failures: which clients fail to answer after their training; see `failures`. None for none.
-      chosen: how many clients of a cohort are then chosen, if these are candidates; None for all.
-      labels: returns which labels each client holds, bool[num_clients, classes], such as
+      work: decides how much of its local update each client finishes (`local_works`); None for all.
+      failures: decides which clients fail to answer after training; see `failures`. None for none.
+      chosen: number of clients that are chosen from a cohort of candidates; None for all.
+      labels: returns the labels that each client holds, bool[num_clients, classes], such as
         `lambda: fa.data.held_labels(data)`; for samplers that need them.
 
     Raises:

@@ -133,7 +133,7 @@ def of_clients(sampler: Any, counts: np.ndarray, labels: Callable[[], np.ndarray
     Args:
       sampler: a sampler with a function `of_clients` is replaced by what that returns.
       counts: int32[num_clients], n_i, the number of examples of each client.
-      labels: returns bool[num_clients, classes], which labels each client holds; None if unknown.
+      labels: returns the labels of each client, bool[num_clients, classes]; None if unknown.
     """
     bind = getattr(sampler, "of_clients", None)
     return sampler if bind is None else bind(counts, labels or _no_labels)

@@ -163,8 +163,8 @@ def traced_dispatches(
       cohort_size: M, at most the number of clients.
       rounds: number of rounds, at least 1.
       sampler: one of `traced_samplers`; None draws uniformly without replacement.
-      work: how much of its local update each client finishes; None for all.
-      failures: which clients fail to answer, as in `Cohorts`; None for none.
+      work: decides how much of its local update each client finishes; None for all.
+      failures: decides which clients fail to answer, as in `Cohorts`; None for none.
       labels: as in `Cohorts`, for samplers that need them.
 
     Returns:

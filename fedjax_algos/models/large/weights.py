@@ -155,10 +155,10 @@ def convert_weights(
       weights: float[...] by name, as `load_weights` returns them.
       names: the name in `weights` of each module of the model by path, such as
         {"stem/Conv_0": "features.0.0"}. A path stands for all modules below it; PyTorch's names of
-        the leaves kernel, scale, bias, embedding, mean and var are added. The path of a leaf goes
-        first: it has the tensor's whole name, or (name, convert), where `convert` makes the leaf
-        from the tensor or a part of it. A module that the weights do not have, such as an adapter,
-        has None and keeps the leaves of `model`.
+        the leaves kernel, scale, bias, embedding, mean and var are added. The path of a leaf takes
+        precedence: it has the tensor's whole name, or (name, convert), where `convert` makes the
+        leaf from the tensor or a part of it. A module that the weights do not have, such as an
+        adapter, has None and keeps the leaves of `model`.
       model: a model of the same structure. Only the shapes and types of its leaves are read, so
         `jax.eval_shape(problem.init, key)` suffices.
       head: "new" leaves the params of the module "head" as in `model`, and ignores its tensors.
