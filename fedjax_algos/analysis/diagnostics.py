@@ -125,7 +125,7 @@ def client_drift(
     - The outer mean runs over `dispatches`. With one dispatch of each client this is the
       definition; with a uniformly drawn cohort it is an unbiased estimate.
     - The expectation is over the clients' batches. Here the dispatches and the seed fix the
-      batches, as in a run; with batches="full" nothing is random.
+      batches, as in a run; with batches="full" no expectation is left.
     - Each client's mean is over its own steps, and all clients have the same weight.
 
     Args:

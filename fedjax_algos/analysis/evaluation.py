@@ -87,7 +87,8 @@ def make_evaluate_clients(
       A function of a model and of clients' training or held-out examples; examples in files are
       read some clients at a time. It returns "loss" and the problem's metrics as `Mean`s with
       leaves float[num_clients], or `ClassMean`s with leaves float[num_clients, classes]. `.value()`
-      gives each client's value, NaN without examples; the sum over clients is the metric over all.
+      gives each client's value, NaN without examples. Summed over clients, the `Mean`s give the
+      metric over all examples.
 
     Raises:
       ValueError: as for `make_evaluate`, or if no client holds an example.
@@ -201,7 +202,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     fix = "give one metric, such as evaluate(model, data)['loss']"
     checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
-    fix = "evaluate on data in which at least one client has some"
+    fix = "evaluate on data of at least one client with some"
     require(nonempty.any(), f"none of the {nonempty.size} clients has examples; {fix}")
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))

@@ -60,7 +60,7 @@ def make_evaluate_personal(
     `y_i <- x`, then num_steps times `y_i <- y_i - rate * transform(g)` on client i's training
     examples, with the rate, batches and transform of `local`. The metrics are measured for y_i on
     client i's examples in `test`. The model's statistics are also personal. Batches and training
-    keys depend on (seed, client) alone, and differ from every dispatch of a run.
+    keys depend on (seed, client) alone, and no dispatch of a run uses the same ones.
 
     Source: Wang et al., "Federated Evaluation of On-device Personalization", 2019,
     https://arxiv.org/abs/1910.10252.

@@ -387,7 +387,7 @@ def metric_column(target_metric: str) -> str:
 
 
 def gini(amounts: Sequence[float] | np.ndarray) -> float:
-    """Computes the Gini coefficient of float[n]: 0 if all are equal, 1 - 1/n if one has all."""
+    """Computes the Gini coefficient of float[n] >= 0: 0 if all equal, 1 - 1/n if one has all."""
     ordered, number = np.sort(amounts).astype(float), len(amounts)
     weights = 2 * np.arange(1, number + 1) - number - 1
     return float(weights @ ordered / (number * ordered.sum())) if ordered.any() else 0.0

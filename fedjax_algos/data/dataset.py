@@ -14,7 +14,7 @@ from fedjax_algos.core.options import is_number
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
 SAME_EXAMPLES = "the test examples are the training examples"
-_MAX_EMPTY_CLASSES = 1000  # the most classes of a smaller set, unless num_classes is given
+_MAX_EMPTY_CLASSES = 1000  # the most classes that labels alone define in a set of fewer examples
 
 
 class Dataset(NamedTuple):
@@ -125,7 +125,7 @@ def divide(
     seed: int = 0,
     source: object = "arrays",
 ) -> Dataset:
-    """Draws test examples at random and makes a data set of them and the others.
+    """Divides examples into training and test examples at random, and makes a data set.
 
     Args:
       x, y, users, source: as in `from_arrays`, of all examples.
@@ -192,7 +192,7 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
 
 
 def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
-    """Raises ValueError for numbers above 32 bits (without x64) and, if `finite`, for NaN."""
+    """Raises ValueError for what 32 bits cannot hold (without x64) and, if `finite`, for NaN."""
     kind = np.dtype(x.dtype.newbyteorder("="))
     if kind.itemsize == 8 and jnp.result_type(float) == np.float32:  # without x64
         kind = np.dtype(f"{kind.kind}4")

@@ -72,7 +72,7 @@ def client_view(
     first_step: Array | int = 0,
     frozen: Any = (),
 ) -> ClientData:
-    """Returns one client's view of the store; `order` is uint32[20]. Empty slots read nothing."""
+    """Returns a client's view of the store; `order` is uint32[20]. An empty slot is not read."""
     offset, end = data.offsets[client], data.offsets[client + 1]
     count = jnp.maximum(end - offset, 1)  # an empty slot must not divide by 0
     view = data.examples, data.indices, offset, count, order

@@ -49,10 +49,10 @@ def image_folder(
 
     A row of the training file has a client, the id of an image and a class. A row of the test file
     has the same, or no client: test images are then read in parts of 256, as if these were clients.
-    Clients and classes are numbered in ascending order of their names, classes over both files. If
-    all names are whole numbers, they are ordered as numbers, so classes 0 to K - 1 keep theirs.
-    Other columns are not read. An image is scaled to `shorter_side` and its middle is cut out: "x"
-    is uint8[n, image_size, image_size, 3]. A missing image is found when it is read.
+    Clients and classes (of both files) are numbered in ascending order of their names. If all names
+    are whole numbers, they are ordered as numbers, so classes 0 to K - 1 keep theirs. Other columns
+    are not read. An image is scaled to `shorter_side` and its middle is cut out: "x" is
+    uint8[n, image_size, image_size, 3]. A missing image is found when it is read.
 
     Args:
       path: the folder.
@@ -135,8 +135,8 @@ def inaturalist(
 
     9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641 photos. The
     folder has the extracted `train_val_images` and the split's CSV files. These do not give an
-    image's folder, so all folders are listed once, when the first image is read. The classes are in
-    the column `class`; `label` has the competition's. All else is as in `image_folder`.
+    image's folder, so all folders are listed once, when the first image is read. Classes are in the
+    column `class`; `label` has the competition's. Files are read as by `image_folder`.
 
     Args:
       path: the folder.

@@ -1,4 +1,4 @@
-"""Identifies the runs of a checkpoint or results folder, and lists differences to this command."""
+"""Identifies the runs in a checkpoint or folder, and how they differ from the current ones."""
 
 import re
 import warnings

@@ -155,7 +155,7 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
 
 
 def _flops_of_candidates(selection, reporting, training, dispatches):
-    """Counts reports, and spreads the chosen clients' training evenly over all candidates."""
+    """Counts reports, and spreads the chosen clients' training over the candidates that answer."""
     filled = dispatches.num_examples > 0
     arrives = filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
     of_one = training(dispatches)

@@ -283,5 +283,4 @@ class BatchedRuns:
 
 
 def _name(run):
-    """Names a run in messages."""
     return f"{run.label}, seed {run.seed}"

@@ -53,7 +53,7 @@ class ClientFeatures(NamedTuple):
             require(name in self.features, f"it has no feature {name!r}, only {known}")
 
     def drawn(self, number: int | None) -> "ClientFeatures":
-        """Drops clients without examples; draws `number` examples, with a fixed seed, of more."""
+        """Drops clients without examples; draws at most `number` examples with a fixed seed."""
         total = int(self.counts.sum())
         with reading(self.name, "a data set of clients", "fetch it again"):
             require(total, "none of the clients has an example")
@@ -101,7 +101,7 @@ def client_dataset(
     max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
-    """Makes a data set of two features, as in `tff_hdf5`; with a format, `x` is images."""
+    """Makes a data set of two features, as in `tff_hdf5`; with a format, `x` holds images."""
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
@@ -166,7 +166,7 @@ def client_dataset(
 
 
 def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | None) -> np.ndarray:
-    """Counts the clients' examples, or sequences of characters (several per text): int32[n]."""
+    """Counts each client's examples, or its texts' sequences of characters, int32[clients]."""
     counts = np.minimum(features.counts, limit or MAX_INT32)
     if steps is not None:
         each = (features.read(i, [x], limit)[x] for i in range(len(counts)))
