@@ -1,4 +1,4 @@
-"""Measurements of a run: evaluation, costs, diagnostics, pictures, statistics over seeds."""
+"""Measures runs: evaluation, costs, diagnostics, pictures and statistics over seeds."""
 
 from fedjax_algos.analysis import diagnostics as diagnostics
 from fedjax_algos.analysis import pictures as pictures

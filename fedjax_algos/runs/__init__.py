@@ -1,4 +1,4 @@
-"""Whole runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
+"""Runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
 
 from fedjax_algos.runs import comparison as comparison
 from fedjax_algos.runs import results as results

@@ -1,4 +1,4 @@
-"""Comparisons: several methods on the same seeds, data and settings, also by client."""
+"""Compares methods on the same seeds, data and settings, also by client."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,8 +24,8 @@ from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.method import Method
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
-# Found by the `tune` command in docs/results.md: 24 settings of each method, on other seeds than
-# `compare`'s and without test data.
+# Found by the `tune` command in docs/results.md: 24 settings of each method, without test data and
+# on other seeds than `compare` uses.
 TUNED = (
     "fedavg:weighting=uniform,server_learning_rate=2,client_learning_rate=0.32",
     "fedprox:weighting=uniform,mu=0.0001,client_learning_rate=0.32",
@@ -44,19 +44,18 @@ def run(
 ) -> list[Row]:
     """Runs every method on every seed.
 
-    On the virtual clock the plans of a method's seeds are merged where that is faster.
+    On the virtual clock, the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: of `prepare`; on the virtual clock its `in_flight` is filled.
+      experiment: the result of `prepare`; on the virtual clock its `in_flight` is filled.
       on_evaluation: called with each row as it is measured.
       on_memory: called on the virtual clock with the label and the largest memory in flight.
-      folder: where rows, last models and checkpoints are written as they come, and which says what
-        has ended before, and which runs are left to other processes; of `open_folder`, after its
-        `begin`.
-      on_start: called with the label of each method and its first seed, before it is run.
+      folder: the folder for rows, last models and checkpoints, from `open_folder` after its
+        `begin`. It knows the runs that have already ended and the runs of other processes.
+      on_start: called with the label and the first seed of each method, before it is run.
 
     Returns:
-      Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
+      Rows of `simulate` or `simulate_async`, with `method` (its label) and `seed` in front.
 
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
@@ -127,7 +126,7 @@ def _end_run(
     last: Row,
     counted: Callable[[Row], np.ndarray],
 ) -> None:
-    """Writes what is known at the end of a run, whose rows on disk are not needed any more."""
+    """Writes a finished run's clients and model, and removes its client state on disk."""
     if folder is None:
         return
     if experiment.client_data is not None:
@@ -141,7 +140,7 @@ def _end_run(
 def _evaluate_clients(
     experiment: Experiment, evaluate: EvaluateOwn, seed: int, state: FederatedState
 ) -> Metrics:
-    """The metrics of each client's own model, after the personal steps of the settings."""
+    """Evaluates each client's own model after the settings' personal steps."""
     data: Any = experiment.client_data
     steps = experiment.settings.personal_steps or None
     train = experiment.data[seed] if steps else None
@@ -149,25 +148,25 @@ def _evaluate_clients(
 
 
 def _measures(experiment: Experiment, evaluate: EvaluateOwn, seed: int) -> dict[str, Any]:
-    """The argument `measure` of `simulate`, if clients are evaluated in each evaluation."""
+    """Returns `simulate`'s argument `measure` if every evaluation also evaluates the clients."""
     if experiment.settings.evaluate_clients_at != "evaluations":
         return {}
     return {"measure": partial(_client_columns, experiment, evaluate, seed)}
 
 
 def _client_columns(*arguments: Any) -> dict[str, float]:
-    """The columns of the distribution over clients, of the arguments of `_evaluate_clients`."""
+    """Calls `_evaluate_clients` and returns the columns of the distribution over clients."""
     summary = summarise_clients(_evaluate_clients(*arguments)["accuracy"], "lowest")._asdict()
     return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
 
 
 def _ended(experiment: Experiment, plan: Plan, last: Row) -> np.ndarray:
-    """int[clients]: the dispatches of each client that have ended by a row on the clock."""
+    """Returns int[clients]: each client's dispatches that have ended by a row on the clock."""
     return participations(plan, experiment.settings.clients, last["simulated_seconds"])
 
 
 def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) -> np.ndarray:
-    """[clients]: each client's dispatches until a row, drawn again; NaN if the device chooses."""
+    """Redraws each client's dispatches until a row, [clients]; NaN if the device chooses."""
     algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
         return np.full(data.num_clients, np.nan)

@@ -164,7 +164,7 @@ def test_resuming_notices_what_has_changed(command, here, capsys):
 
     told = "out is complete; nothing is left to do"
     assert told in resumed(SOURCE.replace("mu=rho)", "mu=rho)  # FedProx"))
-    told = "  what functions of your own compute: others in the folder\n"
+    told = "  what functions of your own compute: different in the folder\n"
     assert told in resumed(SOURCE.replace("mu=rho)", "mu=2 * rho)"))
     shutil.rmtree(here / "out" / "runs" / "01-fedspeed" / "seed-0")
     assert "SHA256SUMS' cannot be read (No such file or directory)" in resumed(SOURCE)

@@ -1,4 +1,4 @@
-"""Runs on the virtual clock before their training: their plans, and what is counted of them."""
+"""Plans runs on the virtual clock before any training, and counts their costs."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from fedjax_algos.runs.loops.run import (
 
 
 class Clock(NamedTuple):
-    """A run on the virtual clock, or many; `simulate_async` documents the fields."""
+    """The arguments of runs on the virtual clock; `simulate_async` documents the fields."""
 
     planner: Planner
     system: SystemModelFactory
@@ -40,7 +40,7 @@ class Clock(NamedTuple):
     evaluate: Callable | None = None
 
     def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
-        """Raises an error for arguments of another type or out of range."""
+        """Raises an error for arguments of a wrong type or out of range."""
         check_kind("executor", executor, Executor, "give make_executor(algorithm)")
         check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
         fix = "give a planner, such as asynchrony.compass()"
@@ -66,7 +66,7 @@ class PlannedRun(NamedTuple):
     seed: int
     data: FederatedData | StoredData
     population: Population
-    state: FederatedState  # the shapes of the initial one
+    state: FederatedState  # the shapes of the initial state
     plan: Plan
     dispatches: Dispatch
     transfer: Transfer
@@ -74,7 +74,7 @@ class PlannedRun(NamedTuple):
     planning_seconds: float
 
     def counted(self, now: float, server_steps: int) -> dict[str, Any]:
-        """The counted columns at a simulated time, by which so many server steps were made."""
+        """Returns the counted columns at a simulated time, after `server_steps` server steps."""
         ended = self.plan.ended <= now
         arrived = ended & (self.plan.fate != LOST)
         num_ended, num_arrived = int(ended.sum()), int(arrived.sum())
@@ -91,7 +91,7 @@ class PlannedRun(NamedTuple):
 
 
 def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
-    """int[num_clients]: the dispatches of each client that have ended by a simulated time."""
+    """Returns int[num_clients]: each client's dispatches that have ended by a simulated time."""
     return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
 
 
@@ -101,7 +101,7 @@ def plan_runs(
     clock: Clock,
     on_plan: Callable[[int], None] = lambda seed: None,
 ) -> dict[int, PlannedRun]:
-    """Checks and plans a run of each seed, of which `on_plan` is told before."""
+    """Checks and plans a run of each seed; calls `on_plan` before each plan."""
     clock.check(executor, data)
     planned = {}
     for seed, of_seed in data.items():
@@ -111,7 +111,7 @@ def plan_runs(
 
 
 def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedRun:
-    """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
+    """Plans a run without training; it must make a server step within its simulated seconds."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
 

@@ -1,4 +1,4 @@
-"""An experiment that is ready to run: the examples of each seed, and the compiled methods."""
+"""Prepares an experiment: the examples of each seed, and the compiled methods."""
 
 import hashlib
 import itertools
@@ -54,7 +54,7 @@ from fedjax_algos.wrappers import wrappers
 
 
 class LayoutChoice(NamedTuple):
-    """The layout of rounds, their number of devices, and what chose the layout."""
+    """The layout of rounds, the number of devices, and the source of the choice."""
 
     layout: str
     devices: int
@@ -72,23 +72,23 @@ class Experiment(NamedTuple):
 
     Attributes:
       settings: the settings of all methods.
-      methods: with their options.
-      labels: int32[train examples]; None if examples have several, or are in files.
-      notes: what the data set's reader left out.
+      methods: the methods with their options.
+      labels: int32[train examples]; None if an example has several labels or is in files.
+      notes: lines on what the data set's reader left out.
       test: the test examples.
-      data: by seed: `FederatedData`, or `StoredData`.
+      data: by seed, `FederatedData` or `StoredData`.
       partitions: by seed; None for examples in files.
-      engines: by label: an `Engine`, or an `Executor` on the virtual clock.
-      evaluate: what `make_evaluate` returned, for all methods.
-      rounds: of all runs; None on the virtual clock.
+      engines: by label, an `Engine`, or an `Executor` on the virtual clock.
+      evaluate: the result of `make_evaluate`, for all methods.
+      rounds: the rounds of all runs; None on the virtual clock.
       planned: by label and seed, the runs on the virtual clock before their training.
       in_flight: by label; added before a run on the virtual clock starts.
       layout: the layout of rounds, the same for all methods.
-      client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
+      client_data: by seed, the examples to evaluate each client on; None for no evaluation.
       speeds: by seed, float[clients]: mean seconds per step at the start, without communication;
         empty in rounds, and for system models that do not know them.
-      own_functions: identifies what algorithms, models, losses and metrics compute if some are the
-        user's own, which may change; else "".
+      own_functions: identifies what algorithms, models, losses and metrics compute if some are
+        custom and so may change; else "".
     """
 
     settings: Settings
@@ -115,12 +115,12 @@ class Experiment(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        """What all methods learn."""
+        """The problem that all methods learn."""
         return next(iter(self.engines.values())).algorithm.problem
 
     @property
     def plans(self) -> dict[str, Plan]:
-        """The plan of the first seed on the virtual clock, by label."""
+        """The first seed's plans on the virtual clock, by label."""
         return {label: next(iter(runs.values())).plan for label, runs in self.planned.items()}
 
     def digest(self, seed: int) -> str:
@@ -133,7 +133,7 @@ class Experiment(NamedTuple):
         return data_fingerprint(self.data[seed]) if partition is None else partition.digest()
 
     def speed_ratios(self) -> dict[int, float]:
-        """By seed, the slowest client's seconds per step, divided by the fastest one's."""
+        """Returns by seed the slowest client's seconds per step, divided by the fastest one's."""
         return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}
 
 
@@ -146,11 +146,11 @@ def prepare(
     client_state_folder: Path | None = None,
     on_plan: Callable[[str, int], None] = lambda label, seed: None,
 ) -> Experiment:
-    """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
+    """Loads the data, splits it for each seed, and builds and checks all methods.
 
-    `dataset` replaces the one that the settings name. With `files`, the examples of a
-    `ClientDataset` stay in files unless the settings or a method need those of all clients. A plan
-    of a method and seed, which `on_plan` is told before, may take minutes.
+    `dataset` replaces the settings' data set. With `files`, the examples of a `ClientDataset` stay
+    in files unless the settings or a method need all clients' examples. `on_plan` is called with
+    each method's label and seed before its plan, which may take minutes.
     """
     settings.check()
     dataset = dataset or settings.load()
@@ -211,18 +211,18 @@ def prepare(
 
 
 def _stays_in_files(settings: Settings) -> bool:
-    """Whether the settings need the examples of the clients of one cohort at a time."""
+    """Returns True if the settings need only one cohort's examples at a time."""
     return _is_natural(settings) and settings.evaluate_clients == "none"
 
 
 def _unused_examples(labels: Any, partition: Partition | None) -> tuple[str, ...]:
-    """A note on the examples that belong to no client, if there are some."""
+    """Makes a note of examples that belong to no client, if there are any."""
     lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
     return (f"{lost} of the training examples belong to no client of the partition",) * (lost > 0)
 
 
 def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> Engine | Executor:
-    """The compiled algorithm; `folder` is for client state on disk."""
+    """Compiles the algorithm; `folder` is for client state on disk."""
     shared, place = settings.devices_per_client, cast(Any, settings.client_state)
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices_per_client": shared}
     options["devices"] = settings.devices or default_num_devices(alone=shared)
@@ -238,7 +238,7 @@ def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> En
 
 
 def _clock(settings: Settings, method: Method, test: Any, evaluate: Callable) -> Clock:
-    """A method's runs on the virtual clock."""
+    """Makes the arguments of a method's runs on the virtual clock."""
     how = settings.system_model(), settings.seconds or 0.0, test, settings.evaluations
     return Clock(planners.make(method.planner), *how, evaluate=evaluate)
 
@@ -246,7 +246,7 @@ def _clock(settings: Settings, method: Method, test: Any, evaluate: Callable) ->
 def _choose_layout(
     settings: Settings, engines: dict[str, Engine], data: RunData, rounds: Rounds
 ) -> LayoutChoice:
-    """The layout of all engines: for "auto", the one of the smallest chunks that any one needs."""
+    """Chooses one layout for all engines; "auto" takes the smallest chunks that any one needs."""
     per_client, counts, layouts = settings.devices_per_client, data.counts(), []
     devices = settings.devices or default_num_devices(alone=per_client)
     if settings.layout != "auto":
@@ -278,12 +278,12 @@ def _own_functions(engines, data, evaluate, test) -> str:
 
 
 def _first_state(engine: Any, data: Any, cohort_size: int) -> FederatedState:
-    """The shapes of the first state."""
+    """Returns the shapes of the first state."""
     return engine.shapes(Population(data.num_clients, cohort_size, int(data.counts().sum())))
 
 
 def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
-    """The clients' seconds per step by seed, float[clients]; {} where there are none."""
+    """Returns the clients' seconds per step by seed, float[clients], or {} if not known."""
     if settings.seconds is None:
         return {}
     factory, clients = settings.system_model(), range(settings.clients)
@@ -299,7 +299,7 @@ def _check_rounds(
 ) -> None:
     """Traces an exchange of each method and draws rounds of all runs, before any training.
 
-    All methods have the same cohorts, but for the number of candidates.
+    All methods have the same cohorts, except for the number of candidates.
     """
     first, factors, keeping = next(iter(data.values())), {}, False
     for label, engine in engines.items():
@@ -324,7 +324,7 @@ def _check_rounds(
                 check_no_repeats(dispatches, own.num_clients)
             all_arrive = isinstance(dispatches.arrives, tuple)
             arrived |= bool(np.any(cohorts.dispatched if all_arrive else dispatches.arrives))
-            if arrived and not keeping:  # else a client may be twice in a later cohort
+            if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
         found = f"sampler={settings.sampler}: no client participates in {rounds.rounds} rounds"
         fix = "give one that samples more clients, or more rounds"
@@ -334,12 +334,12 @@ def _check_rounds(
 
 
 def _is_natural(settings: Settings) -> bool:
-    """Whether the clients are those of the data set."""
+    """Returns True if the clients are the data set's own."""
     return partitions.parse(settings.partition)[0] == "natural"
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
-    """The test examples of a loaded data set, at most `test_examples` of them."""
+    """Returns the test examples of a loaded data set, at most `test_examples`."""
     if isinstance(dataset, ClientDataset):
         return load_test(dataset, settings.test_examples)
     total = len(dataset.test["x"])
@@ -352,7 +352,7 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
 def split(
     settings: Settings, dataset: AnyDataset, seed: int
 ) -> tuple[FederatedData | StoredData, Partition | None]:
-    """A seed's training examples by client, without held-out ones, and their partition or None."""
+    """Returns a seed's training examples by client, without held-out ones, and their partition."""
     if isinstance(dataset, ClientDataset):
         options = partitions.parse(settings.partition)[1]
         chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
@@ -364,7 +364,7 @@ def split(
 
 
 def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
-    """The examples of each client that `split` holds out, with the same arguments."""
+    """Returns the examples of each client that `split` holds out, for the same arguments."""
     _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
     if not partition.indices.size:
         what = f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
@@ -377,7 +377,7 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     natural = _is_natural(settings)
     source = dataset.users if natural else np.asarray(dataset.train["y"])
     if source is None:
-        what = f"partition={settings.partition!r} needs a data set with clients of its own"
+        what = f"partition={settings.partition!r} needs a data set with its own clients"
         raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
     try:
         partition = partitions.make(settings.partition, source, settings.clients, seed)

@@ -1,4 +1,4 @@
-"""Methods: what a comparison compares, and the specs and labels that name them."""
+"""The methods of a comparison, and the specs and labels that name them."""
 
 import functools
 import itertools
@@ -31,12 +31,12 @@ _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
 def method_options(algorithm: str) -> dict[str, Option]:
-    """The options of a method: its algorithm's, its client learning rate and client optimiser."""
+    """Returns a method's options: its algorithm's, the client learning rate and optimiser."""
     return {**options(algorithms[algorithm]), **LOCAL_OPTIONS}
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
-    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec."""
+    """Parses a spec: the algorithm, its typed options, the wrappers and the planner or ""."""
     method, planner = split_planner(spec)
     text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
@@ -48,17 +48,17 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
 
 
 class Method(NamedTuple):
-    """What is compared: an algorithm with its options, wrappers, client optimiser and planner.
+    """A method to compare: an algorithm with its options, wrappers, client optimiser and planner.
 
     Attributes:
       label: its name in tables and pictures.
       algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
-      planner: the planner of the virtual clock; "" in synchronous rounds, and until an `Experiment`
-        has built the algorithm, which has a planner of its own.
+      planner: the planner of the virtual clock. "" in synchronous rounds, and for the algorithm's
+        own planner until an `Experiment` has built the algorithm.
       client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
-      wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
+      wrappers: the specs of its wrappers, the innermost first; `Settings.wrap` adds outer ones.
     """
 
     label: str
@@ -73,17 +73,17 @@ class Method(NamedTuple):
     def of(
         cls, spec: str, settings: Settings, changes: Mapping[str, str] | None = None
     ) -> "Method":
-        """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
+        """Parses a spec such as `fedprox:mu=0.1,client_learning_rate=0.3`; builds nothing.
 
-        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may
-        follow, as in `fedavg+identity`, and on the virtual clock a planner, as in
+        The algorithm may be a custom one, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may follow,
+        as in `fedavg+identity`, and on the virtual clock a planner, as in
         `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
-        needs local steps and names none takes those of the settings. Nothing is built.
+        needs local steps and names none takes the settings' local steps.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
-          settings: learning rates and an optimiser that are given here replace those of the spec.
-          changes: texts or values of options, which replace those of the spec.
+          settings: learning rates and an optimiser given here override the spec.
+          changes: texts or values of options; they override the spec.
 
         Raises:
           ValueError: for an unknown algorithm, planner or option, or a value out of range.
@@ -106,14 +106,14 @@ class Method(NamedTuple):
         return cls(label, name, values, rate, planner, optimizer, wrapped)
 
     def on_the_clock(self, algorithm: Algorithm, settings: Settings) -> "Method":
-        """The method with a planner, by default the algorithm's own; itself in rounds.
+        """Adds a planner, by default the algorithm's own; in rounds, returns the method unchanged.
 
         Args:
-          algorithm: what `build` has returned.
-          settings: say whether there is a clock, and how many local steps a client does.
+          algorithm: the result of `build`.
+          settings: the settings, for the virtual clock and the number of local steps.
 
         Raises:
-          ValueError: for a planner with which the algorithm does not run.
+          ValueError: for a planner that the algorithm does not run with.
         """
         if settings.seconds is None:
             return self
@@ -125,11 +125,11 @@ class Method(NamedTuple):
         return self._replace(planner=planner)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
-        """The algorithm; raises ValueError for an option, optimiser or wrapper that it cannot have.
+        """Builds the algorithm; ValueError for an option, optimiser or wrapper it cannot have.
 
         Args:
           problem: what is learned.
-          settings: give a client's local work.
+          settings: the settings, for a client's local work.
         """
         local = settings.local(self.client_learning_rate, self.client_optimizer)
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
@@ -145,10 +145,10 @@ class Method(NamedTuple):
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
-        """The algorithm's factory, with the method's wrappers within those of all methods.
+        """Wraps the algorithm's factory, first in the method's wrappers, then in all methods'.
 
         Args:
-          settings: name the wrappers of all methods.
+          settings: the settings, for the wrappers of all methods.
         """
         own = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
@@ -173,7 +173,7 @@ class Method(NamedTuple):
         return spec_of(self.algorithm, values, self.planner, self.wrappers)
 
     def configuration(self) -> dict[str, Any]:
-        """The algorithm, the rate, the planner and all options, with the defaults of the rest."""
+        """Returns the algorithm, the rate, the planner and all options, including defaults."""
         known = options(algorithms[self.algorithm])
         values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
         return {
@@ -187,7 +187,7 @@ class Method(NamedTuple):
 
 
 def _with_steps(planner: str, settings: Settings) -> str:
-    """The spec of a planner, which gets the local steps of the settings if it needs some."""
+    """Adds the settings' local steps to a planner's spec if it needs them."""
     kind, given = planners.parse(planner)
     if "steps" not in options(planners[kind]) or "steps" in given:
         return planner
@@ -195,16 +195,16 @@ def _with_steps(planner: str, settings: Settings) -> str:
 
 
 def configured_spec(configuration: Mapping[str, Any]) -> str:
-    """The spec of a method whose `Method.configuration` is given."""
+    """Returns the spec of a method from its `Method.configuration`."""
     values = dict(configuration)
     name, planner = values.pop("algorithm"), values.pop("planner", "")
     wrapped = split_wrappers(values.pop("wrappers", ""))
-    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
+    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # goes last, because it has its own options
     return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner, wrapped)
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
-    """The methods of several specs.
+    """Parses the methods of several specs, and labels them.
 
     A label is the algorithm's name, with the values of the fewest options that distinguish methods
     of this name, and with the client optimiser if the methods have different ones.
@@ -214,7 +214,7 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
       settings: the settings of all methods.
 
     Raises:
-      ValueError: for a spec that is wrong, or two that mean the same.
+      ValueError: for a wrong spec, or two specs with the same meaning.
     """
     methods = [Method.of(spec, settings) for spec in specs]
     check_different(methods, specs)
@@ -232,7 +232,7 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
 
 
 def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
-    """Raises ValueError, with their names, for two methods that mean the same."""
+    """Raises a ValueError with their names for two methods with the same meaning."""
     meanings = [_meaning(method) for method in methods]
     for index, meaning in enumerate(meanings):
         if meaning in meanings[:index]:
@@ -241,7 +241,7 @@ def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
 
 
 def _meaning(method: Method) -> dict[str, Any]:
-    """The configuration, with the defaults of wrappers and of the planner."""
+    """Returns the configuration, including defaults of wrappers and of the planner."""
 
     def whole(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
         name, given = registry.parse(spec)
@@ -254,7 +254,7 @@ def _meaning(method: Method) -> dict[str, Any]:
 
 
 def _label(method: Method, own: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
-    """The name and the values of the fewest options that distinguish all namesakes."""
+    """Returns the name, and the values of the fewest options that distinguish all namesakes."""
     differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
