@@ -50,7 +50,7 @@ def test_updates_that_are_left_out_are_told():
 
 def test_params_that_are_not_finite_stop_a_run_without_a_test_set():
     params = {"x": jnp.full(4, np.nan)}
-    with pytest.warns(DivergenceWarning, match="round 0; the last finite row is none"):
+    with pytest.warns(DivergenceWarning, match="round 0; no row is finite"):
         _, measured = run_rounds(rounds_engine(), params=params, test=None)
     assert [row["round"] for row in measured] == [0]
 
