@@ -197,8 +197,7 @@ class Command:
         """The paths that are damaged together, relative to the folder."""
         if kind not in ("newest", "older", "both"):
             return [path.relative_to(self.folder) for path in self.folder.glob(kind)]
-        kept = [path for path in self.folder.rglob("*") if path.stem.isdecimal()]
-        kept = [path for path in kept if path.suffix in ("", ".checkpoint")]
+        kept = [path for path in self.folder.rglob("*.npz") if path.stem.isdecimal()]
         runs = sorted({path.parent for path in kept})
         kept = sorted((p for p in kept if p.parent == runs[-1]), key=lambda path: int(path.stem))
         assert len(kept) == 2, kept

@@ -1,9 +1,8 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
 
-A checkpoint file is whole, or is refused before anything in it is used. Its first line has the
-format, the number of bytes that follow it, and their SHA-256. The second line is JSON: `facts`, and
-by name of each of `arrays` its dtype, shape and first byte after this line. The rest is the bytes
-of the arrays, one after another, little-endian.
+A checkpoint is a file .npz (see `base.arrays`), whose array `facts` has the bytes of a JSON text,
+followed by the SHA-256 of all bytes before, in 64 digits. It is whole, or is refused before
+anything in it is used.
 """
 
 import contextlib
@@ -11,10 +10,9 @@ import functools
 import hashlib
 import json
 import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.base.arrays import ArrayFile, write_arrays
 from fedjax_algos.base.errors import DamagedError, require
 from fedjax_algos.base.files import open_regular, writing, written
 from fedjax_algos.core import Row
@@ -36,9 +35,9 @@ from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruptio
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
 Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
-_FIRST_LINE = "fedjax_algos checkpoint 3, {:020d} bytes, sha256 {}\n"
-_PATTERN = re.compile(rb"fedjax_algos checkpoint 3, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
-_SUFFIX = ".checkpoint"
+_SUFFIX = ".npz"
+_FACTS, _DIGITS = "facts", 64
+_CHUNK = 2**20  # bytes that are read at once
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -238,7 +237,7 @@ def checkpoint_path(folder: Path, position: int) -> Path:
 def positions_in(folder: Path) -> list[int]:
     """The positions of the checkpoints in a folder, which may be missing, ascending."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    if any(name.isdecimal() for name in names):
+    if any(name.isdecimal() or name.endswith(".checkpoint") for name in names):
         what = f"the checkpoints in {str(folder)!r} were written by an earlier version"
         raise ValueError(f"{what} and cannot be read: remove this folder, or use that version")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
@@ -253,19 +252,11 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
     """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all."""
-    table, end = {}, 0
-    for name, array in arrays.items():
-        table[name] = [array.dtype.name, array.shape, end]
-        end += array.nbytes
-    header = json.dumps({"facts": facts, "arrays": table}).encode() + b"\n"
-    digest = hashlib.sha256()
-    with written(path) as beside, beside.open("wb") as file:
-        file.write(_FIRST_LINE.format(0, digest.hexdigest()).encode())  # it is replaced below
-        for part in (header, *map(_bytes, arrays.values())):
-            digest.update(part)
-            file.write(part)
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    with written(path) as beside, beside.open("w+b") as file:
+        write_arrays(file, {**arrays, _FACTS: text})
         file.seek(0)
-        file.write(_FIRST_LINE.format(len(header) + end, digest.hexdigest()).encode())
+        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -274,47 +265,17 @@ def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any
     """The arrays, which are read one by one, and the facts; DamagedError for another content."""
     try:
         with open_regular(path) as file:
-            match = _PATTERN.fullmatch(file.readline(200))
-            if match is None:
-                raise ValueError("its first line is not that of a checkpoint of this version")
-            start = file.tell()
-            size = os.fstat(file.fileno()).st_size - start
-            expected, found = int(match[1]), hashlib.file_digest(file, "sha256").hexdigest()
-            require(size == expected, f"{size} bytes follow its first line, not {expected}")
-            require(found == match[2].decode(), "its checksum is wrong")
-            file.seek(start)
-            header = json.loads(file.readline())
-            return _Arrays(path, header["arrays"], file.tell()), header["facts"]
+            end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
+            for start in range(0, end, _CHUNK):
+                digest.update(file.read(min(_CHUNK, end - start)))
+            require(file.read() == digest.hexdigest().encode(), "its checksum is wrong")
+        arrays = ArrayFile(path, "a checkpoint", "remove it")
+        size = sum(member.file_size for member in arrays.members.values())
+        require(size <= end, "its arrays are compressed")
+        return arrays, json.loads(arrays[_FACTS].tobytes())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None
-
-
-class _Arrays(Mapping[str, np.ndarray]):
-    """Arrays in a file that has been checked, so that memory holds one of them at a time."""
-
-    def __init__(self, path: Path, table: dict[str, Any], start: int):
-        self.path, self.table, self.start = path, table, start
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        dtype, shape, first = self.table[name]
-        array = np.empty(shape, np.dtype(dtype))
-        with open_regular(self.path) as file:
-            file.seek(self.start + first)
-            if file.readinto(_bytes(array)) != array.nbytes:
-                raise DamagedError(f"{str(self.path)!r} was cut off while it was read")
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.table)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-
-def _bytes(array):
-    """An array as a buffer of its bytes; NumPy's own does not know all dtypes of jax."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
@@ -348,9 +309,7 @@ def fill(
         name = "/".join(filter(None, [prefix, _name(path)]))  # the path of a bare array is empty
         saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
-            found = "missing"
-            if saved is not None:
-                found = f"{(saved.dtype.names or [saved.dtype])[0]}{list(saved.shape)}"
+            found = "missing" if saved is None else f"{saved.dtype}{list(saved.shape)}"
             own = f"{leaf.dtype}{list(leaf.shape)}"
             here, there = places
             raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")

@@ -1,0 +1,67 @@
+"""Arrays by name in files .npz, which NumPy alone can read; nothing in them is pickled.
+
+Such a file has a checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16,
+are stored as a record of one field, whose name is the type and whose value has its bits.
+"""
+
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import IO, Any
+
+import numpy as np
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, check_array_bytes, reading, require_regular
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+    """Writes arrays of numbers to a file that is open."""
+    stored: Any = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    np.savez(file, **{name: array.view(_storage(array.dtype)) for name, array in stored.items()})
+
+
+class ArrayFile(Mapping[str, np.ndarray]):
+    """The arrays of a file .npz, each read when it is asked for; FileError if it is damaged."""
+
+    def __init__(self, path: PathLike, kind: str, fix: str):
+        # a damaged archive raises many types, and so does a header, which NumPy parses as Python
+        self._reading = partial(reading, path, kind, fix, Exception)
+        with self._reading():
+            require_regular(path)
+            self._archive = zipfile.ZipFile(path)
+            members = self._archive.infolist()
+            self.members = {each.filename.removesuffix(".npy"): each for each in members}
+            require(len(self.members) == len(members), "it has an array twice")
+
+    def check_memory(self, names: Iterable[str]) -> None:
+        """Raises TooLargeError if these arrays do not fit into memory together."""
+        size = sum(self.members[name].file_size for name in names)
+        with self._reading():
+            check_array_bytes("its arrays", size, "give a smaller file")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        member = self.members[name]
+        with self._reading(), self._archive.open(member) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            require(not file.read(1), f"{name!r} is larger than its header says")
+            if array.dtype.names is None:
+                return array
+            dtype = np.dtype(array.dtype.names[0])
+            require(array.dtype == _storage(dtype), f"{name!r} is of type {array.dtype}")
+            return array.view(dtype)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+def _storage(dtype):
+    """The type in which arrays are stored."""
+    plain = dtype.kind in "biufc"
+    return dtype if plain else np.dtype([(dtype.name, f"u{dtype.itemsize}")])
