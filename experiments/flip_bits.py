@@ -65,9 +65,8 @@ KINDS = {  # of files, by command; `newest`, `older` and `both` are the checkpoi
     "sweep": {"newest": "newest", "both": "both", "config.json": "config.json"},
     "tune": {name: name for name in ("newest", "both", "config.json", "scores.json")},
     "packed data": {
-        **{name: name for name in ("store.json",)},
-        **{name: f"train/{name}" for name in ("clients.json", "counts.npy", "checksums.npy")},
-        "x.data": "train/x.data",
+        "store.json": "store.json",
+        **{name: f"train/{name}" for name in ("clients.npy", "x.npy", "y.npy")},
     },
     "load_state": {"newest": "newest", "both": "both"},
 }
