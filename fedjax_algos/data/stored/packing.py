@@ -16,11 +16,9 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,7 +87,7 @@ class Split:
                 self.paths[name], path = folder / f"{name}.images", folder / f"{name}.offsets.npy"
                 self.offsets[name] = _load(path, (total + 1,), np.dtype("<i8"), mode)
             else:
-                self.paths[name], size = folder / f"{name}.npy", math.prod(shape) * dtype.itemsize
+                self.paths[name], size = folder / f"{name}.npy", np.dtype((dtype, shape)).itemsize
                 start = _load(self.paths[name], (total, *shape), dtype, mode).offset
                 self.offsets[name] = range(start, start + (total + 1) * size, size)
 
@@ -146,13 +144,6 @@ def _load(path, shape, dtype, mode):
     return array
 
 
-def _check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
-    """Raises ValueError for data without a field, or with no class; None where there is none."""
-    if num_classes is not None:
-        check_whole("num_classes", num_classes)
-    require(fields, "the examples have no fields; give at least x and y")
-
-
 @datasets.register
 def packed(*, path: PathLike) -> ClientDataset:
     """Clients' examples in a folder that `fedjax-algos pack` has written.
@@ -171,8 +162,6 @@ def packed(*, path: PathLike) -> ClientDataset:
         known = facts["format"] == FORMAT
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
         require("splits" in facts, "it was not packed to the end; give the same command again")
-        num_classes, notes = facts["num_classes"], tuple(map(str, facts["notes"]))
-        _check_fields(facts["fields"], num_classes)
         sources = []
         for split, of_split in facts["splits"].items():
             with reading(place := folder / split / _CLIENTS, _KIND, _FIX):
@@ -183,7 +172,8 @@ def packed(*, path: PathLike) -> ClientDataset:
             rest = opened.example, opened.read, opened.images, identity
             counts = np.array(opened.clients["count"])
             sources.append(ClientSource(str(opened.folder), opened.client_ids, counts, *rest))
-        return ClientDataset(sources[0], sources[-1], num_classes, notes)
+        notes = tuple(map(str, facts["notes"]))
+        return ClientDataset(sources[0], sources[-1], facts["num_classes"], notes)
 
 
 def pack(
@@ -219,18 +209,18 @@ def pack(
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK, timeout=0)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock)
-        except filelock.Timeout:
-            raise ValueError(f"{folder} is written by another process; wait for its end") from None
+    try:
+        held = lock.acquire()
+    except filelock.Timeout:
+        raise ValueError(f"{folder} is written by another process; wait for its end") from None
+    with held:
         about = _about(whole, parts)
         if _is_complete(folder, about, parts):
             packed(path=folder)  # raises if it was damaged
             return
         splits = {}
         for split, source in parts.items():
-            _pack_split(source, folder / split, about, partial(on_client, split))
+            _pack_split(source, folder / split, about, functools.partial(on_client, split))
             digest = files.file_digest(folder / split / _CLIENTS)
             splits[split] = {"clients": list(source.client_ids), "sha256": digest}
         files.write_json(folder / _STORE, about | {"splits": splits})
@@ -243,7 +233,9 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     found = f"training examples are {kinds[0]} and test examples {kinds[1]}"
     fix = "give both the same names, shapes and types"
     require(others in ([], [fields]), f"{dataset.train.name}: {found}; {fix}")
-    _check_fields(fields, dataset.num_classes)
+    if dataset.num_classes is not None:
+        check_whole("num_classes", dataset.num_classes)
+    require(fields, "the examples have no fields; give at least x and y")
     for name, one in dataset.train.example.items():
         what = f"{dataset.train.name}: {name!r}"
         require(name.isidentifier(), f"{what} cannot name a file; give an identifier")
@@ -285,12 +277,12 @@ def make_files(source: ClientSource, folder: Path) -> None:
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / _CLIENTS, clients)
-        for name, one in source.example.items():
-            if name in source.images:
+        for name, field in fields_of(source).items():
+            if field["image"]:
                 np.save(folder / f"{name}.offsets.npy", np.zeros(total + 1, "<i8"))
                 (folder / f"{name}.images").touch()
             else:
-                dtype, shape = np.dtype(one.dtype).newbyteorder("<"), (total, *one.shape)
+                dtype, shape = np.dtype(field["dtype"]), (total, *field["shape"])
                 np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
 
 
@@ -310,7 +302,7 @@ def _pack_split(
             done += 1
     with files.writing(folder):
         for client in range(done, source.num_clients):
-            split.write(client, _encoded(source, client, about["num_classes"]))
+            split.write(client, _encoded(source, client, split.example, about["num_classes"]))
             on_client(client + 1, source.num_clients)
         for array in (split.clients, *(split.offsets[name] for name in split.images)):
             array.flush()
@@ -319,20 +311,22 @@ def _pack_split(
                 os.fsync(file.fileno())
 
 
-def _encoded(source: ClientSource, client: int, num_classes: int | None) -> dict[str, list[Any]]:
+def _encoded(
+    source: ClientSource, client: int, example: Mapping[str, Any], num_classes: int | None
+) -> dict[str, list[Any]]:
     """By name the files of a client's images, or its values as one part."""
     stored, count = federated_data.stored_of(source, client), int(source.counts[client])
     where = f"{federated_data.where_of(source, client)} has"
     parts = {}
-    for name, one in sorted(source.example.items()):
+    for name, one in example.items():
         values = stored[name]
         require(len(values) == count, f"{where} {len(values)} examples of {name}, not {count}")
         if name in source.images:
             parts[name] = list(values)
             continue
-        array, shape, dtype = np.asarray(values), one.shape, np.dtype(one.dtype).newbyteorder("<")
-        found = f"{array.dtype}{list(array.shape[1:])}, not {dtype}{list(shape)}"
-        fits = array.shape[1:] == shape and array.dtype.newbyteorder("<") == dtype
+        array = np.asarray(values)
+        found = f"{array.dtype}{list(array.shape[1:])}, not {one.dtype}{list(one.shape)}"
+        fits = array.shape[1:] == one.shape and array.dtype.newbyteorder("<") == one.dtype
         require(fits, f"{where} {name} of {found}")
         finite = array.dtype.kind != "f" or np.isfinite(array).all()
         require(finite, f"{where} NaN or infinity in {name}; clean it first")
@@ -340,5 +334,5 @@ def _encoded(source: ClientSource, client: int, num_classes: int | None) -> dict
             wrong = array[(array < 0) | (array >= num_classes)]
             fix = f"give whole numbers from 0 to {num_classes - 1}"
             require(not wrong.size, f"{where} label {next(wrong.flat, None)}; {fix}")
-        parts[name] = [np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)]
+        parts[name] = [np.ascontiguousarray(array, one.dtype).reshape(-1).view(np.uint8)]
     return parts

@@ -213,7 +213,6 @@ DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "short images": (lambda f: (f / "train/x.images").write_bytes(b"1"), "x.images: .*too short"),
     "another format": (edit(format=1), "has format 1, and this version reads 2; .* pack it again"),
     "no fields": (edit(fields=None), "'fields'"),
-    "empty fields": (edit(fields={}), r"store\.json: .*no fields"),
     "no text": (lambda f: (f / "store.json").write_bytes(b"\xff{"), r"store\.json"),
     "objects": (edit(fields=OBJECTS), r"clients\.npy: .* it is"),
     "no folder": (lambda f: f.rename(f.with_name("moved")), "there is no such file"),
