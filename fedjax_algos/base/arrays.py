@@ -5,7 +5,8 @@ are stored as a record of one field, whose name is the type and whose value has 
 """
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
     np.savez(file, **{name: array.view(_storage(array.dtype)) for name, array in stored.items()})
 
 
-class ArrayFile(Mapping[str, np.ndarray]):
+class ArrayFile(UserDict[str, Any]):
     """The arrays of a file .npz, each read when it is asked for; FileError if it is damaged."""
 
     def __init__(self, path: PathLike, kind: str, fix: str):
@@ -31,17 +32,17 @@ class ArrayFile(Mapping[str, np.ndarray]):
             require_regular(path)
             self._archive = zipfile.ZipFile(path)
             members = self._archive.infolist()
-            self.members = {each.filename.removesuffix(".npy"): each for each in members}
-            require(len(self.members) == len(members), "it has an array twice")
+            self.data = {each.filename.removesuffix(".npy"): each for each in members}
+            require(len(self.data) == len(members), "it has an array twice")
 
     def check_memory(self, names: Iterable[str]) -> None:
         """Raises TooLargeError if these arrays do not fit into memory together."""
-        size = sum(self.members[name].file_size for name in names)
+        size = sum(self.data[name].file_size for name in names)
         with self._reading():
             check_array_bytes("its arrays", size, "give a smaller file")
 
     def __getitem__(self, name: str) -> np.ndarray:
-        member = self.members[name]
+        member = self.data[name]
         with self._reading(), self._archive.open(member) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
             require(not file.read(1), f"{name!r} is larger than its header says")
@@ -50,15 +51,6 @@ class ArrayFile(Mapping[str, np.ndarray]):
             dtype = np.dtype(array.dtype.names[0])
             require(array.dtype == _storage(dtype), f"{name!r} is of type {array.dtype}")
             return array.view(dtype)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.members
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.members)
-
-    def __len__(self) -> int:
-        return len(self.members)
 
 
 def _storage(dtype):

@@ -34,7 +34,6 @@ from fedjax_algos.runs.loops.identity import check_identity
 from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruption
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
-Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
 _SUFFIX = ".npz"
 _FACTS, _DIGITS = "facts", 64
 _CHUNK = 2**20  # bytes that are read at once
@@ -69,9 +68,17 @@ def as_checkpoints(given: Checkpoints | str | Path | None, name: str = "") -> Ch
 class Saved(NamedTuple):
     """The content of a checkpoint."""
 
-    position: int  # rounds or server steps that have been made
-    arrays: Mapping[str, np.ndarray]  # by path
+    path: Path
+    arrays: Mapping[str, np.ndarray]  # by path, which are read one by one
     facts: dict[str, Any]  # such as the rows so far
+
+    @property
+    def position(self) -> int:
+        """The rounds or server steps that have been made."""
+        return int(self.path.stem)
+
+
+Check = Callable[[Saved], None]
 
 
 class RunSaver:
@@ -97,7 +104,7 @@ class RunSaver:
             return []
         return from_first(positions_in)(Path(self.checkpoints.folder))
 
-    def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
+    def restore(self, check: Check = lambda saved: None) -> Saved | None:
         """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
         if self.checkpoints is None or not self.kept:
             return None
@@ -105,15 +112,15 @@ class RunSaver:
         saved: Saved | None = None
 
         @from_first
-        def last_position() -> int:
+        def last_path() -> Path:
             nonlocal saved
             saved = _last_whole(folder, check)
             check_identity(saved.facts["identity"], identity, saved.position, folder)
-            return saved.position
+            return saved.path
 
-        self.position = last_position()
-        if saved is None:
-            saved = _read_like_first(folder, self.position, check)
+        path = last_path()
+        saved = saved or _read_like_first(path, check)
+        self.position = saved.position
         versions = saved.facts.pop("versions")
         if versions != _versions():
             what = f"was saved with {versions} and goes on with {_versions()}"
@@ -152,7 +159,7 @@ def saved_identity(folder: Path) -> dict[str, Any] | None:
     """The identity of the run in the last checkpoint that is whole; None without one."""
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
         warnings.simplefilter("ignore")  # `restore` says what is damaged
-        return _last_whole(folder, lambda folder, position, arrays: None).facts["identity"]
+        return _last_whole(folder, lambda saved: None).facts["identity"]
     return None
 
 
@@ -170,33 +177,30 @@ def _write(folder, position, content, facts, keep):
             checkpoint_path(folder, each).unlink()
 
 
-def _read_like_first(folder, position, check):
+def _read_like_first(path, check):
     """The checkpoint that process 0 has read, in another process."""
     try:
-        arrays, facts = read_checkpoint(checkpoint_path(folder, position))
-        check(folder, position, arrays)
+        check(saved := read_checkpoint(path))
     except ValueError as error:
         why = f"process {jax.process_index()} cannot read what process 0 has read: {error}"
         raise ValueError(f"{why}; name a folder that all processes see") from None
-    return Saved(position, arrays, facts)
+    return saved
 
 
 def _last_whole(folder: str | Path, check: Check) -> Saved:
     """The last checkpoint that is whole; a warning names those after it."""
     damaged = []
     for position in reversed(positions_in(Path(folder))):
-        path = checkpoint_path(Path(folder), position)
         try:
-            arrays, facts = read_checkpoint(path)
-            check(folder, position, arrays)
+            check(saved := read_checkpoint(checkpoint_path(Path(folder), position)))
         except DamagedError as error:
             damaged.append(str(error))
             continue
         if damaged:
-            used = f"{path.name}, which was saved after {position} rounds or server steps"
+            used = f"{saved.path.name}, which was saved after {position} rounds or server steps"
             told = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
             warnings.warn(told, stacklevel=4)
-        return Saved(position, arrays, facts)
+        return saved
     fix = "Remove this folder, and the run starts again from its beginning"
     raise ValueError(f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. {fix}")
 
@@ -224,7 +228,7 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
     fix = "name the folder that was given as checkpoints"
     require(positions_in(Path(folder)), f"folder={str(folder)!r} holds no checkpoint; {fix}")
     saved = _last_whole(folder, partial(open_rows, like))
-    state = fill_state(like, saved.arrays, folder)
+    state = fill_state(like, saved)
     (rows,) = saved.facts["rows"]  # of one run, as the state is
     return state, rows
 
@@ -261,8 +265,8 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -
         os.fsync(file.fileno())
 
 
-def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """The arrays, which are read one by one, and the facts; DamagedError for another content."""
+def read_checkpoint(path: Path) -> Saved:
+    """The content of a checkpoint; DamagedError if it is not as it was written."""
     try:
         with open_regular(path) as file:
             end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
@@ -270,9 +274,9 @@ def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any
                 digest.update(file.read(min(_CHUNK, end - start)))
             require(file.read() == digest.hexdigest().encode(), "its checksum is wrong")
         arrays = ArrayFile(path, "a checkpoint", "remove it")
-        size = sum(member.file_size for member in arrays.members.values())
+        size = sum(member.file_size for member in arrays.data.values())
         require(size <= end, "its arrays are compressed")
-        return arrays, json.loads(arrays[_FACTS].tobytes())
+        return Saved(path, arrays, json.loads(arrays[_FACTS].tobytes()))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None
@@ -342,17 +346,15 @@ def saved_arrays(
     return tree | {"clients": state.clients.save(owner, position, kept)}
 
 
-def fill_state(
-    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
-) -> FederatedState:
+def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
     """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`."""
-    clients = like.clients
+    clients, arrays = like.clients, saved.arrays
     state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
     if not isinstance(clients, RowTable):
         return state._replace(clients=fill(clients, arrays, "clients"))
     ids = arrays.get("clients/ids", np.zeros(0, np.int32))
     if not np.array_equal(ids, np.flatnonzero(state.dispatched)):
-        there = f"the checkpoint in {str(folder)!r} has rows of {len(ids)} clients off the devices"
+        there = f"{str(saved.path)!r} has rows of {len(ids)} clients off the devices"
         fix = "give the client_state that the run had"
         raise ValueError(f"{there}, but {np.sum(state.dispatched)} were dispatched; {fix}")
     if not isinstance(clients, HostClientState):
@@ -364,12 +366,11 @@ def fill_state(
     return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
 
 
-def open_rows(
-    like: FederatedState, folder: str | Path, position: int, arrays: Mapping[str, np.ndarray]
-) -> None:
+def open_rows(like: FederatedState, saved: Saved) -> None:
     """Makes rows on disk of a checkpoint those of `like`; DamagedError changes nothing."""
+    arrays = saved.arrays
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return
     fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
     tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
-    like.clients.files.open_saved(str(Path(folder).absolute()), position, tables)
+    like.clients.files.open_saved(str(saved.path.parent.absolute()), saved.position, tables)

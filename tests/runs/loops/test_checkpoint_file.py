@@ -30,7 +30,7 @@ def test_every_dtype_and_shape_is_read_as_it_was_written(tmp_path):
     arrays = {f"{each}/{len(size)}": random_bits(each, size) for each in DTYPES for size in SHAPES}
     arrays |= {"transposed": arrays["float32/3"].T, "strided": np.arange(9, dtype=np.int16)[::2]}
     write_checkpoint(tmp_path / "a", arrays, FACTS)
-    read, facts = read_checkpoint(tmp_path / "a")
+    _, read, facts = read_checkpoint(tmp_path / "a")
     assert repr(facts) == repr(FACTS)
     assert list(read) == [*arrays, "facts"]
     for name, array in arrays.items():

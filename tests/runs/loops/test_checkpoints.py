@@ -78,8 +78,8 @@ def test_the_last_whole_checkpoint_is_taken(tmp_path):
     assert (saved.position, own.position, saved.facts["rows"]) == (5, 5, [[{"round": 5}]])
     np.testing.assert_array_equal(saved.arrays["server/params"], np.float32([5, 5, 5]))
 
-    def check(folder, position, arrays):
-        if position == 5:
+    def check(saved):
+        if saved.position == 5:
             raise DamagedError("its rows")
 
     with pytest.warns(UserWarning, match="its rows; the checkpoint before is used, 3.npz"):
