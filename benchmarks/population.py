@@ -27,8 +27,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.base.files import file_digest, write_json
-from fedjax_algos.data.stored.packing import FORMAT, Split, checksum, fields_of, make_files
+from fedjax_algos.data.stored.packing import FORMAT, checksum, fields_of, make_split, save_index
 from fedjax_algos.participation import Cohorts
 
 CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5
@@ -40,22 +39,19 @@ def make_folder(folder, clients):
     """Writes what `pack` would have written for images of zeros, with sparse files."""
     example = {"x": jax.ShapeDtypeStruct(SHAPE, np.uint8), "y": jax.ShapeDtypeStruct((), np.int32)}
     counts = np.random.default_rng(0).integers(20, 58, clients).astype(np.int32)
-    splits = {}
-    for split, sizes in {"train": counts, "test": np.array([1000], np.int32)}.items():
+    splits, numbers = {}, {}
+    for name, sizes in {"train": counts, "test": np.array([1000], np.int32)}.items():
         names = [f"client{number:06}" for number in range(len(sizes))]
         source = fa.data.ClientSource("zeros", names, sizes, example, read=None)
-        make_files(source, folder / split)
-        opened = Split(folder / split, fields_of(source), names, "r+")
-        for number, (name, one) in enumerate(example.items()):
-            known = {n: np.zeros((n, *one.shape), one.dtype) for n in np.unique(sizes)}
-            for client, size in enumerate(sizes):
-                places = opened.places(name, client)
-                opened.clients["checksums"][client, number] = checksum([known[size]], places)
-        opened.clients.flush()
-        digest = file_digest(folder / split / "clients.npy")
-        splits[split] = {"clients": names, "sha256": digest}
-    facts = {"format": FORMAT, "fields": fields_of(source), "num_classes": 10, "notes": []}
-    write_json(folder / "store.json", facts | {"splits": splits})
+        splits[name] = split = make_split(folder / name, source)
+        numbers[name] = dict(zip(names, sizes.tolist(), strict=True))
+        for number, one in enumerate(example.values()):
+            zeros = {size: np.zeros((size, *one.shape), one.dtype) for size in np.unique(sizes)}
+            known = {n: checksum([array], [array[0].nbytes] * n) for n, array in zeros.items()}
+            split.checksums[:, number] = [known[size] for size in sizes]
+        split.done = len(sizes)
+    facts = {"format": FORMAT, "clients": numbers, "fields": fields_of(source)}
+    save_index(folder, facts | {"num_classes": 10, "notes": []}, splits)
 
 
 def peak_megabytes():
@@ -132,7 +128,7 @@ def main():
     parser.add_argument("--folder", required=True, type=Path, help="of the packed clients")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     arguments = parser.parse_args()
-    if not (arguments.folder / "store.json").exists():
+    if not (arguments.folder / "index.npz").exists():
         make_folder(arguments.folder, arguments.clients)
     data = fa.data.open_federated(arguments.folder)
     gigabytes = sum(f.stat().st_size for f in (arguments.folder / "train").glob("*.npy")) / 1e9

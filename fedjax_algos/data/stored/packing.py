@@ -1,33 +1,35 @@
 """A packed folder: the examples of all clients, one client after another, in NumPy's files.
 
-The folder has `store.json`, which says what it holds, and a folder for each split:
+`index.npz`, a sealed file (see `base.arrays`), says what it holds, and there is a folder for each
+split, or `train` alone if its examples are the test examples:
 
-- `clients.npy`: of each client, the number of its examples, `count`, and for each name the CRC-32
-  of its values, `checksums`, see `checksum`;
-- `NAME.npy`: the values of all examples; or `NAME.images`, all image files, one after another, and
-  `NAME.offsets.npy`: int64[examples + 1]: where each of them begins, and the end.
+- `NAME.npy`: the values of all examples;
+- or `NAME.images`: all image files, one after another; where they begin, and the end, is in the
+  array `NAME.offsets` of the index.
 
-At the end `store.json` gets the names of the clients and the SHA-256 of `clients.npy`; it has one
-of itself. Where the test examples are the training examples, there is only the folder `train`.
+The index also has a checksum for each client and name. While the folder is packed, it has them for
+the clients that are written.
 """
 
-import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import os
+import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import filelock
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedjax_algos.base import files
-from fedjax_algos.base.errors import FileError, require
+from fedjax_algos.base.arrays import read_sealed, write_sealed
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.data import federated_data
@@ -35,8 +37,9 @@ from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dat
 from fedjax_algos.data.images import ImageFormat
 
 FORMAT = 2
-_STORE, _CLIENTS, _LOCK = "store.json", "clients.npy", ".lock"
+_INDEX, _LOCK = "index.npz", ".lock"
 _SPLITS = ("train", "test")
+_SAVE_SECONDS = 30  # until the index is written again
 _KIND = "a part of a packed folder"
 _FIX = "remove the folder and pack it again"
 
@@ -51,47 +54,50 @@ def fields_of(source: ClientSource) -> dict[str, Any]:
     return fields
 
 
-def checksum(parts: Iterable[Any], places: np.ndarray) -> int:
-    """The CRC-32 of the places of a client's examples in their file, and of their bytes."""
-    value = zlib.crc32(places.tobytes())
+def checksum(parts: Iterable[Any], lengths: ArrayLike) -> int:
+    """The CRC-32 of the lengths of a client's examples, and of their bytes."""
+    value = zlib.crc32(np.asarray(lengths, "<i8").tobytes())
     return functools.reduce(lambda value, part: zlib.crc32(part, value), parts, value)
 
 
 class Split:
-    """The files of a split, in which each client has its place.
+    """The files of a split.
 
     Args:
       folder: the folder of the split.
       fields: what `fields_of` returned.
-      client_ids: the names of the clients.
-      mode: "r+" to write.
+      clients: the numbers of examples by the names of the clients.
+      arrays: those of the index.
     """
 
     def __init__(
         self,
         folder: Path,
         fields: Mapping[str, Any],
-        client_ids: Sequence[str],
-        mode: Literal["r", "r+"] = "r",
+        clients: Mapping[str, int],
+        arrays: dict[str, Any],
     ):
-        self.folder, self.client_ids = folder, client_ids
-        self.clients = _load(folder / _CLIENTS, (len(client_ids),), _row(len(fields)), mode)
-        self.starts = np.concatenate([[0], np.cumsum(self.clients["count"], dtype=np.int64)])
+        self.folder, self.client_ids, self.arrays = folder, list(clients), arrays
+        self.done = len(arrays["checksums"])  # clients that are written
+        self.checksums = np.zeros((len(clients), len(fields)), np.uint32)
+        self.checksums[: self.done] = arrays["checksums"]
+        self.counts = np.array([*clients.values()], np.int32)
+        self.starts = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
         total = int(self.starts[-1])
         self.example, self.images, self.paths, self.offsets = {}, {}, {}, {}
         for name, field in fields.items():
             shape, dtype = tuple(map(int, field["shape"])), np.dtype(field["dtype"])
             self.example[name] = jax.ShapeDtypeStruct(shape, dtype)
+            self.paths[name] = folder / f"{name}.{'images' if field['image'] else 'npy'}"
             if field["image"]:
                 self.images[name] = ImageFormat(**field["image"])
-                self.paths[name], path = folder / f"{name}.images", folder / f"{name}.offsets.npy"
-                self.offsets[name] = _load(path, (total + 1,), np.dtype("<i8"), mode)
+                self.offsets[name] = arrays[f"{name}.offsets"]
             else:
-                self.paths[name], size = folder / f"{name}.npy", np.dtype((dtype, shape)).itemsize
-                start = _load(self.paths[name], (total, *shape), dtype, mode).offset
+                start = _first_byte(self.paths[name], (total, *shape), dtype)
+                size = np.dtype((dtype, shape)).itemsize
                 self.offsets[name] = range(start, start + (total + 1) * size, size)
 
-    def places(self, name: str, client: int) -> np.ndarray:
+    def _places(self, name, client):
         """int64[examples + 1]: where a client's examples begin in their file, and the end."""
         first, last = self.starts[client : client + 2]
         return np.asarray(self.offsets[name][first : last + 1])
@@ -100,7 +106,7 @@ class Split:
         """The examples of a client, see `ClientSource.read`; FileError if they were changed."""
         result: dict[str, Any] = {}
         for number, (name, one) in enumerate(self.example.items()):
-            path, places = self.paths[name], self.places(name, client)
+            path, places = self.paths[name], self._places(name, client)
             with reading(f"{path}: client {self.client_ids[client]!r}", _KIND, _FIX):
                 size = int(places[-1] - places[0])
                 files.check_array_bytes("its examples", size, _FIX)
@@ -108,7 +114,7 @@ class Split:
                 with files.open_regular(path) as file:
                     file.seek(places[0])
                     require(file.readinto(content.data) == size, "the file is too short")
-                same = checksum([content], places) == self.clients["checksums"][client, number]
+                same = checksum([content], np.diff(places)) == self.checksums[client, number]
                 require(same, "its checksum is wrong: the file was changed")
             if name in self.images:
                 spans = itertools.pairwise((places - places[0]).tolist())
@@ -117,31 +123,35 @@ class Split:
                 result[name] = content.view(one.dtype).reshape(len(places) - 1, *one.shape)
         return result
 
-    def write(self, client: int, parts: Mapping[str, Sequence[Any]]) -> None:
-        """Writes the examples of a client: its images, or the bytes of its values as one part."""
+    def write(self, parts: Mapping[str, list[Any]]) -> None:
+        """Writes the next client's images, or the bytes of its values as one part, by name."""
         for number, (name, part) in enumerate(parts.items()):
-            places = self.places(name, client)
-            if name in self.images:  # they are those in the file of offsets
+            places = self._places(name, self.done)
+            if name in self.images:  # they are a part of the array in the index
                 places[1:] = places[0] + np.cumsum([len(image) for image in part], dtype=np.int64)
             with self.paths[name].open("r+b") as file:
                 file.seek(places[0])
                 file.writelines(part)
-            self.clients["checksums"][client, number] = checksum(part, places)
+            self.checksums[self.done, number] = checksum(part, np.diff(places))
+        self.done += 1
+
+    def source(self) -> ClientSource:
+        """The examples as a run reads them; ValueError if some are not written yet."""
+        number, again = len(self.client_ids), "give the same command again"
+        require(self.done == number, f"{self.folder} has {self.done} of {number} clients; {again}")
+        known = json.dumps(self.client_ids).encode() + self.checksums.tobytes()
+        rest = self.example, self.read, self.images, hashlib.sha256(known).hexdigest()
+        return ClientSource(str(self.folder), self.client_ids, self.counts, *rest)
 
 
-def _row(fields):
-    """The type of a client's row in `clients.npy`."""
-    return np.dtype([("count", "<i4"), ("checksums", "<u4", (fields,))])
-
-
-def _load(path, shape, dtype, mode):
-    """An array that stays in its file; FileError if it has another shape or type."""
+def _first_byte(path, shape, dtype):
+    """Where the values of an array begin in its file; FileError for another shape or type."""
     with reading(path, _KIND, _FIX, Exception):  # NumPy parses headers as Python
         files.require_regular(path)
-        array = np.load(path, mmap_mode=mode, allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
         found = f"it is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
         require(array.shape == shape and array.dtype == dtype, found)
-    return array
+    return array.offset
 
 
 @datasets.register
@@ -154,26 +164,26 @@ def packed(*, path: PathLike) -> ClientDataset:
     Raises:
       ValueError: for a folder that is missing, incomplete or damaged.
     """
-    folder = Path(path)
-    with reading(folder / _STORE, _KIND, _FIX, KeyError, TypeError, AttributeError):
-        there = not folder.is_dir() or (folder / _STORE).exists()
-        require(there, f"the folder has no {_STORE}: it was not packed")
-        facts = files.checked_json(files.parse_json(files.read_file(folder / _STORE)))
+    facts, splits = _open(Path(path))
+    sources = [split.source() for split in splits.values()]
+    return ClientDataset(sources[0], sources[-1], facts["num_classes"], tuple(facts["notes"]))
+
+
+def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
+    """The facts in the index, and the splits by name."""
+    path = folder / _INDEX
+    with reading(path, _KIND, _FIX, KeyError, TypeError, AttributeError):
+        there = not folder.is_dir() or path.exists()
+        require(there, f"the folder has no {_INDEX}: this version has not packed it")
+        arrays, facts = read_sealed(path, _KIND, _FIX)
         known = facts["format"] == FORMAT
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
-        require("splits" in facts, "it was not packed to the end; give the same command again")
-        sources = []
-        for split, of_split in facts["splits"].items():
-            with reading(place := folder / split / _CLIENTS, _KIND, _FIX):
-                same = files.file_digest(place) == of_split["sha256"]
-                require(same, f"its checksum is not that in {_STORE}")
-            opened = Split(folder / split, facts["fields"], of_split["clients"])
-            identity = hashlib.sha256(json.dumps(of_split).encode()).hexdigest()
-            rest = opened.example, opened.read, opened.images, identity
-            counts = np.array(opened.clients["count"])
-            sources.append(ClientSource(str(opened.folder), opened.client_ids, counts, *rest))
-        notes = tuple(map(str, facts["notes"]))
-        return ClientDataset(sources[0], sources[-1], facts["num_classes"], notes)
+        splits = {}
+        for name, clients in facts["clients"].items():
+            keys = [key for key in arrays if key.startswith(f"{name}/")]
+            own = {key.partition("/")[2]: arrays[key] for key in keys}
+            splits[name] = Split(folder / name, facts["fields"], clients, own)
+    return facts, splits
 
 
 def pack(
@@ -185,7 +195,7 @@ def pack(
     """Writes the examples of all clients into a folder, which `open_federated` reads.
 
     One client's examples are in memory at a time, and image files stay encoded. If it is
-    interrupted, also by a kill, the same call goes on with the first client that was not written.
+    interrupted, also by a kill, the same call goes on with the clients that were not written.
 
     Args:
       dataset: what is packed. Examples of a source alone are also the test examples.
@@ -215,19 +225,21 @@ def pack(
         raise ValueError(f"{folder} is written by another process; wait for its end") from None
     with held:
         about = _about(whole, parts)
-        if _is_complete(folder, about, parts):
-            packed(path=folder)  # raises if it was damaged
-            return
-        splits = {}
-        for split, source in parts.items():
-            _pack_split(source, folder / split, about, functools.partial(on_client, split))
-            digest = files.file_digest(folder / split / _CLIENTS)
-            splits[split] = {"clients": list(source.client_ids), "sha256": digest}
-        files.write_json(folder / _STORE, about | {"splits": splits})
+        splits, saved = _begin(folder, about, parts), time.monotonic()
+        with files.writing(folder):
+            for name, source in parts.items():
+                split, number = splits[name], source.num_clients
+                for client in range(split.done, number):
+                    split.write(_encoded(source, client, split.example, whole.num_classes))
+                    if time.monotonic() - saved >= _SAVE_SECONDS or split.done == number:
+                        save_index(folder, about, splits)
+                        saved = time.monotonic()
+                    on_client(name, split.done, number)
+        packed(path=folder)  # raises if a folder that was complete is damaged
 
 
 def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[str, Any]:
-    """What `store.json` says of a data set before it is packed, as values of JSON."""
+    """What the index says of a data set, as values of JSON."""
     fields, *others = (fields_of(each) for each in parts.values())
     kinds = [dict(each.example) for each in (dataset.train, dataset.test)]
     found = f"training examples are {kinds[0]} and test examples {kinds[1]}"
@@ -243,72 +255,61 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     return {
         "format": FORMAT,
         "sources": {split: [each.name, each.identity] for split, each in parts.items()},
+        "clients": {
+            split: dict(zip(each.client_ids, np.asarray(each.counts).tolist(), strict=True))
+            for split, each in parts.items()
+        },
         "fields": fields,
         "num_classes": dataset.num_classes,
         "notes": list(dataset.notes),
     }
 
 
-def _is_complete(folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]) -> bool:
-    """Whether the folder holds the data set; ValueError if it holds something else."""
-    known = {_LOCK, _STORE, *_SPLITS}
+def _begin(
+    folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]
+) -> dict[str, Split]:
+    """The splits in the folder, or new ones; ValueError if it holds something else."""
+    known = {_LOCK, _INDEX, *_SPLITS}
     others = sorted(path.name for path in folder.iterdir() if path.name not in known)
     first = next(iter(others), None)
     require(not others, f"{folder} holds {first!r}; name a new or an empty folder")
-    if not (folder / _STORE).exists():
-        for split, source in parts.items():
-            make_files(source, folder / split)
-        files.write_json(folder / _STORE, about)
-    with reading(folder / _STORE, _KIND, "remove the folder"):
-        earlier = files.checked_json(files.parse_json(files.read_file(folder / _STORE)))
+    if not (folder / _INDEX).exists():
+        return {name: make_split(folder / name, source) for name, source in parts.items()}
+    earlier, splits = _open(folder)
     for key, value in about.items():
-        changed = f"{key} was {earlier.get(key)!r} and is {value!r}"
+        changed = f"{key} was {earlier.get(key)!r:.200} and is {value!r:.200}"
         text = f"{folder} was packed from something else: {changed}"
-        same = earlier.get(key) == value
-        require(same, f"{text}; remove it, or name another folder")
-    return "splits" in earlier
+        require(earlier.get(key) == value, f"{text}; remove it, or name another folder")
+    return splits
 
 
-def make_files(source: ClientSource, folder: Path) -> None:
-    """Makes the files of a split, which are as long as they will be; those of values are sparse."""
-    total = int(np.sum(source.counts, dtype=np.int64))
-    clients = np.zeros(source.num_clients, _row(len(source.example)))
-    clients["count"] = source.counts
+def make_split(folder: Path, source: ClientSource) -> Split:
+    """A split with places for all clients, whose files of values are sparse."""
+    fields, total = fields_of(source), int(np.sum(source.counts, dtype=np.int64))
+    arrays: dict[str, Any] = {"checksums": np.zeros((0, len(fields)), np.uint32)}
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / _CLIENTS, clients)
-        for name, field in fields_of(source).items():
+        for name, field in fields.items():
             if field["image"]:
-                np.save(folder / f"{name}.offsets.npy", np.zeros(total + 1, "<i8"))
+                arrays[f"{name}.offsets"] = np.zeros(total + 1, np.int64)
                 (folder / f"{name}.images").touch()
             else:
                 dtype, shape = np.dtype(field["dtype"]), (total, *field["shape"])
                 np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
+    clients = dict(zip(source.client_ids, source.counts, strict=True))
+    return Split(folder, fields, clients, arrays)
 
 
-def _pack_split(
-    source: ClientSource,
-    folder: Path,
-    about: Mapping[str, Any],
-    on_client: Callable[[int, int], Any],
-) -> None:
-    """Writes a split, or the rest of it, after the first clients that are as they were written."""
-    split, done = Split(folder, about["fields"], source.client_ids, "r+"), 0
-    same = np.array_equal(split.clients["count"], source.counts)
-    require(same, f"{folder} was packed with other numbers of examples; remove it")
-    with contextlib.suppress(FileError):
-        while done < source.num_clients:
-            split.read(done)
-            done += 1
-    with files.writing(folder):
-        for client in range(done, source.num_clients):
-            split.write(client, _encoded(source, client, split.example, about["num_classes"]))
-            on_client(client + 1, source.num_clients)
-        for array in (split.clients, *(split.offsets[name] for name in split.images)):
-            array.flush()
+def save_index(folder: Path, about: dict[str, Any], splits: Mapping[str, Split]) -> None:
+    """Writes the index, after what it refers to is on the disk."""
+    arrays: dict[str, Any] = {}
+    for name, split in splits.items():
+        own = split.arrays | {"checksums": split.checksums[: split.done]}
+        arrays |= {f"{name}/{key}": array for key, array in own.items()}
         for path in split.paths.values():
             with path.open("r+b") as file:
                 os.fsync(file.fileno())
+    write_sealed(folder / _INDEX, arrays, about)
 
 
 def _encoded(

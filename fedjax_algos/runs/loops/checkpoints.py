@@ -1,15 +1,10 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
 
-A checkpoint is a file .npz (see `base.arrays`), whose array `facts` has the bytes of a JSON text,
-followed by the SHA-256 of all bytes before, in 64 digits. It is whole, or is refused before
-anything in it is used.
+A checkpoint is a sealed file, see `base.arrays`.
 """
 
 import contextlib
 import functools
-import hashlib
-import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.base.arrays import ArrayFile, write_arrays
+from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.base.errors import DamagedError, require
-from fedjax_algos.base.files import open_regular, writing, written
+from fedjax_algos.base.files import writing
 from fedjax_algos.core import Row
 from fedjax_algos.core.trees import is_key
 from fedjax_algos.engine.placed.devices import put
@@ -35,8 +30,6 @@ from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruptio
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
 _SUFFIX = ".npz"
-_FACTS, _DIGITS = "facts", 64
-_CHUNK = 2**20  # bytes that are read at once
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -168,7 +161,7 @@ def _write(folder, position, content, facts, keep):
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
-    write_checkpoint(checkpoint_path(folder, position), content, facts)
+    write_sealed(checkpoint_path(folder, position), content, facts)
     # later ones were damaged, as `restore` has said, and the run went on from before them
     there = positions_in(folder)
     kept = [each for each in there if each <= position][-keep:]
@@ -254,29 +247,10 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink()
 
 
-def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
-    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all."""
-    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    with written(path) as beside, beside.open("w+b") as file:
-        write_arrays(file, {**arrays, _FACTS: text})
-        file.seek(0)
-        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def read_checkpoint(path: Path) -> Saved:
     """The content of a checkpoint; DamagedError if it is not as it was written."""
     try:
-        with open_regular(path) as file:
-            end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
-            for start in range(0, end, _CHUNK):
-                digest.update(file.read(min(_CHUNK, end - start)))
-            require(file.read() == digest.hexdigest().encode(), "its checksum is wrong")
-        arrays = ArrayFile(path, "a checkpoint", "remove it")
-        size = sum(member.file_size for member in arrays.data.values())
-        require(size <= end, "its arrays are compressed")
-        return Saved(path, arrays, json.loads(arrays[_FACTS].tobytes()))
+        return Saved(path, *read_sealed(path, "a checkpoint", "remove it"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None

@@ -1,8 +1,5 @@
 """Packed folders: what is read is what was packed, also after a kill, and damage is named."""
 
-import json
-import os
-
 import chex
 import jax
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 from data_forms import image, refused
 
 import fedjax_algos as fa
-from fedjax_algos.base.files import checked_json, write_json
+from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.data import ClientDataset, ClientSource, ImageFormat, pack
 from fedjax_algos.data.stored import open_federated, packed
 from fedjax_algos.data.stored.stored_data import source_of
@@ -87,7 +84,7 @@ def test_images_are_read_as_they_were_packed(folder):
         assert opened.train.read(client)["x"] == before.read(client)["x"]  # the files, undecoded
         chex.assert_trees_all_equal(opened.train.examples_of(client), before.examples_of(client))
     assert opened.test.counts.tolist() == [1]
-    assert {path.name for path in folder.iterdir()} == {".lock", "store.json", "test", "train"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "index.npz", "test", "train"}
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float16", "float32", ">f4"])
@@ -103,9 +100,11 @@ def test_arrays_of_any_shape_and_type_are_read_as_they_were_packed(tmp_path, dty
             np.testing.assert_array_equal(values, expected, strict=True)
 
 
+@pytest.mark.parametrize("save_seconds", [0, 30])
 @pytest.mark.parametrize("after", [0, 2, 3])
-def test_an_interrupted_packing_goes_on(tmp_path, after):
-    """After the first clients that are whole: a kill may have left some of the next one."""
+def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, save_seconds):
+    """With `save_seconds` of 0 each client is recorded, with many none before the last."""
+    monkeypatch.setattr("fedjax_algos.data.stored.packing._SAVE_SECONDS", save_seconds)
     pack(dataset(), tmp_path / "whole")
 
     def stop(split, done, total):
@@ -115,15 +114,17 @@ def test_an_interrupted_packing_goes_on(tmp_path, after):
     path = tmp_path / "packed"
     with pytest.raises(KeyboardInterrupt):
         pack(dataset(), path, on_client=stop)
-    with pytest.raises(ValueError, match=r"store\.json: .*not packed to the end"):
-        packed(path=path)
-    if after == 2:  # half of the last client's images
-        os.truncate(path / "train" / "x.images", (path / "train" / "x.images").stat().st_size - 9)
+    recorded = min(after + 1, 4) if save_seconds == 0 else 3 * (after >= 2) + (after == 3)
+    if recorded < 4:
+        with pytest.raises(ValueError, match=r"no index\.npz|has \d of \d clients; give the same"):
+            packed(path=path)
+    if recorded < 3:  # what a kill leaves half-written
+        with (path / "train" / "x.images").open("ab") as file:
+            file.write(b"abc")
     calls = []
     pack(dataset(), path, on_client=lambda *done: calls.append(done))
-    first = {0: 2, 2: 3, 3: 4}[after]
-    expected = [("train", done, 3) for done in range(first, 4)] + [("test", 1, 1)] * (after < 3)
-    assert calls == expected
+    expected = [("train", done, 3) for done in (1, 2, 3)] + [("test", 1, 1)]
+    assert calls == expected[recorded:]
     for file in filter(lambda file: file.is_file(), (tmp_path / "whole").rglob("*")):
         assert (path / file.relative_to(tmp_path / "whole")).read_bytes() == file.read_bytes()
 
@@ -134,9 +135,11 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
     for change in ({"identity": "2"}, {"name": "other"}):
         with pytest.raises(ValueError, match="something else: sources"):
             pack(dataset(**change), folder)
+    with pytest.raises(ValueError, match="something else: clients"):
+        pack(dataset(counts=(1, 2, 3)), folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    replace('"num_classes": 5', '"num_classes": 6')(folder)
-    with pytest.raises(ValueError, match=r"store\.json: .*checksum is wrong"):
+    flip("index.npz", 99)(folder)
+    with pytest.raises(ValueError, match=r"index\.npz: .*checksum is wrong"):
         pack(dataset(), folder)
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds 'packed'"):
@@ -173,52 +176,40 @@ def flip(name, position):
     return change
 
 
-def replace(text, other, name="store.json"):
+def replace(text, other, name):
     def change(folder):
-        content = (folder / name).read_bytes().replace(text.encode(), other.encode())
-        (folder / name).write_bytes(content)
+        (folder / name).write_bytes((folder / name).read_bytes().replace(text, other))
 
     return change
 
 
 def edit(**changes):
-    """Writes `store.json` with other values and their checksum; None removes one."""
+    """Writes the index with other facts and their checksum; None removes one."""
 
     def change(folder):
-        facts = checked_json(json.loads((folder / "store.json").read_text()))
-        facts |= changes
-        write_json(folder / "store.json", {k: v for k, v in facts.items() if v is not None})
+        arrays, facts = read_sealed(folder / "index.npz", "", "")
+        facts = {key: value for key, value in (facts | changes).items() if value is not None}
+        write_sealed(folder / "index.npz", dict(arrays), facts)
 
     return change
 
 
-def no_names(folder):
-    """Writes no names of clients, with their checksum."""
-    splits = json.loads((folder / "store.json").read_text())["splits"]
-    splits["train"]["clients"] = []
-    edit(splits=splits)(folder)
-
-
-OBJECTS = {"x": {"shape": [1], "dtype": "|O", "image": None}}
+ONE = {"shape": [1], "dtype": "<f4", "image": None}
+CLIENTS = {"train": {"a": 2, "b": 1, "c": 4}}
 DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "values": (flip("train/y.npy", -13), r"y\.npy: client 'user 1.*pack it again"),
     "an image": (flip("train/x.images", -1), r"x\.images: client 'user 2.*pack it again"),
-    "an offset": (flip("train/x.offsets.npy", -48), r"x\.images: client 'user 0.*pack it again"),
-    "offsets that descend": (flip("train/x.offsets.npy", -41), "client 'user 0.*pack it again"),
-    "a type": (replace("<i4", ">i4", "train/y.npy"), r"y\.npy: .* it is >i4\[6\], not int32\[6\]"),
-    "counts": (flip("train/clients.npy", -12), r"train/clients\.npy: .*its checksum"),
-    "no counts": (lambda f: (f / "train/clients.npy").unlink(), "clients.npy: there is no such"),
+    "a type": (replace(b"<i4", b">i4", "train/y.npy"), r"y\.npy: .*is >i4\[6\], not int32\[6\]"),
     "short values": (lambda f: (f / "train/y.npy").write_bytes(b"123"), r"y\.npy: not a part"),
-    "short offsets": (lambda f: (f / "train/x.offsets.npy").write_bytes(b"123"), "x.offsets.npy"),
     "short images": (lambda f: (f / "train/x.images").write_bytes(b"1"), "x.images: .*too short"),
+    "no values": (lambda f: (f / "train/y.npy").unlink(), "y.npy: there is no such file"),
     "another format": (edit(format=1), "has format 1, and this version reads 2; .* pack it again"),
     "no fields": (edit(fields=None), "'fields'"),
-    "no text": (lambda f: (f / "store.json").write_bytes(b"\xff{"), r"store\.json"),
-    "objects": (edit(fields=OBJECTS), r"clients\.npy: .* it is"),
+    "other fields": (edit(fields={"y": ONE}), r"index\.npz: .*pack it again"),
+    "other clients": (edit(clients=CLIENTS), r"y\.npy: .*int32\[6\], not int32\[7\]"),
+    "an index": (flip("index.npz", 999), r"index\.npz: .*checksum is wrong; .* pack it again"),
+    "no index": (lambda f: (f / "index.npz").unlink(), r"no index\.npz: .* pack it again"),
     "no folder": (lambda f: f.rename(f.with_name("moved")), "there is no such file"),
-    "fewer names": (no_names, r"clients\.npy: .*\[3\], not .*\[0\]"),
-    "type": (replace("<i4", "<f4"), r"store\.json: .*checksum is wrong"),
-    "no checksum": (replace("sha256", "md5"), r"store\.json: .*no checksum"),
 }
 
 
@@ -252,5 +243,5 @@ WRONG = {
 def test_what_cannot_be_packed_is_named(tmp_path, wrong, named):
     with pytest.raises(ValueError, match=named):
         pack(wrong, tmp_path / "packed")
-    with pytest.raises(ValueError, match=r"store\.json: .*(was not packed|no such file)"):
+    with pytest.raises(ValueError, match=r"index\.npz: .*(not packed it|no such file)"):
         packed(path=tmp_path / "packed")
