@@ -77,13 +77,11 @@ class RowFiles:
         self.checksums = np.zeros(num_clients, np.uint32)  # CRC-32 of the rows
         self.num_recent = 0  # rows in the scratch file
         self.scratch: Any = None
+        self.path = folder  # of the saved file
         self.reader: Any = None  # of the saved file
-        self.number = 0  # in the name of the saved file
         self.owner = ""  # the folder of the checkpoints that refer to it
         self.position = _NOWHERE  # of the last of them
-        self.used = (
-            _NONE  # of each place in the saved file, by the last checkpoint that refers to it
-        )
+        self.used = _NONE  # the last checkpoint that refers to each place of the saved file
 
     def written(self) -> np.ndarray:
         """The clients whose rows have been written, ascending, int[rows]."""
@@ -109,7 +107,7 @@ class RowFiles:
         with writing(self.folder):
             if self.scratch is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
+                file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
                 self.scratch = self._closed_at_end(file)
             _write_at(self.scratch, place * self.row_bytes, row)
         self.num_recent = max(self.num_recent, place + 1)
@@ -136,16 +134,15 @@ class RowFiles:
         clients = self.written() if begins else np.flatnonzero(self.places < _NOWHERE)
         if begins and not len(clients):
             return {}
-        number, used = (secrets.randbits(31), _NONE) if begins else (self.number, self.used)
+        path, used = (self._path(secrets.randbits(31)), _NONE) if begins else (self.path, self.used)
         free = np.flatnonzero(used < min([*kept, self.position]))[: len(clients)]
         end = len(used) + len(clients) - len(free)
         places = np.concatenate([free, np.arange(len(used), end)]).astype(np.int32)
-        path = self._path(number)
         with writing(path):
             if begins:
                 path.touch(exist_ok=False)
             try:
-                with path.open("r+b") as file:
+                with path.open("r+b", buffering=0) as file:
                     for client, place in zip(clients.tolist(), places.tolist(), strict=True):
                         _write_at(file, place * self.row_bytes, self.read(client))
                     os.fsync(file.fileno())
@@ -158,12 +155,12 @@ class RowFiles:
         self.places[clients], self.num_recent = places, 0
         if self.scratch is not None:
             self.scratch.truncate(0)
-        self.number, self.owner, self.position = number, owner, position
+        self.path, self.owner, self.position = path, owner, position
         ids = self.written().astype(np.int32)
         self.used = np.concatenate([used, np.full(end - len(used), position, np.int32)])
         self.used[self.places[ids]] = position
         tables = {"ids": ids, "places": self.places[ids], "checksums": self.checksums[ids]}
-        return tables | {"file": np.int32(number)}
+        return tables | {"file": np.int32(int(path.stem, 16))}
 
     def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
         """Takes the tables that `save` returned; DamagedError, and no change, for damaged rows."""
@@ -182,7 +179,7 @@ class RowFiles:
                 self._read(reader, int(places[number]), ids[number], checksums[number], path)
             stack.pop_all()
         self.reader = self._closed_at_end(reader)
-        self.number, self.owner, self.position = int(tables["file"]), owner, position
+        self.path, self.owner, self.position = path, owner, position
         self.places[ids], self.checksums[ids] = places, checksums
         # a kill may have left rows, or part of one, that this checkpoint does not refer to
         size = os.fstat(reader.fileno()).st_size
@@ -192,11 +189,6 @@ class RowFiles:
         """Removes the saved file; its checkpoints cannot go on any more."""
         if self.reader is not None:
             self.path.unlink(missing_ok=True)
-
-    @property
-    def path(self) -> Path:
-        """The saved file."""
-        return self._path(self.number)
 
     def _path(self, number):
         return self.folder / f"{number:08x}.rows"
@@ -219,9 +211,11 @@ class RowFiles:
 
 
 def _write_at(file, offset, row):
+    """Also where the system writes a part at a time."""
     file.seek(offset)
-    file.write(row)
-    file.flush()
+    rest = memoryview(row)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 class DiskClientState(Mapping[int, ClientState]):

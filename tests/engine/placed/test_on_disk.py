@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import tracemalloc
 
@@ -127,6 +128,15 @@ def test_a_first_save_that_fails_leaves_no_file(rows, tmp_path, monkeypatch):
     assert content(rows) == {0: row_of(0), 1: row_of(1)}
     rows.remove()
     assert names(tmp_path) == []
+
+
+def test_a_system_that_writes_in_parts():
+    class InParts(io.BytesIO):
+        def write(self, row):
+            return super().write(row[:2])
+
+    on_disk._write_at(file := InParts(), 1, row_of(5))
+    assert file.getvalue() == b"\0" + row_of(5)
 
 
 @pytest.fixture
