@@ -269,6 +269,8 @@ def _begin(
     folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]
 ) -> dict[str, Split]:
     """The splits in the folder, or new ones; ValueError if it holds something else."""
+    for path in folder.glob(f".*-{_INDEX}"):  # what a kill has left half-written
+        path.unlink()
     known = {_LOCK, _INDEX, *_SPLITS}
     others = sorted(path.name for path in folder.iterdir() if path.name not in known)
     first = next(iter(others), None)

@@ -118,6 +118,7 @@ def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, save_secon
     if recorded < 4:
         with pytest.raises(ValueError, match=r"no index\.npz|has \d of \d clients; give the same"):
             packed(path=path)
+    (path / ".77-8-index.npz").write_bytes(b"half")
     if recorded < 3:  # what a kill leaves half-written
         with (path / "train" / "x.images").open("ab") as file:
             file.write(b"abc")
