@@ -18,7 +18,6 @@ that of rows on the host. Then the times of a round are compared, too.
 """
 
 import argparse
-import json
 import resource
 import statistics
 import time
@@ -28,8 +27,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.base.files import write_json
-from fedjax_algos.data.stored.packing import FORMAT, Field, checksum, digests_of
+from fedjax_algos.data.stored.packing import FORMAT, checksum, fields_of, make_split, save_index
 from fedjax_algos.participation import Cohorts
 
 CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5
@@ -39,32 +37,21 @@ LOCAL = fa.Local(batch_size=20, learning_rate=0.05, epochs=1)
 
 def make_folder(folder, clients):
     """Writes what `pack` would have written for images of zeros, with sparse files."""
-    fields = [Field("x", SHAPE, np.dtype("u1")), Field("y", (), np.dtype("<i4"))]
+    example = {"x": jax.ShapeDtypeStruct(SHAPE, np.uint8), "y": jax.ShapeDtypeStruct((), np.int32)}
     counts = np.random.default_rng(0).integers(20, 58, clients).astype(np.int32)
-    digests = {}
-    for split, sizes in {"train": counts, "test": np.array([1000], np.int32)}.items():
-        path = folder / split
-        path.mkdir(parents=True, exist_ok=True)
-        known = {}
-        for size in np.unique(sizes):
-            zeros = [np.zeros(size * field.example_bytes, np.uint8) for field in fields]
-            known[size] = [checksum([each]) for each in zeros]
-        for field in fields:
-            with (path / f"{field.name}.data").open("wb") as file:
-                file.truncate(int(sizes.sum(dtype=np.int64)) * field.example_bytes)
-        np.save(path / "counts.npy", sizes)
-        np.save(path / "checksums.npy", np.array([known[size] for size in sizes], np.uint32))
+    splits, numbers = {}, {}
+    for name, sizes in {"train": counts, "test": np.array([1000], np.int32)}.items():
         names = [f"client{number:06}" for number in range(len(sizes))]
-        (path / "clients.json").write_text(json.dumps(names))
-        digests[split] = digests_of(path)
-    facts = {
-        "format": FORMAT,
-        "fields": {field.name: field.to_json() for field in fields},
-        "num_classes": 10,
-        "notes": [],
-        "splits": digests,
-    }
-    write_json(folder / "store.json", facts)
+        source = fa.data.ClientSource("zeros", names, sizes, example, read=None)
+        splits[name] = split = make_split(folder / name, source)
+        numbers[name] = dict(zip(names, sizes.tolist(), strict=True))
+        for number, one in enumerate(example.values()):
+            zeros = {size: np.zeros((size, *one.shape), one.dtype) for size in np.unique(sizes)}
+            known = {n: checksum([array], [array[0].nbytes] * n) for n, array in zeros.items()}
+            split.checksums[:, number] = [known[size] for size in sizes]
+        split.done = len(sizes)
+    facts = {"format": FORMAT, "clients": numbers, "fields": fields_of(source)}
+    save_index(folder, facts | {"num_classes": 10, "notes": []}, splits)
 
 
 def peak_megabytes():
@@ -141,10 +128,10 @@ def main():
     parser.add_argument("--folder", required=True, type=Path, help="of the packed clients")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     arguments = parser.parse_args()
-    if not (arguments.folder / "store.json").exists():
+    if not (arguments.folder / "index.npz").exists():
         make_folder(arguments.folder, arguments.clients)
     data = fa.data.open_federated(arguments.folder)
-    gigabytes = sum(f.stat().st_size for f in (arguments.folder / "train").glob("*.data")) / 1e9
+    gigabytes = sum(f.stat().st_size for f in (arguments.folder / "train").glob("*.npy")) / 1e9
     examples = data.counts().sum(dtype=np.int64)
     print(f"{data.num_clients} clients, {examples} examples, {gigabytes:.1f} GB")
     problem = fa.models.models.make("cnn_fedcompass", SHAPE, 10)

@@ -239,7 +239,6 @@ OUTCOMES = {
     "rows": {"refused by name", "older checkpoint", "no effect"},
     "config.json": {"refused by name", "no effect"},  # spaces between values do not matter
     "scores.json": {"refused by name", "no effect"},
-    "store.json": {"refused by name", "no effect"},
 }
 
 

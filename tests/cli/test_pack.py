@@ -54,7 +54,7 @@ pack digits x --partition iid | partition=iid needs a number of clients
 pack digits x --partition iid --clients 0 | 0 is not in the range
 pack packed:packed x --seed 0 | packed:packed has clients of its own; leave --seed out
 pack packed:nowhere x | there is no such file
-pack digits packed/store.json --partition iid --clients 3 | 'packed/store.json' cannot be w
+pack digits packed/index.npz --partition iid --clients 3 | 'packed/index.npz' cannot be w
 run fedavg --dataset packed:packed --partition iid --clients 5000 | for the 12 clients of
 """
 

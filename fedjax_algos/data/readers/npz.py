@@ -2,14 +2,14 @@
 
 import itertools
 import os
-import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
+from fedjax_algos.base.arrays import ArrayFile
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import PathLike, check_array_bytes, open_regular, reading
+from fedjax_algos.base.files import PathLike, check_array_bytes, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
@@ -37,39 +37,19 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
     """
     kind = "an .npz file of arrays"
     fix = "write plain arrays with np.savez, or fetch the file again"
-    arrays: dict[str, Any] = read_arrays(path, kind, fix, lambda names: _required(names, users))
+    found = ArrayFile(path, kind, fix)
+    required, listed = _required(found, users), ", ".join(sorted(found))[:200]
+    with reading(path, kind, fix):
+        for role, name in required.items():
+            rename = f"; write it with np.savez(FILE, {role}=...)" * (role == name)
+            require(name in found, f"it has no array {name!r}, only {listed}{rename}")
+    found.check_memory(required.values())
+    arrays: dict[str, Any] = {role: found[name] for role, name in required.items()}
     for part in ("train", "test"):
         if f"x_{part}" not in arrays:
             files, offsets = arrays.pop(f"jpeg_{part}"), arrays.pop(f"offset_{part}")
             arrays[f"x_{part}"] = _decode(files, offsets, f"{os.fspath(path)}: jpeg_{part}", fix)
     return from_arrays(**arrays, num_classes=num_classes, source=os.fspath(path))
-
-
-def read_arrays(
-    path: PathLike,
-    kind: str,
-    fix: str,
-    choose: Callable[[Collection[str]], Mapping[str, str]] | None = None,
-) -> dict[str, np.ndarray]:
-    """Reads the arrays of an archive by role; `choose` gives their names, None reads all."""
-    # a damaged archive raises many types, and so does a header, because NumPy parses it as Python
-    with reading(path, kind, fix, Exception), open_regular(path) as file:
-        archive = zipfile.ZipFile(file)
-        members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
-        require(len(members) == len(archive.infolist()), "it has an array twice")
-        chosen = choose(members) if choose else {name: name for name in members}
-        listed = ", ".join(sorted(members))[:200]
-        for role, name in chosen.items():
-            rename = f"; write it with np.savez(FILE, {role}=...)" * (role == name)
-            require(name in members, f"it has no array {name!r}, only {listed}{rename}")
-        size = sum(members[name].file_size for name in chosen.values())
-        check_array_bytes("its arrays", size, "give a smaller file")
-        arrays = {}
-        for role, name in chosen.items():
-            with archive.open(members[name]) as member:
-                arrays[role] = np.lib.format.read_array(member, allow_pickle=False)
-                require(not member.read(1), f"{name!r} is larger than its header says")
-        return arrays
 
 
 def _required(names: Collection[str], users: str | None) -> dict[str, str]:

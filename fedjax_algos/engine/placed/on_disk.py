@@ -7,7 +7,6 @@ process may end between any two writes.
 """
 
 import contextlib
-import math
 import os
 import secrets
 import tempfile
@@ -37,10 +36,10 @@ _NONE = np.zeros(0, np.int32)
 class RowsOnDisk(NamedTuple):
     """Rows of client state on disk, as the `client_state` of `make_engine`.
 
-    Memory holds the rows of one cohort, and 12 bytes for each client. Each run, and each process of
-    it, has files of its own, so several runs may share a folder. They need the room of the rows
-    that have been written, and with checkpoints also that of the rows that have changed since the
-    oldest one that is kept.
+    Memory holds the rows of one cohort, 8 bytes for each client and 4 for each row on disk. Each
+    run, and each process of it, has files of its own, so several runs may share a folder. They need
+    the room of the rows that have been written, and with checkpoints also that of the rows that
+    have changed since the oldest one that is kept.
 
     What a run writes is in a file without a name, which ends with the run or its process. The first
     checkpoint makes a file `NUMBER.rows`, which has the rows of the run's checkpoints: they can go
@@ -73,44 +72,37 @@ class RowFiles:
 
     def __init__(self, folder: Path, row_bytes: int, num_clients: int):
         self.folder, self.row_bytes = folder, row_bytes
-        self.recent = np.full(num_clients, _NOWHERE, np.int32)  # places in the scratch file
-        self.saved = np.full(num_clients, _NOWHERE, np.int32)  # in the saved file, if not recent
+        # of the rows in the saved file; -2, -3, ... are the places 0, 1, ... of the scratch file
+        self.places = np.full(num_clients, _NOWHERE, np.int32)
         self.checksums = np.zeros(num_clients, np.uint32)  # CRC-32 of the rows
-        self.num_recent = 0
+        self.num_recent = 0  # rows in the scratch file
         self.scratch: Any = None
+        self.path = folder  # of the saved file
         self.reader: Any = None  # of the saved file
-        self.number = 0  # in the name of the saved file
         self.owner = ""  # the folder of the checkpoints that refer to it
         self.position = _NOWHERE  # of the last of them
-        # places by the position of the last checkpoint that refers to them
-        self.unused: list[tuple[int, np.ndarray]] = []
+        self.used = _NONE  # the last checkpoint that refers to each place of the saved file
 
     def written(self) -> np.ndarray:
         """The clients whose rows have been written, ascending, int[rows]."""
-        return np.flatnonzero((self.recent >= 0) | (self.saved >= 0))
+        return np.flatnonzero(self.places != _NOWHERE)
 
     def has(self, client: int) -> bool:
         """Whether a client's row has been written; the id may be any integer."""
-        known = 0 <= client < len(self.saved)
-        return bool(known and max(self.recent[client], self.saved[client]) >= 0)
+        return 0 <= client < len(self.places) and bool(self.places[client] != _NOWHERE)
 
-    def read(self, client: int) -> bytearray:
-        """A row that has been written; raises ValueError if it is not as it was written."""
-        is_recent = self.recent[client] >= 0
-        file, place = (self.scratch, self.recent) if is_recent else (self.reader, self.saved)
-        row = _read_at(file, int(place[client]) * self.row_bytes, self.row_bytes)
-        if row is None or zlib.crc32(row) != self.checksums[client]:
-            where = self.folder if is_recent else self._path(self.number)
-            raise ValueError(
-                f"the row of client {client} in {str(where)!r} is not as it was written: the file "
-                "was damaged, or a run that went on from the same checkpoint has replaced the row; "
-                "go on from the last checkpoint, or start the run again"
-            )
-        return row
+    def read(self, client: int) -> np.ndarray:
+        """uint8[bytes]: a row that has been written; raises ValueError if it was changed."""
+        place = int(self.places[client])
+        is_recent = place < _NOWHERE
+        file, where = (self.scratch, self.folder) if is_recent else (self.reader, self.path)
+        fix = "; go on from the last checkpoint, or start the run again"
+        place = -2 - place if is_recent else place
+        return self._read(file, place, client, self.checksums[client], where, fix)
 
     def write(self, client: int, row: bytes) -> None:
         """Writes a row to the scratch file; raises ValueError if it cannot, as on a full disk."""
-        place = int(self.recent[client])
+        place = -2 - int(self.places[client])
         place = self.num_recent if place < 0 else place
         with writing(self.folder):
             if self.scratch is None:
@@ -119,7 +111,7 @@ class RowFiles:
                 self.scratch = self._closed_at_end(file)
             _write_at(self.scratch, place * self.row_bytes, row)
         self.num_recent = max(self.num_recent, place + 1)
-        self.recent[client], self.checksums[client] = place, zlib.crc32(row)
+        self.places[client], self.checksums[client] = -2 - place, zlib.crc32(row)
 
     def check_room(self, what: str, num_rows: int) -> None:
         """Raises ValueError if the disk has no room for so many rows, those written included."""
@@ -139,37 +131,36 @@ class RowFiles:
         are. Nothing has changed if the rows cannot be written or read: a ValueError.
         """
         begins = owner != self.owner or self.reader is None
-        clients = self.written() if begins else np.flatnonzero(self.recent >= 0)
+        clients = self.written() if begins else np.flatnonzero(self.places < _NOWHERE)
         if begins and not len(clients):
             return {}
-        number, end = (self._new_file(), 0) if begins else (self.number, self._end())
-        oldest = min(kept, default=math.inf)
-        unused = [] if begins else self.unused
-        held = [(last, places) for last, places in unused if last >= oldest]
-        free = np.concatenate([_NONE, *(places for last, places in unused if last < oldest)])
-        added = np.arange(end, end + max(len(clients) - len(free), 0), dtype=np.int32)
-        places = np.concatenate([free[: len(clients)], added])
-        try:
-            self._copy(clients, number, places)
-        except BaseException:
+        path, used = (self._path(secrets.randbits(31)), _NONE) if begins else (self.path, self.used)
+        free = np.flatnonzero(used < min([*kept, self.position]))[: len(clients)]
+        end = len(used) + len(clients) - len(free)
+        places = np.concatenate([free, np.arange(len(used), end)]).astype(np.int32)
+        with writing(path):
             if begins:
-                self._path(number).unlink(missing_ok=True)
-            raise
+                path.touch(exist_ok=False)
+            try:
+                with path.open("r+b", buffering=0) as file:
+                    for client, place in zip(clients.tolist(), places.tolist(), strict=True):
+                        _write_at(file, place * self.row_bytes, self.read(client))
+                    os.fsync(file.fileno())
+            except BaseException:
+                if begins:
+                    path.unlink()
+                raise
         if begins:
-            self.reader = self._closed_at_end(self._path(number).open("rb", buffering=0))
-            self.unused = []
-        else:
-            replaced = self.saved[clients]
-            replaced = (self.position, replaced[replaced >= 0])
-            self.unused = [*held, (_NOWHERE, free[len(clients) :]), replaced]
-        self.saved[clients] = places
-        self.recent[:], self.num_recent = _NOWHERE, 0
+            self.reader = self._closed_at_end(path.open("rb", buffering=0))
+        self.places[clients], self.num_recent = places, 0
         if self.scratch is not None:
             self.scratch.truncate(0)
-        self.number, self.owner, self.position = number, owner, position
-        ids = np.flatnonzero(self.saved >= 0).astype(np.int32)
-        tables = {"ids": ids, "places": self.saved[ids], "checksums": self.checksums[ids]}
-        return tables | {"file": np.int32(number)}
+        self.path, self.owner, self.position = path, owner, position
+        ids = self.written().astype(np.int32)
+        self.used = np.concatenate([used, np.full(end - len(used), position, np.int32)])
+        self.used[self.places[ids]] = position
+        tables = {"ids": ids, "places": self.places[ids], "checksums": self.checksums[ids]}
+        return tables | {"file": np.int32(int(path.stem, 16))}
 
     def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
         """Takes the tables that `save` returned; DamagedError, and no change, for damaged rows."""
@@ -182,60 +173,41 @@ class RowFiles:
                 f"{str(path)!r} cannot be read ({error.strerror}), but the checkpoint in {owner!r} "
                 "has the clients' rows there; give the folder of client state that the run had"
             ) from error
-        for number in np.argsort(places):  # in the order of the file
-            row = _read_at(reader, int(places[number]) * self.row_bytes, self.row_bytes)
-            if row is None or zlib.crc32(row) != checksums[number]:
-                reader.close()
-                raise DamagedError(
-                    f"the row of client {ids[number]} in {str(path)!r} is not as it was written: "
-                    "the file was damaged or cut off, or a run that went on from the same "
-                    "checkpoint has replaced the row"
-                )
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(reader)
+            for number in np.argsort(places):  # in the order of the file
+                self._read(reader, int(places[number]), ids[number], checksums[number], path)
+            stack.pop_all()
         self.reader = self._closed_at_end(reader)
-        self.number, self.owner, self.position = int(tables["file"]), owner, position
-        self.saved[ids], self.checksums[ids] = places, checksums
-        others = np.setdiff1d(np.arange(self._end(), dtype=np.int32), places)
-        self.unused = [(position, others)]
+        self.path, self.owner, self.position = path, owner, position
+        self.places[ids], self.checksums[ids] = places, checksums
+        # a kill may have left rows, or part of one, that this checkpoint does not refer to
+        size = os.fstat(reader.fileno()).st_size
+        self.used = np.full(-(-size // self.row_bytes), position, np.int32)
 
     def remove(self) -> None:
         """Removes the saved file; its checkpoints cannot go on any more."""
         if self.reader is not None:
-            self._path(self.number).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def _path(self, number):
         return self.folder / f"{number:08x}.rows"
 
-    def _end(self):  # the first place behind the rows; a kill may have left part of one
-        return os.fstat(self.reader.fileno()).st_size // self.row_bytes
-
-    def _new_file(self):
-        while True:
-            number = secrets.randbelow(2**31 - 1) + 1
-            with writing(self._path(number)), contextlib.suppress(FileExistsError):
-                self._path(number).open("xb").close()
-                return number
-
-    def _copy(self, clients, number, places):
-        path = self._path(number)
-        with writing(path), path.open("r+b", buffering=0) as file:
-            for client, place in zip(clients.tolist(), places.tolist(), strict=True):
-                _write_at(file, place * self.row_bytes, self.read(client))
-            os.fsync(file.fileno())
+    def _read(self, file, place, client, checksum, where, fix=""):
+        """The row at a place of a file, or DamagedError."""
+        file.seek(place * self.row_bytes)
+        row = np.fromfile(file, np.uint8, self.row_bytes)
+        if zlib.crc32(row) != checksum:
+            raise DamagedError(
+                f"the row of client {client} in {str(where)!r} is not as it was written: the file "
+                "was damaged or cut off, or a run that went on from the same checkpoint has "
+                f"replaced the row{fix}"
+            )
+        return row
 
     def _closed_at_end(self, file):
         weakref.finalize(self, file.close)
         return file
-
-
-def _read_at(file, offset, size):
-    """The bytes at a place of a file, also where the system reads a part at a time; or None."""
-    row = bytearray(size)
-    rest = memoryview(row)
-    with contextlib.suppress(OSError):
-        file.seek(offset)
-        while rest and (count := file.readinto(rest)):
-            rest = rest[count:]
-    return None if rest else row
 
 
 def _write_at(file, offset, row):

@@ -1,20 +1,13 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
 
-A checkpoint file is whole, or is refused before anything in it is used. Its first line has the
-format, the number of bytes that follow it, and their SHA-256. The second line is JSON: `facts`, and
-by name of each of `arrays` its dtype, shape and first byte after this line. The rest is the bytes
-of the arrays, one after another, little-endian.
+A checkpoint is a sealed file, see `base.arrays`.
 """
 
 import contextlib
 import functools
-import hashlib
-import json
-import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -23,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.base.errors import DamagedError, require
-from fedjax_algos.base.files import open_regular, writing, written
+from fedjax_algos.base.files import writing
 from fedjax_algos.core import Row
 from fedjax_algos.core.trees import is_key
 from fedjax_algos.engine.placed.devices import put
@@ -35,10 +29,7 @@ from fedjax_algos.runs.loops.identity import check_identity
 from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruption
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
-Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
-_FIRST_LINE = "fedjax_algos checkpoint 3, {:020d} bytes, sha256 {}\n"
-_PATTERN = re.compile(rb"fedjax_algos checkpoint 3, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
-_SUFFIX = ".checkpoint"
+_SUFFIX = ".npz"
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -70,9 +61,17 @@ def as_checkpoints(given: Checkpoints | str | Path | None, name: str = "") -> Ch
 class Saved(NamedTuple):
     """The content of a checkpoint."""
 
-    position: int  # rounds or server steps that have been made
-    arrays: Mapping[str, np.ndarray]  # by path
+    path: Path
+    arrays: Mapping[str, np.ndarray]  # by path, which are read one by one
     facts: dict[str, Any]  # such as the rows so far
+
+    @property
+    def position(self) -> int:
+        """The rounds or server steps that have been made."""
+        return int(self.path.stem)
+
+
+Check = Callable[[Saved], None]
 
 
 class RunSaver:
@@ -98,7 +97,7 @@ class RunSaver:
             return []
         return from_first(positions_in)(Path(self.checkpoints.folder))
 
-    def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
+    def restore(self, check: Check = lambda saved: None) -> Saved | None:
         """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
         if self.checkpoints is None or not self.kept:
             return None
@@ -106,15 +105,15 @@ class RunSaver:
         saved: Saved | None = None
 
         @from_first
-        def last_position() -> int:
+        def last_path() -> Path:
             nonlocal saved
             saved = _last_whole(folder, check)
             check_identity(saved.facts["identity"], identity, saved.position, folder)
-            return saved.position
+            return saved.path
 
-        self.position = last_position()
-        if saved is None:
-            saved = _read_like_first(folder, self.position, check)
+        path = last_path()
+        saved = saved or _read_like_first(path, check)
+        self.position = saved.position
         versions = saved.facts.pop("versions")
         if versions != _versions():
             what = f"was saved with {versions} and goes on with {_versions()}"
@@ -153,7 +152,7 @@ def saved_identity(folder: Path) -> dict[str, Any] | None:
     """The identity of the run in the last checkpoint that is whole; None without one."""
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
         warnings.simplefilter("ignore")  # `restore` says what is damaged
-        return _last_whole(folder, lambda folder, position, arrays: None).facts["identity"]
+        return _last_whole(folder, lambda saved: None).facts["identity"]
     return None
 
 
@@ -162,7 +161,7 @@ def _write(folder, position, content, facts, keep):
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
-    write_checkpoint(checkpoint_path(folder, position), content, facts)
+    write_sealed(checkpoint_path(folder, position), content, facts)
     # later ones were damaged, as `restore` has said, and the run went on from before them
     there = positions_in(folder)
     kept = [each for each in there if each <= position][-keep:]
@@ -171,33 +170,30 @@ def _write(folder, position, content, facts, keep):
             checkpoint_path(folder, each).unlink()
 
 
-def _read_like_first(folder, position, check):
+def _read_like_first(path, check):
     """The checkpoint that process 0 has read, in another process."""
     try:
-        arrays, facts = read_checkpoint(checkpoint_path(folder, position))
-        check(folder, position, arrays)
+        check(saved := read_checkpoint(path))
     except ValueError as error:
         why = f"process {jax.process_index()} cannot read what process 0 has read: {error}"
         raise ValueError(f"{why}; name a folder that all processes see") from None
-    return Saved(position, arrays, facts)
+    return saved
 
 
 def _last_whole(folder: str | Path, check: Check) -> Saved:
     """The last checkpoint that is whole; a warning names those after it."""
     damaged = []
     for position in reversed(positions_in(Path(folder))):
-        path = checkpoint_path(Path(folder), position)
         try:
-            arrays, facts = read_checkpoint(path)
-            check(folder, position, arrays)
+            check(saved := read_checkpoint(checkpoint_path(Path(folder), position)))
         except DamagedError as error:
             damaged.append(str(error))
             continue
         if damaged:
-            used = f"{path.name}, which was saved after {position} rounds or server steps"
+            used = f"{saved.path.name}, which was saved after {position} rounds or server steps"
             told = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
             warnings.warn(told, stacklevel=4)
-        return Saved(position, arrays, facts)
+        return saved
     fix = "Remove this folder, and the run starts again from its beginning"
     raise ValueError(f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. {fix}")
 
@@ -225,7 +221,7 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
     fix = "name the folder that was given as checkpoints"
     require(positions_in(Path(folder)), f"folder={str(folder)!r} holds no checkpoint; {fix}")
     saved = _last_whole(folder, partial(open_rows, like))
-    state = fill_state(like, saved.arrays, folder)
+    state = fill_state(like, saved)
     (rows,) = saved.facts["rows"]  # of one run, as the state is
     return state, rows
 
@@ -238,7 +234,7 @@ def checkpoint_path(folder: Path, position: int) -> Path:
 def positions_in(folder: Path) -> list[int]:
     """The positions of the checkpoints in a folder, which may be missing, ascending."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    if any(name.isdecimal() for name in names):
+    if any(name.isdecimal() or name.endswith(".checkpoint") for name in names):
         what = f"the checkpoints in {str(folder)!r} were written by an earlier version"
         raise ValueError(f"{what} and cannot be read: remove this folder, or use that version")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
@@ -251,70 +247,13 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink()
 
 
-def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
-    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all."""
-    table, end = {}, 0
-    for name, array in arrays.items():
-        table[name] = [array.dtype.name, array.shape, end]
-        end += array.nbytes
-    header = json.dumps({"facts": facts, "arrays": table}).encode() + b"\n"
-    digest = hashlib.sha256()
-    with written(path) as beside, beside.open("wb") as file:
-        file.write(_FIRST_LINE.format(0, digest.hexdigest()).encode())  # it is replaced below
-        for part in (header, *map(_bytes, arrays.values())):
-            digest.update(part)
-            file.write(part)
-        file.seek(0)
-        file.write(_FIRST_LINE.format(len(header) + end, digest.hexdigest()).encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """The arrays, which are read one by one, and the facts; DamagedError for another content."""
+def read_checkpoint(path: Path) -> Saved:
+    """The content of a checkpoint; DamagedError if it is not as it was written."""
     try:
-        with open_regular(path) as file:
-            match = _PATTERN.fullmatch(file.readline(200))
-            if match is None:
-                raise ValueError("its first line is not that of a checkpoint of this version")
-            start = file.tell()
-            size = os.fstat(file.fileno()).st_size - start
-            expected, found = int(match[1]), hashlib.file_digest(file, "sha256").hexdigest()
-            require(size == expected, f"{size} bytes follow its first line, not {expected}")
-            require(found == match[2].decode(), "its checksum is wrong")
-            file.seek(start)
-            header = json.loads(file.readline())
-            return _Arrays(path, header["arrays"], file.tell()), header["facts"]
+        return Saved(path, *read_sealed(path, "a checkpoint", "remove it"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None
-
-
-class _Arrays(Mapping[str, np.ndarray]):
-    """Arrays in a file that has been checked, so that memory holds one of them at a time."""
-
-    def __init__(self, path: Path, table: dict[str, Any], start: int):
-        self.path, self.table, self.start = path, table, start
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        dtype, shape, first = self.table[name]
-        array = np.empty(shape, np.dtype(dtype))
-        with open_regular(self.path) as file:
-            file.seek(self.start + first)
-            if file.readinto(_bytes(array)) != array.nbytes:
-                raise DamagedError(f"{str(self.path)!r} was cut off while it was read")
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.table)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-
-def _bytes(array):
-    """An array as a buffer of its bytes; NumPy's own does not know all dtypes of jax."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
@@ -348,9 +287,7 @@ def fill(
         name = "/".join(filter(None, [prefix, _name(path)]))  # the path of a bare array is empty
         saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
-            found = "missing"
-            if saved is not None:
-                found = f"{(saved.dtype.names or [saved.dtype])[0]}{list(saved.shape)}"
+            found = "missing" if saved is None else f"{saved.dtype}{list(saved.shape)}"
             own = f"{leaf.dtype}{list(leaf.shape)}"
             here, there = places
             raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")
@@ -383,17 +320,15 @@ def saved_arrays(
     return tree | {"clients": state.clients.save(owner, position, kept)}
 
 
-def fill_state(
-    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
-) -> FederatedState:
+def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
     """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`."""
-    clients = like.clients
+    clients, arrays = like.clients, saved.arrays
     state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
     if not isinstance(clients, RowTable):
         return state._replace(clients=fill(clients, arrays, "clients"))
     ids = arrays.get("clients/ids", np.zeros(0, np.int32))
     if not np.array_equal(ids, np.flatnonzero(state.dispatched)):
-        there = f"the checkpoint in {str(folder)!r} has rows of {len(ids)} clients off the devices"
+        there = f"{str(saved.path)!r} has rows of {len(ids)} clients off the devices"
         fix = "give the client_state that the run had"
         raise ValueError(f"{there}, but {np.sum(state.dispatched)} were dispatched; {fix}")
     if not isinstance(clients, HostClientState):
@@ -405,12 +340,11 @@ def fill_state(
     return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
 
 
-def open_rows(
-    like: FederatedState, folder: str | Path, position: int, arrays: Mapping[str, np.ndarray]
-) -> None:
+def open_rows(like: FederatedState, saved: Saved) -> None:
     """Makes rows on disk of a checkpoint those of `like`; DamagedError changes nothing."""
+    arrays = saved.arrays
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return
     fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
     tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
-    like.clients.files.open_saved(str(Path(folder).absolute()), position, tables)
+    like.clients.files.open_saved(str(saved.path.parent.absolute()), saved.position, tables)

@@ -1,9 +1,6 @@
-"""Models in files .npz: the last models of runs, and `save_model` and `load_model`.
+"""Models in files .npz (see `base.arrays`): the last models of runs, `save_model`, `load_model`.
 
-Such a file is an archive of plain arrays, by their place in the model, such as
-`params/Dense_0/kernel`; nothing in it is pickled, and NumPy alone can read it. The archive has a
-checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16, are stored as a
-record of one field, whose name is the type and whose value has its bits.
+The arrays have the names of their places in the model, such as `params/Dense_0/kernel`.
 """
 
 from pathlib import Path
@@ -13,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.base.arrays import ArrayFile, write_arrays
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Model, Params
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.data.readers.npz import read_arrays
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.checkpoints import fill, flat_arrays
 
@@ -45,9 +42,15 @@ def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = Fal
     check_kind("overwrite", overwrite, bool, "give True or False")
     if not overwrite and place.exists():
         raise ValueError(f"path={str(place)!r} exists; name another file, or give overwrite=True")
-    arrays: Any = {name: _stored(name, leaf) for name, leaf in flat_arrays(_tree(model)).items()}
+    arrays = flat_arrays(_tree(model))
+    for name, leaf in arrays.items():
+        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+        kind = type(leaf).__name__ if is_shape else leaf.dtype
+        if is_shape or not (leaf.dtype == bool or jnp.issubdtype(leaf.dtype, np.number)):
+            fix = "give arrays, such as jax.random.key_data(key) of a key"
+            raise TypeError(f"{name} is of type {kind}, which has no numbers to save; {fix}")
     with written(place) as beside, beside.open("wb") as file:
-        np.savez(file, **arrays)
+        write_arrays(file, arrays)
 
 
 def load_model(path: str | Path, like: T) -> T:
@@ -68,14 +71,12 @@ def load_model(path: str | Path, like: T) -> T:
         dtypes are not those of `like`, which are named.
     """
     place, tree = _path_of(path), _tree(like)
-    wanted, found = flat_arrays(tree), read_arrays(place, "a saved model", _FIX)
+    wanted, found = flat_arrays(tree), ArrayFile(place, "a saved model", _FIX)
+    found.check_memory(found)
     named, fix = printable(place), "give `like` as it was saved"
     if surplus := [name for name in found if name not in wanted]:
         fix = "give a Model" if all(name.startswith("params") for name in wanted) else fix
         raise ValueError(f"{named}: has {surplus[0]!r}, which `like` has not; {fix}")
-    for name, array in found.items():
-        dtype = wanted[name].dtype
-        found[name] = array.view(dtype) if array.dtype == _storage(dtype) else array
     model: Any = Model(**fill(tree, found, places=("`like`", named), fix=fix))
     return model if isinstance(like, Model) else model.params
 
@@ -94,23 +95,3 @@ def _tree(model: Any) -> dict[str, Any]:
         raise TypeError("a state is given where a model is needed; give state.model")
     tree = (model if isinstance(model, Model) else Model(model))._asdict()
     return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), tree)
-
-
-def _storage(dtype: Any) -> np.dtype | None:
-    """The type in which an array is stored; None for what is no number."""
-    if jnp.issubdtype(dtype, jax.dtypes.extended):
-        return None
-    if dtype.kind in "biufc":
-        return dtype
-    is_number = jnp.issubdtype(dtype, np.number)
-    return np.dtype([(dtype.name, f"u{dtype.itemsize}")]) if is_number else None
-
-
-def _stored(name: str, leaf: Any) -> np.ndarray:
-    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-    storage = None if is_shape else _storage(leaf.dtype)
-    if storage is None:
-        kind = type(leaf).__name__ if is_shape else leaf.dtype
-        fix = "give arrays, such as jax.random.key_data(key) of a key"
-        raise TypeError(f"{name} is of type {kind}, which has no numbers to save; {fix}")
-    return np.asarray(leaf, order="C").view(storage)

@@ -266,7 +266,7 @@ class _SynchronousRun:
         saved = self.saver.restore(partial(open_rows, self.state))
         if saved is None:
             return False
-        self.state = fill_state(self.state, saved.arrays, self.folder)
+        self.state = fill_state(self.state, saved)
         like = self.cohorts.position().after(saved.position)
         self.cohorts.go_to(fill(like, saved.arrays, "cohorts"))
         self.done, self.flops = saved.position, float(saved.arrays["flops"])

@@ -1,7 +1,5 @@
 """Packed folders: what is read is what was packed, also after a kill, and damage is named."""
 
-import json
-
 import chex
 import jax
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from data_forms import image, refused
 
 import fedjax_algos as fa
-from fedjax_algos.base.files import checked_json, file_digest, write_json
+from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.data import ClientDataset, ClientSource, ImageFormat, pack
 from fedjax_algos.data.stored import open_federated, packed
 from fedjax_algos.data.stored.stored_data import source_of
@@ -86,7 +84,7 @@ def test_images_are_read_as_they_were_packed(folder):
         assert opened.train.read(client)["x"] == before.read(client)["x"]  # the files, undecoded
         chex.assert_trees_all_equal(opened.train.examples_of(client), before.examples_of(client))
     assert opened.test.counts.tolist() == [1]
-    assert {path.name for path in folder.iterdir()} == {".lock", "store.json", "test", "train"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "index.npz", "test", "train"}
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float16", "float32", ">f4"])
@@ -102,11 +100,11 @@ def test_arrays_of_any_shape_and_type_are_read_as_they_were_packed(tmp_path, dty
             np.testing.assert_array_equal(values, expected, strict=True)
 
 
-@pytest.mark.parametrize("sync_bytes", [1, 2**26])
+@pytest.mark.parametrize("save_seconds", [0, 30])
 @pytest.mark.parametrize("after", [0, 2, 3])
-def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, sync_bytes):
-    """With `sync_bytes` of 1 each client is recorded, with many none before the last."""
-    monkeypatch.setattr("fedjax_algos.data.stored.packing._SYNC_BYTES", sync_bytes)
+def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, save_seconds):
+    """With `save_seconds` of 0 each client is recorded, with many none before the last."""
+    monkeypatch.setattr("fedjax_algos.data.stored.packing._SAVE_SECONDS", save_seconds)
     pack(dataset(), tmp_path / "whole")
 
     def stop(split, done, total):
@@ -116,16 +114,18 @@ def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, sync_bytes
     path = tmp_path / "packed"
     with pytest.raises(KeyboardInterrupt):
         pack(dataset(), path, on_client=stop)
-    with pytest.raises(ValueError, match=r"no store\.json"):
-        packed(path=path)
-    if sync_bytes == 1:
-        for name in ("x.data", "x.ends", "y.data", "journal"):  # what a kill leaves half-written
-            with (path / "train" / name).open("ab") as file:
-                file.write(b"abc")
+    recorded = min(after + 1, 4) if save_seconds == 0 else 3 * (after >= 2) + (after == 3)
+    if recorded < 4:
+        with pytest.raises(ValueError, match=r"no index\.npz|has \d of \d clients; give the same"):
+            packed(path=path)
+    (path / ".77-8-index.npz").write_bytes(b"half")
+    if recorded < 3:  # what a kill leaves half-written
+        with (path / "train" / "x.images").open("ab") as file:
+            file.write(b"abc")
     calls = []
     pack(dataset(), path, on_client=lambda *done: calls.append(done))
-    recorded = min(after + 1, 3) if sync_bytes == 1 else 3 * (after >= 2)
-    assert calls[: 3 - recorded] == [("train", done, 3) for done in range(recorded + 1, 4)]
+    expected = [("train", done, 3) for done in (1, 2, 3)] + [("test", 1, 1)]
+    assert calls == expected[recorded:]
     for file in filter(lambda file: file.is_file(), (tmp_path / "whole").rglob("*")):
         assert (path / file.relative_to(tmp_path / "whole")).read_bytes() == file.read_bytes()
 
@@ -136,9 +136,11 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
     for change in ({"identity": "2"}, {"name": "other"}):
         with pytest.raises(ValueError, match="something else: sources"):
             pack(dataset(**change), folder)
+    with pytest.raises(ValueError, match="something else: clients"):
+        pack(dataset(counts=(1, 2, 3)), folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    replace('"num_classes": 5', '"num_classes": 6')(folder)
-    with pytest.raises(ValueError, match=r"store\.json: .*checksum is wrong"):
+    flip("index.npz", 99)(folder)
+    with pytest.raises(ValueError, match=r"index\.npz: .*checksum is wrong"):
         pack(dataset(), folder)
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds 'packed'"):
@@ -150,8 +152,8 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
             pack(dataset(), tmp_path / "two")
 
     pack(dataset(), tmp_path / "two", on_client=second)
-    (tmp_path / "two" / "train" / "y.data").unlink()
-    with pytest.raises(ValueError, match=r"y\.data: there is no such file"):
+    (tmp_path / "two" / "train" / "y.npy").unlink()
+    with pytest.raises(ValueError, match=r"y\.npy: there is no such file"):
         pack(dataset(), tmp_path / "two")
 
 
@@ -175,53 +177,40 @@ def flip(name, position):
     return change
 
 
-def replace(text, other):
+def replace(text, other, name):
     def change(folder):
-        content = (folder / "store.json").read_text().replace(text, other)
-        (folder / "store.json").write_text(content)
+        (folder / name).write_bytes((folder / name).read_bytes().replace(text, other))
 
     return change
 
 
 def edit(**changes):
-    """Writes `store.json` with other values and their checksum; None removes one."""
+    """Writes the index with other facts and their checksum; None removes one."""
 
     def change(folder):
-        facts = checked_json(json.loads((folder / "store.json").read_text()))
-        facts |= changes
-        write_json(folder / "store.json", {k: v for k, v in facts.items() if v is not None})
+        arrays, facts = read_sealed(folder / "index.npz", "", "")
+        facts = {key: value for key, value in (facts | changes).items() if value is not None}
+        write_sealed(folder / "index.npz", dict(arrays), facts)
 
     return change
 
 
-def no_names(folder):
-    """Writes no names of clients, with their checksum."""
-    (folder / "train/clients.json").write_text("[]")
-    splits = json.loads((folder / "store.json").read_text())["splits"]
-    splits["train"]["clients.json"] = file_digest(folder / "train/clients.json")
-    edit(splits=splits)(folder)
-
-
-OBJECTS = {"x": {"shape": [1], "dtype": "|O", "image": None}}
+ONE = {"shape": [1], "dtype": "<f4", "image": None}
+CLIENTS = {"train": {"a": 2, "b": 1, "c": 4}}
 DAMAGE = {  # what is found when the folder is opened, or when a client is read
-    "values": (flip("train/y.data", 9), r"y\.data: client 'user 1.*pack it again"),
-    "an image": (flip("train/x.data", -1), r"x\.data: client 'user 2.*pack it again"),
-    "ends": (flip("train/x.ends", 0), r"x\.data: client 'user 0.*pack it again"),
-    "ends that descend": (flip("train/x.ends", 7), "client 'user 0.*pack it again"),
-    "counts": (flip("train/counts.npy", -4), r"train/counts\.npy: .*its checksum"),
-    "no counts": (lambda f: (f / "train/counts.npy").unlink(), "counts.npy: there is no such file"),
-    "short values": (lambda f: (f / "train/y.data").write_bytes(b"123"), "y.data has 3 bytes"),
-    "short ends": (lambda f: (f / "train/x.ends").write_bytes(b"123"), "x.ends is too short"),
-    "long images": (lambda f: (f / "train/x.data").open("ab").write(b"1"), "x.data has .* bytes"),
-    "another format": (edit(format=7), "format 7"),
+    "values": (flip("train/y.npy", -13), r"y\.npy: client 'user 1.*pack it again"),
+    "an image": (flip("train/x.images", -1), r"x\.images: client 'user 2.*pack it again"),
+    "a type": (replace(b"<i4", b">i4", "train/y.npy"), r"y\.npy: .*is >i4\[6\], not int32\[6\]"),
+    "short values": (lambda f: (f / "train/y.npy").write_bytes(b"123"), r"y\.npy: not a part"),
+    "short images": (lambda f: (f / "train/x.images").write_bytes(b"1"), "x.images: .*too short"),
+    "no values": (lambda f: (f / "train/y.npy").unlink(), "y.npy: there is no such file"),
+    "another format": (edit(format=1), "has format 1, and this version reads 2; .* pack it again"),
     "no fields": (edit(fields=None), "'fields'"),
-    "empty fields": (edit(fields={}), r"store\.json: .*no fields"),
-    "no text": (lambda f: (f / "store.json").write_bytes(b"\xff{"), r"store\.json"),
-    "objects": (edit(fields=OBJECTS), "x is of type object"),
+    "other fields": (edit(fields={"y": ONE}), r"index\.npz: .*pack it again"),
+    "other clients": (edit(clients=CLIENTS), r"y\.npy: .*int32\[6\], not int32\[7\]"),
+    "an index": (flip("index.npz", 999), r"index\.npz: .*checksum is wrong; .* pack it again"),
+    "no index": (lambda f: (f / "index.npz").unlink(), r"no index\.npz: .* pack it again"),
     "no folder": (lambda f: f.rename(f.with_name("moved")), "there is no such file"),
-    "fewer names": (no_names, "0 names of 3 clients"),
-    "type": (replace("<i4", "<f4"), r"store\.json: .*checksum is wrong"),
-    "no checksum": (replace("sha256", "md5"), r"store\.json: .*no checksum"),
 }
 
 
@@ -255,4 +244,5 @@ WRONG = {
 def test_what_cannot_be_packed_is_named(tmp_path, wrong, named):
     with pytest.raises(ValueError, match=named):
         pack(wrong, tmp_path / "packed")
-    assert not (tmp_path / "packed" / "store.json").exists()
+    with pytest.raises(ValueError, match=r"index\.npz: .*(not packed it|no such file)"):
+        packed(path=tmp_path / "packed")

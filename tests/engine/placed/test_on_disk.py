@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import tracemalloc
 
@@ -102,7 +103,7 @@ def rows(tmp_path):
 
 def test_only_rows_that_have_changed_are_written_again(tmp_path, monkeypatch):
     rows, written, write = RowFiles(tmp_path, SIZE, 1000), [], on_disk._write_at
-    assert sum(t.nbytes for t in vars(rows).values() if isinstance(t, np.ndarray)) == 12_000
+    assert sum(t.nbytes for t in vars(rows).values() if isinstance(t, np.ndarray)) == 8_000
     for client in range(500, 900):
         rows.write(client, row_of(client))
     rows.save("a", 0, [])
@@ -129,21 +130,13 @@ def test_a_first_save_that_fails_leaves_no_file(rows, tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_a_system_that_writes_and_reads_in_parts(rows):
-    class InParts:
-        def __init__(self, file):
-            self.file, self.seek = file, file.seek
-
+def test_a_system_that_writes_in_parts():
+    class InParts(io.BytesIO):
         def write(self, row):
-            return self.file.write(row[:2])
+            return super().write(row[:2])
 
-        def readinto(self, row):
-            return self.file.readinto(row[:3])
-
-    rows.write(0, row_of(1))
-    rows.scratch = InParts(rows.scratch)
-    rows.write(1, bytes(range(SIZE)))
-    assert content(rows) == {0: row_of(1), 1: bytes(range(SIZE))}
+    on_disk._write_at(file := InParts(), 1, row_of(5))
+    assert file.getvalue() == b"\0" + row_of(5)
 
 
 @pytest.fixture
@@ -178,7 +171,7 @@ def test_two_that_go_on_from_one_checkpoint(saved, tmp_path):
     one, other = (opened(tmp_path, "c", 3, saved[0]) for _ in range(2))
     one.write(1, row_of(10))
     other.write(1, row_of(20))
-    assert (one.read(1), other.read(1)) == (row_of(10), row_of(20))
+    assert (bytes(one.read(1)), bytes(other.read(1))) == (row_of(10), row_of(20))
     one.save("c", 4, [3])
     assert content(other) == {1: row_of(20), 4: row_of(4)}
     one.write(4, row_of(30))

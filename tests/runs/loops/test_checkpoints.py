@@ -40,7 +40,7 @@ def save(own, *positions, last=False, state=None):
 
 
 def damage(folder, position):
-    path = folder / f"{position}.checkpoint"
+    path = folder / f"{position}.npz"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
@@ -54,7 +54,7 @@ def test_when_a_run_is_saved(tmp_path, monkeypatch):
         save(own, position)
     assert kept(tmp_path) == [2, 4]
     save(own, 6, last=True)
-    (tmp_path / "6.checkpoint").unlink()
+    (tmp_path / "6.npz").unlink()
     save(own, 6, last=True)
     assert kept(tmp_path) == [2, 4]
     monkeypatch.setattr(saving, "agreed_interruption", lambda: 15)
@@ -78,17 +78,17 @@ def test_the_last_whole_checkpoint_is_taken(tmp_path):
     assert (saved.position, own.position, saved.facts["rows"]) == (5, 5, [[{"round": 5}]])
     np.testing.assert_array_equal(saved.arrays["server/params"], np.float32([5, 5, 5]))
 
-    def check(folder, position, arrays):
-        if position == 5:
+    def check(saved):
+        if saved.position == 5:
             raise DamagedError("its rows")
 
-    with pytest.warns(UserWarning, match="its rows; the checkpoint before is used, 3.checkpoint"):
+    with pytest.warns(UserWarning, match="its rows; the checkpoint before is used, 3.npz"):
         assert saver(tmp_path).restore(check).position == 3
     damage(tmp_path, 5)
-    with pytest.warns(UserWarning, match=r"5.checkpoint' is damaged .* used, 3.checkpoint"):
+    with pytest.warns(UserWarning, match=r"5.npz' is damaged .* used, 3.npz"):
         state, rows = load_state(tmp_path, state_of(0))
     assert (state.server.params.tolist(), rows) == ([3, 3, 3], [{"round": 3}])
-    with pytest.warns(UserWarning, match="5.checkpoint' is damaged"):
+    with pytest.warns(UserWarning, match="5.npz' is damaged"):
         (own := saver(tmp_path)).restore()
     assert kept(tmp_path) == [1, 3, 5]  # nothing is removed before it is replaced
     save(own, 4)
@@ -96,7 +96,7 @@ def test_the_last_whole_checkpoint_is_taken(tmp_path):
     damage(tmp_path, 3)
     damage(tmp_path, 4)
     for call in (saver(tmp_path).restore, lambda: load_state(tmp_path, state_of(0))):
-        with pytest.raises(ValueError, match=r"no checkpoint .*4.checkpoint.*3.checkpoint"):
+        with pytest.raises(ValueError, match=r"no checkpoint .*4.npz.*3.npz"):
             call()
     assert kept(tmp_path) == [3, 4]
 
@@ -114,7 +114,7 @@ def test_what_a_folder_cannot_give(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_versions", lambda: {"jax": "0"})
     with pytest.warns(UserWarning, match="may round differently"):
         saver(tmp_path, {"rounds": 1}).restore()
-    (tmp_path / "4").mkdir()
+    (tmp_path / "4.checkpoint").touch()
     for call in (saver(tmp_path).restore, lambda: load_state(tmp_path, state_of(0))):
         with pytest.raises(ValueError, match="an earlier version"):
             call()

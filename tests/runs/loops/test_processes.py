@@ -82,7 +82,7 @@ def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in differing
     assert "process 0 of 3 has ended: at least one of the 3 did not come to the address" in missing
 
-    assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.checkpoint")]
+    assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.npz")]
     with pytest.warns(UserWarning, match="of 2 device.s., and the run goes on with 1"):
         main([*RUN.format(tmp_path / "out").split(), "--devices", "1", "--resume"])
     with (tmp_path / "out" / "metrics.csv").open(newline="") as file:

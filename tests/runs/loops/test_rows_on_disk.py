@@ -59,7 +59,7 @@ def test_a_process_that_ends_in_any_write(folder, tmp_path, monkeypatch):
         left[0] = number
         with pytest.raises(Killed):
             run(checkpoints=checkpoints)
-        if not list(checkpoints.folder.glob("*.checkpoint")):
+        if not list(checkpoints.folder.glob("*.npz")):
             gc.collect()
             assert list(folder.iterdir()) == []
     # like the run that was never interrupted, which the other rows of a folder are not of

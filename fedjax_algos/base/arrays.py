@@ -1,0 +1,95 @@
+"""Arrays by name in files .npz, which NumPy alone can read; nothing in them is pickled.
+
+Such a file has a checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16,
+are stored as a record of one field, whose name is the type and whose value has its bits.
+
+A sealed file also has facts, as the bytes of a JSON text in the array `facts`, and is followed by
+the SHA-256 of all its bytes, in 64 digits, which NumPy ignores. It is whole, or is refused before
+anything in it is used.
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+from collections import UserDict
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedjax_algos.base import files
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, open_regular, reading, written
+
+_FACTS, _DIGITS = "facts", 64
+_CHUNK = 2**20  # bytes that are read at once
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+    """Writes arrays of numbers to a file that is open."""
+    stored: Any = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    np.savez(file, **{name: array.view(_storage(array.dtype)) for name, array in stored.items()})
+
+
+def write_sealed(path: Path, arrays: Mapping[str, Any], facts: Any) -> None:
+    """Writes a sealed file of arrays and of facts of JSON, whole or not at all."""
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    with written(path) as beside, beside.open("w+b") as file:
+        write_arrays(file, {**arrays, _FACTS: text})
+        file.seek(0)
+        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_sealed(path: PathLike, kind: str, fix: str) -> tuple["ArrayFile", Any]:
+    """The arrays, which are read one by one, and the facts; ValueError for a damaged file."""
+    with open_regular(path) as file:
+        end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
+        for start in range(0, end, _CHUNK):
+            digest.update(file.read(min(_CHUNK, end - start)))
+        require(file.read() == digest.hexdigest().encode(), "its checksum is wrong")
+    arrays = ArrayFile(path, kind, fix)
+    size = sum(member.file_size for member in arrays.data.values())
+    require(size <= end, "its arrays are compressed")
+    return arrays, json.loads(arrays.pop(_FACTS).tobytes())
+
+
+class ArrayFile(UserDict[str, Any]):
+    """The arrays of a file .npz, each read when it is asked for; FileError if it is damaged."""
+
+    def __init__(self, path: PathLike, kind: str, fix: str):
+        # a damaged archive raises many types, and so does a header, which NumPy parses as Python
+        self._reading = partial(reading, path, kind, fix, Exception)
+        with self._reading():
+            files.require_regular(path)
+            self._archive = zipfile.ZipFile(path)
+            members = self._archive.infolist()
+            self.data = {each.filename.removesuffix(".npy"): each for each in members}
+            require(len(self.data) == len(members), "it has an array twice")
+
+    def check_memory(self, names: Iterable[str]) -> None:
+        """Raises TooLargeError if these arrays do not fit into memory together."""
+        size = sum(self.data[name].file_size for name in names)
+        with self._reading():
+            files.check_array_bytes("its arrays", size, "give a smaller file")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        member = self.data[name]
+        with self._reading(), self._archive.open(member) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            require(not file.read(1), f"{name!r} is larger than its header says")
+            if array.dtype.names is None:
+                return array
+            dtype = np.dtype(array.dtype.names[0])
+            require(array.dtype == _storage(dtype), f"{name!r} is of type {array.dtype}")
+            return array.view(dtype)
+
+
+def _storage(dtype):
+    """The type in which arrays are stored."""
+    plain = dtype.kind in "biufc"
+    return dtype if plain else np.dtype([(dtype.name, f"u{dtype.itemsize}")])
