@@ -12,10 +12,10 @@ from fedjax_algos.core.algorithm import stateless as stateless
 from fedjax_algos.core.algorithm import weighted_by as weighted_by
 from fedjax_algos.core.client_data import ClientData as ClientData
 from fedjax_algos.core.client_data import batches_per_epoch as batches_per_epoch
-from fedjax_algos.core.local_training import Step as Step
-from fedjax_algos.core.local_training import Train as Train
-from fedjax_algos.core.local_training import Trained as Trained
-from fedjax_algos.core.local_training import local_training as local_training
+from fedjax_algos.core.local_steps import Step as Step
+from fedjax_algos.core.local_steps import Train as Train
+from fedjax_algos.core.local_steps import Trained as Trained
+from fedjax_algos.core.local_steps import local_training as local_training
 from fedjax_algos.core.optimizers import client_optimizer as client_optimizer
 from fedjax_algos.core.optimizers import client_optimizers as client_optimizers
 from fedjax_algos.core.types import Array as Array

@@ -16,7 +16,7 @@ from model_kinds import KINDS, PHOTO, SHALLOW, TEXTS, in_all, model_of_kind, nig
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import immediate, traced
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.models import compute_in, freeze, freeze_model, lora, store_frozen_in
