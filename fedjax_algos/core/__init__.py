@@ -18,9 +18,10 @@ from fedjax_algos.core.local_steps import Trained as Trained
 from fedjax_algos.core.local_steps import local_training as local_training
 from fedjax_algos.core.optimizers import client_optimizer as client_optimizer
 from fedjax_algos.core.optimizers import client_optimizers as client_optimizers
+from fedjax_algos.core.plain_types import Batches as Batches
+from fedjax_algos.core.plain_types import Row as Row
 from fedjax_algos.core.types import Array as Array
 from fedjax_algos.core.types import Batch as Batch
-from fedjax_algos.core.types import Batches as Batches
 from fedjax_algos.core.types import Broadcast as Broadcast
 from fedjax_algos.core.types import ClassMean as ClassMean
 from fedjax_algos.core.types import ClientState as ClientState
@@ -39,7 +40,6 @@ from fedjax_algos.core.types import Population as Population
 from fedjax_algos.core.types import Problem as Problem
 from fedjax_algos.core.types import Report as Report
 from fedjax_algos.core.types import ReverseMode as ReverseMode
-from fedjax_algos.core.types import Row as Row
 from fedjax_algos.core.types import ServerState as ServerState
 from fedjax_algos.core.types import Statistics as Statistics
 from fedjax_algos.core.types import Update as Update

@@ -23,11 +23,10 @@ from fedjax_algos.core.options import (
     check_value,
     options,
 )
+from fedjax_algos.core.plain_types import NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
-from fedjax_algos.core.types import RateBy
 from fedjax_algos.data import AnyDataset, datasets, partitions
 from fedjax_algos.data.federated_data import as_dataset
-from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import (
     compute_in,

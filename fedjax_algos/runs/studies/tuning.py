@@ -15,7 +15,6 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import numpy as np
-import tomli_w
 
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import metric_column
@@ -286,6 +285,8 @@ def _table(results):
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
     """A TOML file with the settings, each method with its best values, and what the tuning saw."""
+    import tomli_w
+
     settings, best = tuning.experiment.settings, {}
     for label, stages in results.items():
         best[label] = stages[-1][0]
