@@ -37,6 +37,8 @@ def imports_of(path):
             found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             found += [(a.name, "") for a in node.names if a.name.startswith("fedjax_algos.")]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "fa":
+            found += [("fedjax_algos", node.attr)] * (not node.attr.startswith("__"))
     return found
 
 
