@@ -1,8 +1,5 @@
 """A functional simulator of federated learning in JAX."""
 
-import fedjax_algos.importing  # noqa: F401  (before all others)
-
-# isort: split
 from typing import TYPE_CHECKING
 
 from fedjax_algos.base.lazy import listed
