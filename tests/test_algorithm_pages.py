@@ -24,8 +24,8 @@ from codec_tables import ENTRIES, codec_options, error_table, errors, vectors  #
 
 FACTORIES = {**algorithms, **codecs}
 ROW = r"^\| [^|]+ \| here \|$"
-OF_ALGORITHM = "The rule, Options, Costs, What differs from the paper and from released code, "
-OF_CODEC = "The rule, Options, Bits and error, What differs from the paper, "
+OF_ALGORITHM = "The rule, Options, Costs, Differences from the paper and from released code, "
+OF_CODEC = "The rule, Options, Bits and error, Differences from the paper, "
 ENDS = "When it helps, Citation"
 
 

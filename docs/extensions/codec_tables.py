@@ -13,10 +13,10 @@ from fedjax_algos.wrappers import codecs
 
 ENTRIES, CLIENTS = 2**13, 10
 SHARED = """Every codec also has the options
-[`feedback`](../compression.md#what-a-client-remembers),
-[`scope`](../compression.md#what-one-vector-is) and
+[`feedback`](../compression.md#feedback-the-memory-of-a-client),
+[`scope`](../compression.md#vectors-parts-or-leaves) and
 [`measure_size`](../compression.md#the-size-with-an-entropy-code)."""
-PAGE = "../compression.md#which-one"
+PAGE = "../compression.md#choosing-a-codec"
 
 
 class Errors(NamedTuple):

@@ -1,8 +1,7 @@
-"""The algorithms, one short file each, in families.
+"""The algorithms, in families, with one short file for each.
 
-`algorithms` is the registry of the factories by name. A factory that is decorated with
-`@algorithms.register` and imported here is available on the command line, and the shared tests run
-it with the others.
+`algorithms` is the registry of factories by name. Decorate a factory with `@algorithms.register`
+and import it here: the command line then offers it, and the shared tests run it.
 """
 
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync as fedasync

@@ -1,4 +1,4 @@
-"""Measurements of a run: evaluation, costs, diagnostics, pictures, statistics over seeds."""
+"""Measures runs: evaluation, costs, diagnostics, pictures and statistics over seeds."""
 
 from typing import TYPE_CHECKING
 

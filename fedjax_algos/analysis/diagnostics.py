@@ -1,7 +1,7 @@
-"""Quantities that the papers plot, assume or bound, measured on a state without changing it.
+"""Measures quantities that the papers plot, assume or bound, without changing the state.
 
-FedGBO plots `cosine_drift`, which is computed from the uploads that `Engine.updates` returns. The
-others are GHBM's.
+FedGBO plots `cosine_drift`, computed from the uploads that `Engine.updates` returns. The other
+quantities are GHBM's.
 """
 
 import functools
@@ -39,15 +39,15 @@ __all__ = [
 
 
 def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Params:
-    """The deltas x - y_i of a cohort, leaves [cohort, ...], from its uploads.
+    """Computes a cohort's deltas x - y_i from its uploads, leaves [cohort, ...].
 
     Args:
-      algorithm: whose clients sent the updates; its `traits.parts` say what they contain.
+      algorithm: the algorithm of the updates; its `traits.parts` say what they contain.
       params: x, the model that the cohort started from.
       updates: `Stack.updates`, of `engine.updates`.
 
     Raises:
-      ValueError: for updates without the deltas, such as those of FedNova or FedGBO's gradients.
+      ValueError: for updates without the deltas, such as FedNova's or FedGBO's gradients.
     """
     parts = algorithm.traits.parts
     found = dict(zip(kinds(parts), split_update(parts, updates), strict=True))
@@ -59,16 +59,16 @@ def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Para
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(deltas)], jax.tree.structure(deltas)]
     if shapes != [[leaf.shape for leaf in jax.tree.leaves(params)], jax.tree.structure(params)]:
         what = f"updates with parts={parts!r} do not contain the deltas x - y_i of the whole model"
-        fix = "give those of an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
+        fix = "use an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
         raise ValueError(f"{what}; {fix}")
     return deltas
 
 
 def local_models(algorithm: Algorithm, params: Params, updates: Update) -> Params:
-    """The models y_i of a cohort, leaves [cohort, ...], from its uploads.
+    """Computes a cohort's models y_i from its uploads, leaves [cohort, ...].
 
     Args:
-      algorithm, params, updates: as for `client_deltas`, with its errors.
+      algorithm, params, updates: as for `client_deltas`, with the same errors.
     """
     deltas = client_deltas(algorithm, params, updates)
     return jax.tree.map(lambda x, delta: x[None] - delta, params, deltas)
@@ -76,15 +76,16 @@ def local_models(algorithm: Algorithm, params: Params, updates: Update) -> Param
 
 @jax.jit
 def cosine_drift(models: Params) -> jax.Array:
-    """The mean of 1 - cos(y_i, y_j) over all pairs of a cohort, float[].
+    """Computes the mean of 1 - cos(y_i, y_j) over all pairs of a cohort, float[].
 
-    Whole models are taken as vectors. For M clients it is from 0 to M / (M - 1); NaN if one is 0.
+    A whole model is one vector. For M clients the result is from 0 to M / (M - 1), or NaN if a
+    model is 0.
 
     Source: Mills et al., "Accelerating Federated Learning with a Global Biased Optimiser", 2023,
-    https://arxiv.org/abs/2108.09134, Figure 1. That each pair counts once is our reading.
+    https://arxiv.org/abs/2108.09134, Figure 1. We count each pair once, which is our reading.
 
     Args:
-      models: leaves [cohort, ...] of at least two `local_models`; or deltas, for their drift.
+      models: `local_models` of at least two clients, leaves [cohort, ...]; or their deltas.
     """
     cohort = jax.tree.leaves(models)[0].shape[0]
     require(cohort > 1, f"a cohort of {cohort} has no pairs; give at least 2 clients' models")
@@ -94,7 +95,7 @@ def cosine_drift(models: Params) -> jax.Array:
         norm = optax.tree.norm(y)
         return jax.tree.map(lambda leaf: leaf / norm.astype(leaf.dtype), y)
 
-    # half the mean squared distance of all pairs is the sum of squares around the mean over M - 1
+    # half the mean squared distance of all pairs is the unbiased variance
     return sum(leaf.var(0, ddof=1).sum() for leaf in jax.tree.leaves(jax.vmap(unit)(models)))
 
 
@@ -110,7 +111,7 @@ def client_drift(
     correct: Correction = uncorrected,
     layout: Layout = "auto",
 ) -> jax.Array:
-    """The mean squared distance of local models from those of averaged gradients, float[].
+    """Computes the mean squared distance of local models from a shadow sequence, float[].
 
     `epsilon_t = (1 / M) sum_i (1 / K_i) sum over k = 1..K_i of |y_i^k - z^k|^2`, where y_i^k is
     client i's model after k local steps from x, and z is the shadow sequence
@@ -118,27 +119,26 @@ def client_drift(
 
     Source: Definition 3.1 and eq. 1 of Zaccone et al., "Communication-Efficient Heterogeneous
     Federated Learning with Generalized Heavy-Ball Momentum", TMLR 2025,
-    https://arxiv.org/abs/2311.18578. Our reading of what it leaves open:
+    https://arxiv.org/abs/2311.18578. Our reading where it is not specific:
 
     - The printed shadow step has no rate, but the clients' steps have one. Here both have it.
-    - The outer mean runs over `dispatches`: with one dispatch of each client this is the
-      definition, and with a uniformly drawn cohort an unbiased estimate of it.
-    - The expectation is over the clients' batches. Here the batches are those of the dispatches and
-      of the seed, as in a run; with batches="full" there is no expectation.
+    - The outer mean runs over `dispatches`. With one dispatch of each client this is the
+      definition; with a uniformly drawn cohort it is an unbiased estimate.
+    - The expectation is over the clients' batches. Here the dispatches and the seed fix the
+      batches, as in a run; with batches="full" no expectation is left.
     - Each client's mean is over its own steps, and all clients have the same weight.
 
     Args:
       problem: what is learned.
-      local: how clients train. `local.transform` acts on the shadow's mean gradient as well.
+      local: the clients' training. `local.transform` also acts on the shadow's mean gradient.
       model: x and the model's statistics, such as `state.model`.
       data: all clients' examples.
-      dispatches: of one round, leaves [cohort]; empty slots are left out. The shadow's rate is the
-        mean of their rates.
-      seed: the seed of the clients' batches; `state.seed` gives those of a run.
-      shadow: whose gradients the shadow sequence averages, "all" or those of the "cohort". All its
-        models, max K_i, are kept in memory.
-      correct: changes the gradients of the local models, as in `local_training`, but not those of
-        the shadow.
+      dispatches: the dispatches of one round, leaves [cohort]; empty slots are left out. The
+        shadow's rate is the mean of their rates.
+      seed: the seed of the clients' batches; `state.seed` gives a run's batches.
+      shadow: the clients whose gradients the shadow sequence averages, "all" or the "cohort". All
+        its models, max K_i, are kept in memory.
+      correct: corrects the local models' gradients, as in `local_training`, but not the shadow's.
       layout: the layout of the local training, as for `make_engine`.
     """
     check_choice("shadow", shadow, ("all", "cohort"))
@@ -155,7 +155,7 @@ def client_drift(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _shadows(problem, local, steps, model, data, clients, rates, seed):
-    """z^1 to z^steps, leaves [steps, ...]."""
+    """Computes z^1 to z^steps, leaves [steps, ...]."""
     gradient = _full_gradients(problem, local.batch_size, model, data, seed)
 
     def step(carry, _):
@@ -170,7 +170,7 @@ def _shadows(problem, local, steps, model, data, clients, rates, seed):
 
 @functools.lru_cache
 def _distance_engine(problem, local, correct, layout):
-    """An engine whose clients upload the mean of |y_i^k - z^k|^2 over their steps."""
+    """Makes an engine whose clients upload the mean of |y_i^k - z^k|^2 over their steps."""
     train = local_training(problem, local)
 
     def client_update(server, own, view, dispatch, key):
@@ -182,7 +182,7 @@ def _distance_engine(problem, local, correct, layout):
             return jnp.where(number > 0, square, 0).astype(float)
 
         def observe(gradient, state, params):
-            """The identity; adds up the distances of the models at which gradients are taken."""
+            """Returns the gradient; adds up the distances of the models where it is taken."""
             number, total = state
             return gradient, (number + 1, total + distance(params, number))
 
@@ -205,7 +205,7 @@ class AveragedGradientError(NamedTuple):
     Attributes:
       error: |g^{t_tau} - g|^2.
       bound: 8 (1 - tau C)^2 (G^2 + |g|^2), as printed.
-      worst_case_bound: with the largest dissimilarity in place of G^2.
+      worst_case_bound: `bound` with the largest dissimilarity in place of G^2.
       dissimilarity: G^2, the mean over clients of |g_i - g|^2.
       largest_dissimilarity: the largest |g_i - g|^2.
       gradient: |g|^2.
@@ -229,12 +229,12 @@ def averaged_gradient_error(
     seed: int | jax.Array = 0,
     batch_size: int = 128,
 ) -> AveragedGradientError:
-    """The error of the mean gradient over the clients of the last tau rounds, and its bound.
+    """Computes the error of the mean gradient over the last tau rounds' clients, and its bound.
 
-    The error is `|g^{t_tau} - g|^2`, where `g^{t_tau}` is the unweighted mean of the full-batch
-    gradients of the clients in the union S_tau of the last tau cohorts, and g that of all N
-    clients, at the same params. Under cyclic participation the paper bounds it by
-    `8 (1 - tau C)^2 (G^2 + |g|^2)`. For other cohorts 1 - tau C is replaced by 1 - |S_tau| / N, as
+    The error is `|g^{t_tau} - g|^2`. Here `g^{t_tau}` is the unweighted mean of the full-batch
+    gradients of the clients in the union S_tau of the last tau cohorts, and g is the mean over all
+    N clients, at the same params. Under cyclic participation the paper bounds the error by
+    `8 (1 - tau C)^2 (G^2 + |g|^2)`. For other cohorts we replace 1 - tau C by 1 - |S_tau| / N, as
     in the lemma behind the corollary.
 
     Source: Lemma 4.7 and Corollary 4.8 of Zaccone et al., "Communication-Efficient Heterogeneous
@@ -245,10 +245,10 @@ def averaged_gradient_error(
 
     Args:
       problem: what is learned.
-      model: where the gradients are taken.
+      model: the model where the gradients are taken.
       data: all clients' examples.
       cohorts: int[rounds, M]: the clients of each round, the latest round last.
-      tau: number of rounds, counted back from the last; from 1 to all of them.
+      tau: the number of rounds, counted back from the last; from 1 to all rounds.
       seed: the seed of the model's random layers, such as dropout.
       batch_size: examples computed at once.
     """
@@ -260,7 +260,7 @@ def averaged_gradient_error(
     recent = np.unique(cohorts[-tau:])
     for client in recent[(recent < 0) | (recent >= number)]:
         raise ValueError(f"client {client} is in a cohort; there are clients 0 to {number - 1}")
-    # g^{t_tau} - g as one sum, which is exactly 0 if both are means over the same clients
+    # g^{t_tau} - g as one sum is exactly 0 if both are means over the same clients
     weights = np.full(number, -1 / number)
     weights[recent] += 1 / len(recent)
     seed, missing = jnp.asarray(seed, jnp.uint32), 1 - len(recent) / number
@@ -303,7 +303,7 @@ def _full_gradients(
 def _mean_gradient(
     gradient: Callable[[Params, jax.Array], Params], params: Params, clients: Array
 ) -> Params:
-    """The unweighted mean of the gradients of int32[clients], added up one after another."""
+    """Averages the gradients of int32[clients] without weights, one after another."""
 
     def add(total, client):
         return optax.tree.add(total, gradient(params, client)), None

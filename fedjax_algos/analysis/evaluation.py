@@ -1,4 +1,4 @@
-"""Exact means of the loss and the metrics, over all examples or over each client's own."""
+"""Computes exact means of the loss and the metrics over all examples or each client's own."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.data.stored.stored_data import StoredData
 from fedjax_algos.models.outputs import LabelCheck
 
-_PART = 4  # batches of examples in files that are in memory at once
+_PART = 4  # batches in memory at once, for examples in files
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
     """Builds a compiled `(model, examples) -> metrics`: exact means over examples, leaves [n, ...].
 
-    Further calls for the same problem return the same function, so that they compile nothing.
+    Further calls for the same problem return the same function and compile nothing.
 
     Args:
       problem: what is learned. While `training` is False, the outputs for an example must not
@@ -36,8 +36,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 
     Raises:
       ValueError: for a batch size below 1; when called, for a model without the problem's
-        statistics, for labels that are no classes of it and not traced, and for a loss or a metric
-        that does not give one value for each example.
+        statistics, for labels out of range (unless traced), and for a loss or a metric that does
+        not give one value for each example.
     """
     checks.check_problem(problem)
     checks.check_whole("batch_size", batch_size)
@@ -66,7 +66,7 @@ def _compiled_evaluate(problem, batch_size):
 
     def evaluate(model: Model, examples: Batch) -> Metrics:
         check_examples("the examples", examples)  # before the device changes numbers
-        metrics = compute(model, examples)  # which first checks what they are
+        metrics = compute(model, examples)  # checks the types first
         check(examples)
         return metrics
 
@@ -85,10 +85,10 @@ def make_evaluate_clients(
 
     Returns:
       A function of a model and of clients' training or held-out examples; examples in files are
-      read some clients at a time. It returns "loss" and
-      the problem's metrics as `Mean`s with leaves float[num_clients], or `ClassMean`s with leaves
-      float[num_clients, classes]: `.value()` gives those of each client, and the sum over clients
-      is the metric over all examples. A client without examples has the value NaN.
+      read some clients at a time. It returns "loss" and the problem's metrics as `Mean`s with
+      leaves float[num_clients], or `ClassMean`s with leaves float[num_clients, classes]. `.value()`
+      gives each client's value, NaN without examples. Summed over clients, the `Mean`s give the
+      metric over all examples.
 
     Raises:
       ValueError: as for `make_evaluate`, or if no client holds an example.
@@ -132,7 +132,7 @@ def make_evaluate_clients(
     def evaluate(model: Model, data: FederatedData | StoredData) -> Metrics:
         found = []
         for part in _parts(data, _PART * batch_size):
-            found.append(compute(model, part))  # which first checks what they are
+            found.append(compute(model, part))  # checks the types first
             check(part.examples)
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found)
 
@@ -140,7 +140,7 @@ def make_evaluate_clients(
 
 
 def _parts(data: Any, rows: int) -> Iterator[Any]:
-    """Data in memory; of data in files some clients' at a time, about so many rows of one shape."""
+    """Yields data in memory whole, and data in files in parts of one shape, about `rows` rows."""
     if not isinstance(data, StoredData):
         yield data
         return
@@ -167,12 +167,12 @@ class ClientSummary(NamedTuple):
     jain_index: float
 
 
-# columns of a run of which `settings.evaluate_clients_at` is "evaluations", by the field
+# columns of a run with `settings.evaluate_clients_at="evaluations"`, by field
 CLIENT_COLUMNS = {name: f"{CLIENTS}{name}" for name in ClientSummary._fields}
 
 
 def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> ClientSummary:
-    """The mean of a metric over clients, and how much they differ.
+    """Summarises a metric over clients: its mean and its spread.
 
     With v_i the value of client i and C clients:
 
@@ -182,8 +182,8 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples; for a `ClassMean`, the
       value of all examples together;
     - `best_decile` is the mean of the ceil(C / 10) best v_i;
-    - `jain_index = (sum v_i)^2 / (C sum v_i^2)`, from 1 / C, if one client has all, to 1, if all
-      v_i are equal, also if they are 0.
+    - `jain_index = (sum v_i)^2 / (C sum v_i^2)` is 1 / C if one client has everything, and 1 if all
+      v_i are equal, even if all are 0.
 
     Clients of weight 0, such as those without examples, are left out.
 
@@ -202,7 +202,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     fix = "give one metric, such as evaluate(model, data)['loss']"
     checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
-    fix = "evaluate on data in which at least one client has some"
+    fix = "evaluate on data of at least one client with some"
     require(nonempty.any(), f"none of the {nonempty.size} clients has examples; {fix}")
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
@@ -216,7 +216,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
 
 
 def _quotients(values: Mean) -> np.ndarray:
-    """The values of means of positive weight, in float64; jax takes those over classes."""
+    """Divides means of positive weight in float64; JAX averages over classes first."""
     total, weight = (np.asarray(leaf, np.float64) for leaf in values.over_classes())
     return total / weight
 
@@ -224,25 +224,25 @@ def _quotients(values: Mean) -> np.ndarray:
 def evaluate_batch(
     problem: Problem, model: Model, examples: Batch, rows: jax.Array, real: jax.Array
 ) -> Metrics:
-    """Sums and weights of the loss and the metrics of int32[batch] rows, where they are real."""
+    """Sums the loss and the metrics over int32[batch] rows that are `real`."""
     sums = jax.tree.map(lambda x: x.sum(0), _values(problem, model, examples, rows, real))
     count = real.sum()
     return {name: _as_mean(each, count) for name, each in sums.items()}
 
 
 def _as_mean(sums: jax.Array | Mean, count: jax.Array) -> Mean:
-    """Sums of one value for each example, or of a metric that has weights of its own."""
+    """Makes sums over `count` examples a `Mean`; keeps a `Mean` that has its own weights."""
     return sums if isinstance(sums, Mean) else Mean(sums, count.astype(sums.dtype))
 
 
 def _values(problem, model, examples, rows, real):
-    """The loss and metrics of each example, float[batch] or a `Mean` of such, 0 if not `real`."""
+    """Computes each example's loss and metrics, float[batch] or a `Mean`; 0 unless `real`."""
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = checks.apply_model(problem, model, batch, jax.random.key(0), False)
     values = {"loss": checks.losses_of(problem, outputs, batch)}
     values |= checks.metrics_of(problem, outputs, batch)
 
-    def masked(value):  # sums of flags or in half precision would be inexact
+    def masked(value):  # sums of flags, or in half precision, would be inexact
         dtype = jnp.promote_types(value.dtype, jnp.result_type(float))
         mask = real if value.ndim == 1 else real[:, None]
         return jnp.where(mask, value, 0).astype(dtype)

@@ -1,4 +1,4 @@
-"""Evaluation of personal models: each client's own, or the common one after local steps."""
+"""Evaluates personal models: each client's own, or the common model after local steps."""
 
 import functools
 from typing import Protocol
@@ -25,12 +25,12 @@ from fedjax_algos.participation.cohorts import full_steps, rate_at
 
 # The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
 _DISPATCH_NUMBER = -1
-_MAX_AUTO_CHUNK = 32  # clients that "auto" maps: each has its own weights, and there may be many
+_MAX_AUTO_CHUNK = 32  # the most clients that "auto" maps at once, as each has its own weights
 _MAX_ROWS = 128  # rows of host memory that the device holds at once
 
 
 class EvaluatePersonal(Protocol):
-    """The signature of what `make_evaluate_personal` returns."""
+    """The signature of a function that `make_evaluate_personal` returns."""
 
     def __call__(
         self,
@@ -41,14 +41,14 @@ class EvaluatePersonal(Protocol):
         seed: int = ...,
         num_steps: int | Array | None = None,
     ) -> Metrics:
-        """Each client's metrics, as of `make_evaluate_clients`, after training from a common model.
+        """Trains each client from a common model and returns metrics as `make_evaluate_clients`.
 
         Args:
-          model: the common model, which a client without training examples keeps.
+          model: the common model; a client without training examples keeps it.
           train: the clients' training examples.
           test: the test examples of the same clients.
-          seed: of the batches and the training keys.
-          num_steps: int or int[num_clients], at least 0; None is what `local` gives.
+          seed: the seed of the batches and the training keys.
+          num_steps: int or int[num_clients], at least 0; None takes the steps from `local`.
         """
 
 
@@ -58,19 +58,19 @@ def make_evaluate_personal(
     """Builds an evaluation of each client's own model, after local training from a common one.
 
     `y_i <- x`, then num_steps times `y_i <- y_i - rate * transform(g)` on client i's training
-    examples, with the rate, batches and transform of `local`. The metrics are those of y_i on
-    client i's examples in `test`. The model's statistics are personal as well. Batches and training
-    keys depend on (seed, client) alone, and differ from those of every dispatch of a run.
+    examples, with the rate, batches and transform of `local`. The metrics are measured for y_i on
+    client i's examples in `test`. The model's statistics are also personal. Batches and training
+    keys depend on (seed, client) alone, and no dispatch of a run uses the same ones.
 
     Source: Wang et al., "Federated Evaluation of On-device Personalization", 2019,
     https://arxiv.org/abs/1910.10252.
 
     Args:
       problem: the problem that is learned.
-      local: how a client trains; its steps or epochs are the default number of steps.
+      local: the local training; its steps or epochs are the default number of steps.
       batch_size: examples of a client computed at once, at most the size of the largest client.
-      layout: as for `make_engine`, except that "auto" maps at most 32 clients at once, because each
-        has its own copy of the model. The results of layouts agree up to rounding.
+      layout: as for `make_engine`, but "auto" maps at most 32 clients at once, because each has its
+        own copy of the model. The layouts' results agree up to rounding.
 
     Raises:
       ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
@@ -105,7 +105,7 @@ def make_evaluate_personal(
 
 
 class EvaluateOwn(Protocol):
-    """The signature of what `make_evaluate_own` returns."""
+    """The signature of a function that `make_evaluate_own` returns."""
 
     def __call__(
         self,
@@ -116,18 +116,18 @@ class EvaluateOwn(Protocol):
         num_steps: int | Array | None = None,
         seed: int = ...,
     ) -> Metrics:
-        """The metrics of each client's own model, as those of `make_evaluate_clients`.
+        """Measures each client's own model and returns metrics as `make_evaluate_clients`.
 
         Args:
           state: the state of an engine or an executor; not consumed.
           data: the clients' training, held-out or test examples, to evaluate on.
-          train: examples on which each client trains its own model further before; None: none.
+          train: examples that each client first trains its own model on; None for no training.
           num_steps: the steps of this training, as in `EvaluatePersonal`.
           seed: the seed of this training.
 
         Raises:
-          ValueError: for a state that was consumed or is of other clients than the data, and steps
-            that are out of range.
+          ValueError: for a state that was consumed or has other clients than the data, and for
+            steps that are out of range.
         """
 
 
@@ -138,19 +138,19 @@ def make_evaluate_own(
     batch_size: int = 128,
     layout: Layout = "auto",
 ) -> EvaluateOwn:
-    """Builds an evaluation of each client's own model, which `algorithm.personal` makes.
+    """Builds an evaluation of each client's own model, made by `algorithm.personal`.
 
     A client that has not been dispatched has the row of `client_init`. An algorithm without
     `personal` has one model for all clients.
 
     Args:
       algorithm: the algorithm whose states are evaluated.
-      local: how a client trains further, if it does; None: as in the algorithm. For the client's
+      local: the further training of a client, if any; None for the algorithm's own. For a client's
         step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
       batch_size, layout: as in `make_evaluate_personal`.
 
     Raises:
-      TypeError: for an object that is no algorithm.
+      TypeError: for an object that is not an algorithm.
       ValueError: as for `make_evaluate_personal`.
     """
     check_algorithm(algorithm)
@@ -173,7 +173,7 @@ def make_evaluate_own(
             model = tune(model, train, client, steps, seed) if trains else model
             return _evaluate_client(problem, model, data, client, size)
 
-        steps = jnp.pad(num_steps, (0, 1))[clients]  # one past the last client takes none
+        steps = jnp.pad(num_steps, (0, 1))[clients]  # 0 for the padding, one past the last client
         positions = jnp.arange(clients.size, dtype=jnp.int32)
         return _map_clients(of_client, data.num_clients, layout, clients, steps, positions)
 
@@ -196,7 +196,7 @@ def make_evaluate_own(
             steps = _checked_steps(train, data, local, num_steps)
         if algorithm.personal is not None and not isinstance(state.dispatched, tuple):
             check_num_clients(state, data.num_clients)
-        # rounded, so that clients of similar sizes on other seeds compile nothing
+        # rounded, so clients of similar sizes on other seeds compile nothing
         size = min(batch_size, round_up_size(max(int(data.counts().max()), 1)))
         given = data, train, steps, np.uint32(seed)
         parts = [
@@ -210,7 +210,7 @@ def make_evaluate_own(
 
 
 def _data_check(problem):
-    """A check of the clients' data by the names of the arguments."""
+    """Builds a check of the clients' data, by the names of the arguments."""
     labels: dict[str, LabelCheck] = {}
 
     def check(**given):
@@ -223,7 +223,7 @@ def _data_check(problem):
 
 
 def _pieces(rows, num_clients, device):
-    """(ids of clients, their rows), of equal shapes; id num_clients pads the last piece."""
+    """Yields (client ids, their rows) in equal shapes; id num_clients pads the last piece."""
     if not isinstance(rows, RowTable):
         yield np.arange(num_clients, dtype=np.int32), jax.device_put(gathered(rows), device)
         return
@@ -239,7 +239,7 @@ def _make_tune(problem, local):
     train_client = local_training(problem, local)
 
     def tune(model, train, client, num_steps, seed):
-        # an order of its own, whatever the batches of the run
+        # an order of its own, independent of the run's batches
         draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
         data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
         zero, real = jnp.int32(0), jnp.result_type(float)
@@ -261,14 +261,14 @@ def _make_tune(problem, local):
 
 
 def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
-    """The metrics `function(client, num_steps, *inputs)` of int32[number] clients, by chunks."""
+    """Maps `function(client, num_steps, *inputs)` over int32[number] clients, in chunks."""
     number = clients.size
     at_once = min(number, _MAX_AUTO_CHUNK) if layout == "auto" else number
     chunk = chunk_size(layout, at_once)
     padding = (0, -number % chunk)
     clients = jnp.pad(clients, padding, constant_values=num_clients)  # takes no step
     work = clients, *(jnp.pad(leaf, padding) for leaf in (num_steps, *inputs))
-    if chunk == 1:  # without vmap convolutions stay dense, and loops have their own lengths
+    if chunk == 1:  # without vmap, convolutions stay dense and each loop has its own length
         return jax.lax.map(lambda each: function(*each), work)
     chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, chunk), work)
     metrics = jax.lax.map(lambda each: jax.vmap(function)(*each), chunks)
@@ -276,7 +276,7 @@ def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
 
 
 def _checked_steps(train, test, local, num_steps):
-    """int32[num_clients]: the local steps of each client; those of `local` for None."""
+    """Returns each client's local steps, int32[num_clients]; None takes them from `local`."""
     what = f"there are {train.num_clients} clients to train and {test.num_clients} to test"
     same = train.num_clients == test.num_clients
     require(same, f"{what}; give both sets of examples for the same clients")
@@ -292,7 +292,7 @@ def _checked_steps(train, test, local, num_steps):
 
 
 def _evaluate_client(problem, model, data, client, size):
-    """Metrics of one client's examples, in ceil(n_i / size) batches."""
+    """Computes the metrics of one client's examples in ceil(n_i / size) batches."""
     offset = data.offsets[client]
     count = data.offsets[client + 1] - offset
 

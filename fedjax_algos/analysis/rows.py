@@ -1,4 +1,4 @@
-"""The rows of a run, and the columns of a comparison's rows as arrays, one for each method."""
+"""Makes the rows of a run, and each method's columns of a comparison's rows as arrays."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,14 +14,14 @@ BUDGETS = ("round", "upload_bytes", "download_bytes", "flops", "simulated_second
 
 
 class Budget(NamedTuple):
-    """The most that a run may cost, of a column of its rows."""
+    """A limit on what a run may cost, in a column of its rows."""
 
     column: str
     most: float
 
     @classmethod
     def of(cls, text: str) -> "Budget":
-        """The budget that a text such as `upload_bytes=5e5` means; ValueError for another text."""
+        """Parses a text such as `upload_bytes=5e5`; raises ValueError for other texts."""
         column, _, given = text.partition("=")
         check_choice("the column of a budget", column, BUDGETS)
         try:
@@ -33,11 +33,11 @@ class Budget(NamedTuple):
         return cls(column, most)
 
     def is_used(self, row: Row) -> bool:
-        """True if a run has cost as much at an evaluation."""
+        """Returns True if a run has used the budget at an evaluation."""
         return row[self.column] >= self.most
 
     def within(self, rows: list[Row]) -> list[Row]:
-        """The rows that cost at most so much, the last one of a run also in place of the others."""
+        """Keeps rows within the budget; the last one of a run also replaces those beyond it."""
         name = self.column
         known = all(not np.isnan(row.get(name, np.nan)) for row in rows)
         require(known, f"the rows have no {name}; give a budget of another column")
@@ -48,13 +48,13 @@ class Budget(NamedTuple):
         return [row for own, whole in pairs for row in _padded(own, most, len(whole) == most)]
 
     def repeat_last(self, rows: list[Row]) -> list[Row]:
-        """Rows of equal number of all runs that have used it; others have ended early."""
+        """Repeats the last row of runs that have used the budget until all have equal numbers."""
         runs = _runs(rows)
         most = max(map(len, runs), default=0)
         return [row for own in runs for row in _padded(own, most, self.is_used(own[-1]))]
 
     def describe(self, rows: list[Row]) -> list[str]:
-        """Notes for a table of the rows `within`; they name methods that have not used it up."""
+        """Writes notes for a table of the rows `within`; they name methods below the budget."""
         used = {row["method"] for row in rows if self.is_used(row)}
         less = [label for label in rows_by_run(rows) if label not in used]
         told = f"All values are of the last evaluation with at most {self.most:g} {self.column}."
@@ -70,7 +70,7 @@ def _padded(rows, number, is_padded):
 
 
 def within_budget(rows: list[Row], text: str | None) -> tuple[list[Row], list[str]]:
-    """Returns the rows within a budget, or all without one, and notes for a table."""
+    """Returns the rows within a budget (None keeps all), and notes for a table."""
     if text is None:
         return rows, []
     budget = Budget.of(text)
@@ -91,26 +91,26 @@ def metrics_row(
     excluded_updates: int | None = None,
     participation_gini: float | None = None,
 ) -> Row:
-    """One evaluation of a run: its columns, in the order of metrics.csv.
+    """Makes the row of one evaluation of a run, with its columns in the order of metrics.csv.
 
-    Costs are those of all clients since the start of the run. Comparisons, sweeps and `run_batched`
-    put the columns `method` and `seed` before these.
+    Costs are totals over all clients since the start of the run. Comparisons, sweeps and
+    `run_batched` put the columns `method` and `seed` before these.
 
     Args:
-      round_number: column `round`, of completed rounds; of server steps on the virtual clock.
+      round_number: column `round`: completed rounds, or server steps on the virtual clock.
       metrics: `train_loss`, the mean over all examples of all local steps since the last row (not
         in the first row), NaN if no update since then was used; `test_loss` and the problem's
         metrics as `test_...`.
       download_bytes: bytes sent to clients.
       upload_bytes: bytes sent by clients.
       flops: operations of the clients, see `count_flops`; NaN if they cannot be counted.
-      wall_seconds: real time, compilation included.
+      wall_seconds: real time, including compilation.
       simulated_seconds: time on the virtual clock; None in a synchronous run.
-      arrivals: number of updates that have arrived; None in a synchronous run.
-      lost: number of dispatches whose update did not arrive; None in rounds without failures.
-      excluded_updates: number of updates that were not finite and left out; None if they are kept.
+      arrivals: the number of updates that have arrived; None in a synchronous run.
+      lost: the number of dispatches whose update did not arrive; None in rounds without failures.
+      excluded_updates: the number of non-finite updates left out; None if they are kept.
       participation_gini: the Gini coefficient of the clients' numbers of dispatches; None if
-        cohorts are chosen among candidates, because the host does not know who is.
+        cohorts are chosen among candidates, because the host does not know the choice.
     """
     row = {
         "round": round_number,
@@ -129,7 +129,7 @@ def metrics_row(
 
 
 def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
-    """The rows of each method and seed, in their order."""
+    """Groups rows by method and seed, in their order."""
     runs: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
         runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
@@ -137,7 +137,7 @@ def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
 
 
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """One column by method, float64[seeds, evaluations]; NaN where it was not measured."""
+    """Returns a column by method, float64[seeds, evaluations]; NaN where it was not measured."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     arrays = {}
     for method, by_seed in rows_by_run(rows).items():
@@ -153,5 +153,5 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
 
 
 def quality_by_method(rows: list[Row], metric: str = METRIC) -> dict[str, np.ndarray]:
-    """The quality of each method, NaN where the model is not finite; see `column_by_method`."""
+    """Returns `column_by_method` of a metric, with NaN where the model is not finite."""
     return column_by_method([row | {metric: finite_quality(row, metric)} for row in rows], metric)

@@ -1,8 +1,8 @@
 """Statistics over seeds: estimates, paired differences, the best method, and costs to a target.
 
-There is one rule for all tables and figures. From five seeds on, a quantity is the mean with its
-95% confidence interval by Student's t distribution. Below five seeds this interval is too wide to
-say anything (for two seeds it is 12.7 standard errors to each side): it is the lowest and the
+All tables and figures follow one rule. From five seeds on, they show the mean with its 95%
+confidence interval by Student's t distribution. Below five seeds this interval is too wide to say
+anything (for two seeds it is 12.7 standard errors to each side), so they show the lowest and the
 highest value, and for one or two seeds the values themselves.
 """
 
@@ -29,10 +29,10 @@ __all__ = [
 
 PREFIX = "test_"  # of the columns of an evaluation on test examples
 CLIENTS = "client_accuracy_"  # of the columns of an evaluation of each client
-METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
+METRIC = f"{PREFIX}accuracy"  # the default metric for comparing methods
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
-LEVEL = 0.05  # of all comparisons of a column together
+LEVEL = 0.05  # for all comparisons in a column together
 SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
 _LOWER_IS_BETTER = {"loss", "error", "perplexity", "deviation"}  # words of a metric's name
 _TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
@@ -40,8 +40,8 @@ Mark: TypeAlias = Literal["best", "not told", ""]
 
 
 def finite_quality(row: Row, metric: str = METRIC) -> float:
-    """The quality of an evaluation; NaN if its model is not finite."""
-    # a model of NaN predicts class 0, whose accuracy is finite; the train loss does not decide: it
+    """Returns the quality of an evaluation; NaN if its model is not finite."""
+    # a model of NaN predicts class 0, so its accuracy is finite; the train loss does not decide: it
     # is also NaN if all updates of some rounds were left out
     quality, loss = row.get(metric), row.get("test_loss")
     finite = loss is None or math.isfinite(loss)
@@ -49,18 +49,18 @@ def finite_quality(row: Row, metric: str = METRIC) -> float:
 
 
 def diverged(quality: np.ndarray) -> np.ndarray:
-    """Whether runs of float[..., evaluations] have diverged: the last model is not finite."""
+    """Returns True for runs of float[..., evaluations] whose last model is not finite."""
     return np.isnan(quality[..., -1])
 
 
 class Estimate(NamedTuple):
-    """A quantity over seeds: its `values` in their order, NaN for a seed that has diverged."""
+    """A quantity over seeds: its `values`, by seed; NaN for a seed that has diverged."""
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The mean over seeds; NaN if a value is."""
+        """The mean over seeds; NaN if a value is NaN."""
         return float(np.mean(self.values))
 
     @property
@@ -71,10 +71,10 @@ class Estimate(NamedTuple):
         return float(confidence_half_width(np.array(self.values)))
 
     def text(self, show: Callable[[float], str]) -> str:
-        """The estimate as tables show it, such as `95.5 ± 0.4`, `95.1..95.9` or `95.1, 95.9`.
+        """Formats the estimate for tables, such as `95.5 ± 0.4`, `95.1..95.9` or `95.1, 95.9`.
 
         Args:
-          show: the text of a number.
+          show: formats a number.
         """
         seeds, lost = len(self.values), int((~np.isfinite(self.values)).sum())
         if lost:
@@ -86,7 +86,7 @@ class Estimate(NamedTuple):
         return ", ".join(map(show, self.values))
 
     def record(self, name: str) -> dict[str, float]:
-        """The estimate as numbers for a file, by column.
+        """Returns the estimate as numbers for a file, by column.
 
         Args:
           name: the column of the quantity.
@@ -100,7 +100,7 @@ class Estimate(NamedTuple):
 
 
 def describe_estimates(seeds: int) -> str:
-    """What the text of an `Estimate` of so many seeds is, for a legend."""
+    """Explains the text of an `Estimate` over this many seeds, for a legend."""
     if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
         return f"mean of {seeds} seeds ± half the 95% confidence interval"
     if seeds > MAX_SEEDS_OF_VALUES:
@@ -109,12 +109,12 @@ def describe_estimates(seeds: int) -> str:
 
 
 def choose_spread(seeds: int) -> str:
-    """Which of `SPREADS` figures draw around a mean over so many seeds."""
+    """Chooses the kind of `SPREADS` that figures draw around a mean over this many seeds."""
     return "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
 
 
 def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The ends, float[...], of the band of float[seeds, ...], of a kind of `SPREADS`."""
+    """Computes both ends, float[...], of a band of `SPREADS` around float[seeds, ...]."""
     if (kind or choose_spread(len(values))) == "range":
         return values.min(axis=0), values.max(axis=0)
     mean, half_width = values.mean(axis=0), confidence_half_width(values)
@@ -122,7 +122,7 @@ def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.
 
 
 def confidence_half_width(values: np.ndarray) -> np.ndarray:
-    """Half the width, float[...], of the 95% interval of the mean of float[samples, ...]."""
+    """Computes half the width, float[...], of the 95% interval of a mean of float[samples, ...]."""
     samples = len(values)
     if samples < 2:
         return np.full(values.shape[1:], np.nan)
@@ -136,18 +136,18 @@ def confidence_half_width(values: np.ndarray) -> np.ndarray:
 class Difference(NamedTuple):
     """A method's quantity minus the reference's on the same seed.
 
-    Seeds share data, cohorts and batches, so differences vary less than the quantities themselves.
-    The `estimate` is of the seeds where both are finite; on those in `without` one has diverged.
+    Runs of a seed share data, cohorts and batches, so differences vary less than the quantities
+    themselves. The `estimate` is over the seeds where both are finite; `without` lists the others.
     """
 
     estimate: Estimate
     without: tuple[int, ...]
 
     def text(self, show: Callable[[float], str]) -> str:
-        """The difference as tables show it, such as `+0.5 ± 0.3 (without seed 7)`.
+        """Formats the difference for tables, such as `+0.5 ± 0.3 (without seed 7)`.
 
         Args:
-          show: the text of a number with its sign.
+          show: formats a number with its sign.
         """
         text = self.estimate.text(show) if self.estimate.values else "none"
         plural = "s" * (len(self.without) > 1)
@@ -155,7 +155,7 @@ class Difference(NamedTuple):
         return text + seeds * bool(self.without)
 
     def record(self, name: str) -> dict[str, float | str]:
-        """The difference as numbers for a file, by column; `without` is a text.
+        """Returns the difference as numbers for a file, by column; `without` is a text.
 
         Args:
           name: the column of the quantity.
@@ -171,12 +171,12 @@ class Difference(NamedTuple):
 def paired_difference(
     values: np.ndarray, reference: np.ndarray, seeds: Sequence[int]
 ) -> Difference:
-    """A method's values minus the reference's.
+    """Subtracts the reference's values from a method's, seed by seed.
 
     Args:
       values: float[seeds]; NaN for a seed that has diverged, whatever the quantity.
       reference: float[seeds], likewise.
-      seeds: their numbers.
+      seeds: the seeds, in the same order.
     """
     differences = values - reference
     finite = np.isfinite(differences)
@@ -185,12 +185,12 @@ def paired_difference(
 
 
 def paired_p_value(differences: Sequence[float] | np.ndarray) -> Any:
-    """The p-value of Student's two-sided t test that the mean of paired differences is 0.
+    """Computes the p-value of Student's two-sided t test that paired differences have mean 0.
 
-    Without any variance it is 1 if the differences are 0, and else 0.
+    Without any variance it is 1 if the differences are 0, and 0 otherwise.
 
     Args:
-      differences: float[seeds, ...], of at least two seeds, all finite.
+      differences: float[seeds, ...] of at least two seeds, all finite.
 
     Returns:
       The p-values, float[...].
@@ -205,14 +205,14 @@ def paired_p_value(differences: Sequence[float] | np.ndarray) -> Any:
 
 
 def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -> np.ndarray:
-    """P-values with Holm's correction, float[tests] from 0 to 1, in the order of the tests.
+    """Applies Holm's correction to p-values; float[tests] from 0 to 1, in the order of the tests.
 
-    The probability that any true hypothesis has one below a level is at most the level, whatever
-    the dependence between the tests.
+    The probability that any true hypothesis has a p-value below a level is at most the level,
+    whatever the dependence between the tests.
 
     Args:
       p_values: float[tests].
-      most_left: how many hypotheses can be true if one is false; None: all others.
+      most_left: the most hypotheses that can be true if one is false; None for all others.
     """
     values = np.asarray(p_values, float)
     order = np.argsort(values, kind="stable")
@@ -227,19 +227,19 @@ def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -
 def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Computes the p-value of each method's difference from the method with the highest mean.
 
-    Each is a `paired_p_value` with Holm's correction over all pairs of methods, because the best
-    method is chosen by the same values. If two of k methods differ, at most
-    (k - 1)(k - 2) / 2 pairs can be equal; this bounds the later factors of the correction (Shaffer,
-    "Modified Sequentially Rejective Multiple Test Procedures", JASA 1986,
-    https://doi.org/10.1080/01621459.1986.10478341). So if all methods are equal, any p-value is
-    below 5% with a probability of at most 5%.
+    Each is a `paired_p_value` with Holm's correction over all pairs of methods, because the same
+    values choose the best method. If two of k methods differ, at most (k - 1)(k - 2) / 2 pairs can
+    be equal. This bounds the later factors of the correction (Shaffer, "Modified Sequentially
+    Rejective Multiple Test Procedures", JASA 1986,
+    https://doi.org/10.1080/01621459.1986.10478341). So if all methods are equal, the probability of
+    any p-value below 5% is at most 5%.
 
     Args:
       values: float[seeds] of each method by label, on the same seeds.
 
     Returns:
-      The p-values; the best has 1. They are NaN for methods with a value that is not finite, which
-      are not compared, and for all methods below five seeds.
+      The p-values; the best method has 1. They are NaN below five seeds, and for methods with a
+      value that is not finite, which are not compared.
     """
     found = dict.fromkeys(values, math.nan)
     finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
@@ -254,10 +254,10 @@ def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, fl
 
 
 def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
-    """Marks the method with the highest mean, and those that cannot be told from it, by label.
+    """Marks the best method, by mean, and methods not distinguishable from it, by label.
 
-    A method cannot be told from the best one if its `p_values_against_best` is above 5%. Nothing is
-    marked below five seeds.
+    A method is not distinguishable from the best one if its `p_values_against_best` is above 5%.
+    Nothing is marked below five seeds.
 
     Args:
       values: float[seeds] of each method by label, on the same seeds.
@@ -270,7 +270,7 @@ def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
 
 
 def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """The fields of named tuples of one kind by column; all have the same columns."""
+    """Returns the fields of named tuples of one type by column; all have the same columns."""
     fields = [line._asdict() for line in lines]
     parts = {name for own in fields for name, value in own.items() if hasattr(value, "record")}
     found: list[dict[str, Any]] = []
@@ -290,15 +290,15 @@ class CostToTarget(NamedTuple):
     """A cost up to the first evaluation at a target, over n seeds.
 
     A seed that does not reach the target is censored: its cost is only known to be larger than
-    its horizon, the cost of its whole run. That of a seed that has diverged is infinite.
+    its horizon, the cost of its whole run. The cost of a diverged seed is infinite.
 
-    The lower median is the cost of rank ceil(n / 2). It does not fall if one of the costs rises, so
-    it is at least that of the costs and the horizons of censored seeds (`at_least`), and at most
-    that of the costs and infinity (`at_most`). Censored costs can come arbitrarily close to both
-    bounds, so the median is known if and only if they are equal.
+    The lower median is the cost of rank ceil(n / 2). It does not fall if a cost rises. So it is at
+    least the median with each censored cost at its horizon (`at_least`), and at most the median
+    with all of them infinite (`at_most`). Censored costs can come arbitrarily close to both bounds,
+    so the median is known if and only if the bounds are equal.
 
-    Of each seed that has a target, `costs` has the cost, infinite if it does not reach it, and
-    `horizons` the horizon, NaN if it has diverged.
+    For each seed with a target, `costs` has the cost, infinite if the target is not reached, and
+    `horizons` has the horizon, NaN if the seed has diverged.
     """
 
     costs: tuple[float, ...]
@@ -306,32 +306,32 @@ class CostToTarget(NamedTuple):
 
     @property
     def median(self) -> float | None:
-        """The lower median over seeds, a cost that was measured; None if it is not known."""
+        """The lower median over seeds, a measured cost; None if it is not known."""
         return self.at_least if self.at_least == self.at_most else None
 
     @property
     def at_least(self) -> float | None:
-        """The largest number that is not above the median; None if that is infinite."""
+        """The lower bound of the median; None if it is infinite."""
         return _lower_median(self._lowest())
 
     @property
     def at_most(self) -> float | None:
-        """The smallest number that is not below the median; None if the median may be infinite."""
+        """The upper bound of the median; None if it is infinite."""
         return _lower_median(self.costs)
 
     def _lowest(self) -> list[float]:
-        """The costs, and the horizons of censored seeds."""
+        """Returns the costs, with horizons in place of censored costs."""
         pairs = zip(self.costs, self.horizons, strict=True)
         return [cost if np.isfinite(cost) or np.isnan(end) else end for cost, end in pairs]
 
     def text(self, show: Callable[[float], str]) -> str:
-        """The cost as tables show it: of one or two seeds the values, of more the lower median.
+        """Formats the cost for tables: the values of one or two seeds, the lower median of more.
 
-        A censored one is its horizon, such as `> 100`. Of a median that is not known it is what is
-        known: `> 100`, `≥ 100`, or its bounds such as `80..100`.
+        A censored value shows its horizon, such as `> 100`. A median that is not known shows its
+        bounds: `> 100`, `≥ 100`, or both such as `80..100`.
 
         Args:
-          show: the text of a number.
+          show: formats a number.
         """
         if not self.costs:
             return "-"
@@ -349,7 +349,7 @@ class CostToTarget(NamedTuple):
         return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
 
     def record(self, name: str) -> dict[str, float | None]:
-        """The lower median and its bounds as numbers for a file, by column.
+        """Returns the lower median and its bounds as numbers for a file, by column.
 
         Args:
           name: the column of the cost.
@@ -359,24 +359,24 @@ class CostToTarget(NamedTuple):
 
 
 def _lower_median(values: Collection[float]) -> float | None:
-    """The value of rank ceil(n / 2); None if it is infinite, or there are no values."""
+    """Returns the value of rank ceil(n / 2); None if it is infinite or without values."""
     middle = sorted(values)[(len(values) - 1) // 2] if values else np.inf
     return middle if np.isfinite(middle) else None
 
 
 def describe_costs(seeds: int) -> str:
-    """What the text of a `CostToTarget` of so many seeds is, for a legend; "" for one seed."""
+    """Explains the text of a `CostToTarget` over this many seeds, for a legend; "" for one."""
     if seeds > MAX_SEEDS_OF_VALUES:
         return "the lower median over seeds"
     return f"of each of {seeds} seeds" if seeds > 1 else ""
 
 
 def check_target_metric(name: str, measured: Collection[str] | None = None) -> None:
-    """Checks that a metric is measured, and that a better model has a higher one."""
+    """Checks that a metric is measured and is higher for better models."""
     if not isinstance(name, str):
-        raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
+        raise ValueError(f"target_metric={name!r} is not a text; give the name of a metric")
     if _falls(name):
-        fix = f"choose one that is higher, or measure one of your own, such as 1 / (1 + {name})"
+        fix = f"choose one that is higher, or measure a custom one, such as 1 / (1 + {name})"
         raise ValueError(f"target_metric={name!r} is lower for better models; {fix}")
     if measured is not None and name not in measured:
         known = [other for other in measured if not _falls(other)]
@@ -385,12 +385,12 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
 
 
 def metric_column(target_metric: str) -> str:
-    """The column of a target metric: of test examples, unless it is one of the clients."""
+    """Returns the column of a target metric: of test examples, or of each client's evaluation."""
     return target_metric if target_metric.startswith(CLIENTS) else PREFIX + target_metric
 
 
 def gini(amounts: Sequence[float] | np.ndarray) -> float:
-    """The Gini coefficient of float[n], at least 0: 0 if all are equal, 1 - 1/n if one has all."""
+    """Computes the Gini coefficient of float[n] >= 0: 0 if all equal, 1 - 1/n if one has all."""
     ordered, number = np.sort(amounts).astype(float), len(amounts)
     weights = 2 * np.arange(1, number + 1) - number - 1
     return float(weights @ ordered / (number * ordered.sum())) if ordered.any() else 0.0
@@ -401,13 +401,13 @@ def _falls(name):
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
-    """The index of the first of float[evaluations] at the target; None if there is none."""
+    """Returns the index of the first of float[evaluations] at the target, or None."""
     return next((i for i, each in enumerate(quality) if each >= target - _TOLERANCE), None)
 
 
 def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
-    """The ratio of mean costs, None if not known, over common seeds, and their number."""
-    # with means over its own seeds, a method that reaches the target on easy ones would look fast
+    """Returns the ratio of mean costs over common seeds, None if not known, and their number."""
+    # otherwise a method that reaches the target only on easy seeds would look fast
     common = np.isfinite(costs) & np.isfinite(reference)
     total = float(reference[common].sum())
     return (float(costs[common].sum()) / total if total else None), int(common.sum())

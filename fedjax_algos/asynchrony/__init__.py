@@ -1,4 +1,4 @@
-"""Training on a virtual clock: which client is dispatched when, and what a server step consists of.
+"""Training on a virtual clock: when clients are dispatched, and which updates make a server step.
 
 A system model says how long clients take and when they are unavailable; a planner plans a run in
 that system before any training. `planners` and `system_models` hold the factories by name.

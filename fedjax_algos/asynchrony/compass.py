@@ -1,4 +1,4 @@
-"""FedCompass's planner: clients get the numbers of steps with which their group arrives together.
+"""FedCompass's planner: chooses clients' numbers of steps so that their group arrives together.
 
 `CompassServer` applies Algorithms 1 to 3 of Li et al., "FedCompass: Efficient Cross-Silo Federated
 Learning on Heterogeneous Client Devices using a Computing Power-Aware Scheduler", ICLR 2024,
@@ -38,15 +38,15 @@ def compass(
 ) -> Planner:
     """Gives client i Q_i = floor((Ta - t) / S_i) steps, so that it arrives with its group at Ta.
 
-    All clients start with `first_steps`. A first arrival is a server step of its own (FIRST). From
-    then on S_i = duration / Q_i is measured at each arrival, and the client is assigned at time t:
+    All clients start with `first_steps`. A first arrival is a server step of its own (FIRST). At
+    each arrival, at time t, S_i = duration / Q_i is measured, and the client is assigned:
 
     - It joins the group with the largest Q_i in [Qmin, Qmax], the latest such group in a tie.
-    - If there is no such group, it creates one that others can join later. Take an existing group
-      g that is still expected (t < Ta_g), and its fastest client f: with Qmax more steps after
-      Ta_g, f arrives at Ta_g + Qmax S_f. So that f can join the new group, Q_i is
-      max_g floor((Ta_g + Qmax S_f - t) / S_i), but at least Qmin and at most Qmax; it is Qmax if
-      there is no such g. The new group has Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
+    - If no group fits, it creates one that others can join later. Take an existing group g that is
+      still expected (t < Ta_g), and its fastest client f: with Qmax more steps after Ta_g, f
+      arrives at Ta_g + Qmax S_f. So that f can join the new group, Q_i is
+      max_g floor((Ta_g + Qmax S_f - t) / S_i), but at least Qmin and at most Qmax; without such a g
+      it is Qmax. The new group has Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
 
     A group is aggregated (AGGREGATE) when all its clients have arrived, or at Tmax if some have.
     Its clients are then assigned in ascending order of S_i, ties in order of arrival.
@@ -61,12 +61,12 @@ def compass(
     Where the paper is ambiguous: an aggregated group is closed before its clients are assigned, and
     a timer makes no server step if no client of the group has arrived. `mode="code"` differs from
     the paper as the authors' release does (https://github.com/APPFL/FedCompass): when a group is
-    created, Tmax_g takes the place of Ta_g, and those g are skipped for which Q_i would be more
-    than Qmax; S_i is a moving average; staleness is counted at aggregation; and the first
-    dispatches have Qmax steps. But here a client's late update is not overwritten by its next one.
+    created, Tmax_g takes the place of Ta_g, and every g that would make Q_i more than Qmax is
+    skipped; S_i is a moving average; staleness is counted at aggregation; and the first dispatches
+    have Qmax steps. Unlike there, a client's late update is not overwritten by its next one.
 
-    The paper does not cover clients that leave: here the dispatch is lost, and the server knows it
-    at that time. The client is removed from its group; if all others have arrived, the group is
+    The paper does not cover clients that leave. Here the dispatch is lost, and the server learns of
+    it at that time. The client is removed from its group; if all others have arrived, the group is
     aggregated at once. A client that rejoins is assigned with its last S_i and the current model,
     or starts with `first_steps` again if it has never arrived.
 
@@ -76,7 +76,7 @@ def compass(
       min_steps: Qmin, at least 1.
       max_steps: Qmax, at least Qmin.
       slack: lambda, at least 1: the latest arrival factor.
-      first_steps: local steps of clients that are not measured; None is Qmin, or Qmax in "code".
+      first_steps: local steps of unmeasured clients; None is Qmin, or Qmax in "code".
       mode: "paper" or "code".
       speed_weight: rho in S_i <- (1 - rho) S_i + rho new, in (0, 1]; None is 1, or .9 in "code".
       measure: a function (client, number, num_steps, seconds of the dispatch) -> new S_i in seconds
@@ -111,7 +111,7 @@ class CompassTrace(NamedTuple):
       arrival_group: int32[D]: the arrival group of each dispatch.
       expected: float64[D]: Ta of its group; NaN for no group.
       latest: float64[D]: Tmax of its group; NaN for no group.
-      seconds_per_step: float64[D]: S_i, from which its number of steps was computed, or NaN.
+      seconds_per_step: float64[D]: the S_i that gave its number of steps, or NaN.
       late: bool[D]: whether it arrived after Tmax.
       aggregated_group: int32[U]: the arrival group of each server step.
     """
@@ -129,7 +129,7 @@ class CompassTrace(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The options of `compass`, without defaults that depend on others."""
+    """The options of `compass`, with defaults filled in."""
 
     min_steps: int  # Qmin
     max_steps: int  # Qmax
@@ -166,7 +166,7 @@ class CompassServer:
         self.groups: dict[int, Group] = {}  # not yet aggregated, in order of creation
         self.late_arrivals: list[Arrived] = []  # since the last aggregation
         self.speed: list[Any] = [math.nan] * loop.num_clients  # S_i
-        # by client, of its dispatch in flight; group 0 is none: the client has not been measured
+        # by client, for its dispatch in flight; in group 0 the client has not been measured
         self.group = [Group(0, math.nan, math.nan)] * loop.num_clients
         self.duration: list[Any] = [0] * loop.num_clients
         # records
@@ -177,7 +177,7 @@ class CompassServer:
         self.late: list[int] = []  # dispatches
 
     def run(self) -> Plan:
-        """The plan, with a `CompassTrace`."""
+        """Returns the plan, with a `CompassTrace`."""
         for client in range(self.loop.num_clients):
             self._assign(client, 0)
         react: dict[int, Any] = {plans.ARRIVES: self._receive, plans.LEAVES: self._lose}
@@ -204,7 +204,7 @@ class CompassServer:
         self._dispatch(client, now, num_steps)
 
     def _create(self, speed: Any, now: Any) -> tuple[Group, int]:
-        """CreateGroup: a new group, and the number of steps of the client that creates it."""
+        """CreateGroup: returns a new group, and the number of steps of its first client."""
         best, max_steps, code = -1, self.rules.max_steps, self.rules.code
         for group in self.groups.values():
             reference = group.latest if code else group.expected
@@ -245,7 +245,7 @@ class CompassServer:
             self._assign(client, now)
 
     def _lose(self, client: int, now: Any) -> None:
-        """A loss: removes the client from its group."""
+        """Removes a client that is lost from its group."""
         group = self.group[client]
         if group.number in self.groups:
             group.members.remove(client)

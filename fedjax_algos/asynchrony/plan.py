@@ -1,12 +1,12 @@
-"""A plan, which says who trains when on which model, and the event loop by which planners make it.
+"""The plan, which says who trains when on which model, and the event loop that makes it.
 
 On a virtual clock, arrival times never depend on the values of a model. A planner therefore records
 the whole timeline as a `Plan` on the host; the executor then trains what the plan contains.
 
-A dispatch of a client that becomes unavailable is lost when the client leaves, and the server
-learns of it at that time. At equal times, arrivals and losses come first, in the order of the
-clients, then the other events in the order of their constants. Times have the type of the system
-model's numbers, such as `fractions.Fraction`, which are exact.
+If a client becomes unavailable, its dispatch is lost when it leaves, and the server learns of it at
+that time. At equal times, arrivals and losses come first, in the order of the clients, then the
+other events in the order of their constants. Times have the type of the system model's numbers,
+such as `fractions.Fraction`, which are exact.
 """
 
 import heapq
@@ -31,11 +31,11 @@ from fedjax_algos.participation.systems.system_model import SystemModel, SystemM
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival
-# Events. A loss is queued as an arrival and becomes LEAVES when its time has come.
+# Events. A loss is queued as an arrival and becomes LEAVES when its time comes.
 ARRIVES, TIMER, REJOINS, STARTS, LEAVES = range(5)
 _DISPATCH_BYTES = 300  # of lists and numbers while a plan is made
-_FIRST_PROJECTION = 2**14  # dispatches after which their number is projected, and at each doubling
-_MAX_LOSSES_PER_CLIENT = 1000  # in the mean, since the last arrival of any client
+_FIRST_PROJECTION = 2**14  # dispatches; their number is projected here and at each doubling
+_MAX_LOSSES_PER_CLIENT = 1000  # on average, since the last arrival of any client
 
 
 class Plan(NamedTuple):
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
       step: int32[C]: the server step that it is part of, in ascending order.
       time: float64[U]: when each server step is made, in simulated seconds.
       group: int32[U]: the group given to `server_update`; see each planner.
-      run: int32[U]: the run whose server step it is; None for one run.
+      run: int32[U]: the run of each server step; None for one run.
       trace: the planner's record of its decisions, such as `CompassTrace`, or None.
     """
 
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
     @property
     def num_runs(self) -> int:
-        """R; each run makes at least one server step."""
+        """R, the number of runs; each makes at least one server step."""
         return 1 if self.run is None else int(self.run.max()) + 1
 
     @property
@@ -97,7 +97,7 @@ class Plan(NamedTuple):
 
 
 def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
-    """The facts that clients receive in a plan's dispatches.
+    """Returns the facts that clients receive in a plan's dispatches.
 
     Args:
       plan: a timeline.
@@ -113,7 +113,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     check_kind("plan", plan, Plan, "give what a planner returned, of EventLoop(...).plan(...)")
     counts, largest = checked_counts(counts), plan.client.max(initial=0)
     found = f"the plan dispatches client {largest}, but there are counts of {len(counts)} clients"
-    fix = "give those of the data that the plan was made for"
+    fix = "give the counts of the data that the plan was made for"
     require(largest < len(counts), f"{found}; {fix}")
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
@@ -252,7 +252,7 @@ class EventLoop:
 
         Args:
           time, event: when it happens, and whether it is TIMER or STARTS.
-          number: a number that `events` gives with it, such as that of a group.
+          number: a number that `events` returns with it, such as a group's.
         """
         heapq.heappush(self.queue, (time, event, number))
 
@@ -294,7 +294,7 @@ class EventLoop:
         group: ArrayLike,
         trace: Any = None,
     ) -> Plan:
-        """Completes the plan: the loop's dispatches with the planner's server steps.
+        """Completes the plan of the loop's dispatches with the planner's server steps.
 
         Args:
           dispatch, staleness, step: int[C], as in `Plan`.

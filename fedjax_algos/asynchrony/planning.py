@@ -1,8 +1,8 @@
-"""Planners: who is dispatched when on the virtual clock, and which algorithms run with which.
+"""Planners, which dispatch clients on the virtual clock, and checks that algorithms run with them.
 
 `barrier` is the planner of FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and
 `tiers` of FedAT, as FedCompass compares them: Li et al., ICLR 2024,
-https://arxiv.org/abs/2309.14675. In `plan` is the order of events at equal times.
+https://arxiv.org/abs/2309.14675. `plan` defines the order of events at equal times.
 """
 
 import math
@@ -18,11 +18,11 @@ from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
-_NEXT_CLIENT = 16  # a stream of NumPy's generators; the system model's streams are 13 to 15
+_NEXT_CLIENT = 16  # a tag of NumPy's streams; `simulated` has 13 to 15
 
 
 class Planner(Protocol):
-    """Makes the plan of a run; the factories of planners return it."""
+    """Makes the plan of a run; factories of planners return one."""
 
     def __call__(
         self,
@@ -32,7 +32,7 @@ class Planner(Protocol):
         arrivals: int | None = None,
         seconds: float | None = None,
     ) -> Plan:
-        """Plans a run until a number of arrivals or of simulated seconds.
+        """Plans a run up to a number of arrivals or of simulated seconds.
 
         Args:
           system: durations of dispatches, and clients that leave; times away may be `math.inf`.
@@ -58,7 +58,7 @@ def barrier(*, steps: Count) -> Planner:
 
     A round ends when each of its clients has arrived or left. A client that has left enters the
     first round after it is back. A round without arrivals makes no server step; the next one starts
-    with the clients that are back, or the first that is. Staleness and the plan's group are 0.
+    as soon as a client is back. Staleness and the plan's group are 0.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     https://arxiv.org/abs/1602.05629, with all clients in each round.
@@ -78,8 +78,8 @@ def barrier(*, steps: Count) -> Planner:
 def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
     """Each tier of similarly fast clients runs its own rounds, as in `barrier`.
 
-    A round starts from the latest global model, as do tiers that start at the same time, and its
-    end is a server step whose group is the tier, 0 for the fastest. Clients keep the tier that
+    A round starts from the latest global model; tiers that start at the same time share it. Its end
+    is a server step whose group is the tier, 0 for the fastest. Clients keep the tier that
     `tiers_of` gives them, even if their speeds change. Staleness is not counted: it is 0.
 
     Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System
@@ -87,8 +87,8 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
 
     Args:
       steps: Q, local steps of each dispatch, at least 1.
-      ratio: upsilon, at least 1: the most that the time of a tier's slowest client may be, as a
-        multiple of the time of its fastest one.
+      ratio: upsilon, at least 1: the most that a tier's slowest client may take, as a multiple of
+        its fastest client's time.
 
     Returns:
       A planner. It raises `ValueError` for a system model without `expected_seconds_per_step`.
@@ -111,7 +111,7 @@ def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0
     t_i <= ratio * t of the tier's fastest client; the next client opens another tier.
 
     Args:
-      system: the system model, which knows the clients' t_i.
+      system: a system model that knows the clients' t_i.
       num_clients: m, the number of clients.
       ratio: upsilon, at least 1.
 
@@ -140,7 +140,7 @@ def immediate(
     Xie et al., "Asynchronous Federated Optimization", https://arxiv.org/abs/1903.03934.
 
     Args:
-      steps, concurrency, seed: as in `buffered`, of which this is the case with `size=1`.
+      steps, concurrency, seed: as in `buffered`; this planner is its case with `size=1`.
     """
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 
@@ -155,14 +155,14 @@ def buffered(
 ) -> Planner:
     """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 
-    It receives the current model, or the new one if it completes a buffer, where it may be twice.
-    Staleness is the number of server steps between a client's broadcast and its arrival. Updates in
-    a buffer that is not full at the horizon have the fate IN_FLIGHT. The plan's group is 0.
+    It receives the current model, or the new one if it completes a buffer. A buffer may hold it
+    twice. Staleness is the number of server steps between a client's broadcast and its arrival.
+    Updates in a partial buffer at the horizon have the fate IN_FLIGHT. The plan's group is 0.
 
     With `concurrency`, only that many clients train at the same time: when a dispatch ends or is
-    lost, the next client is drawn uniformly among those that neither train nor are away, including
-    the one that has just arrived. Without it, all clients train, and a client that has left
-    receives the current model when it is back.
+    lost, the next client is drawn uniformly among the clients that neither train nor are away,
+    including the one that has just arrived. Without it, all clients train, and a client that has
+    left receives the current model when it is back.
 
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
     https://arxiv.org/abs/2106.06639.
@@ -207,7 +207,7 @@ def buffered(
 
 
 def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
-    """Each tier's rounds: a round ends when all of its clients have arrived or left."""
+    """Plans each tier's rounds; a round ends when all its clients have arrived or left."""
     tiers = range(max(tier_of) + 1)
     # clients for the next round
     waiting = [[client for client, own in enumerate(tier_of) if own == tier] for tier in tiers]
@@ -255,7 +255,7 @@ def check_asynchronous(algorithm: Algorithm) -> None:
       algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
 
     Raises:
-      ValueError: with the reason, if a round needs the answers of the whole cohort at once.
+      ValueError: with the reason, such as rounds that need the answers of the whole cohort at once.
     """
     reason = _reason_for_rounds(algorithm)
     require(not reason, f"the algorithm does not run on the virtual clock: {reason}")
@@ -278,7 +278,7 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
 
 
 def _reason_for_rounds(algorithm: Algorithm) -> str:
-    """Why the algorithm needs synchronous rounds, or an empty text."""
+    """Says why the algorithm needs synchronous rounds; empty if it does not."""
     reasons = {
         "its local.reverse bounds the local steps, but a plan may give a client more; build it "
         "with a Local without reverse": algorithm.local.reverse is not None,

@@ -117,7 +117,6 @@ def train(
             progress.finish()
         if not (rows := command.join(rows)):
             return
-        comparison.add_plans(experiment)
         within, _ = within_budget(rows, goal.budget)
         summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)

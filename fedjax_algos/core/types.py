@@ -105,6 +105,12 @@ def with_arrays(dispatches: Dispatch) -> Dispatch:
         return dispatches._replace(num_steps=jax.device_put(steps))
 
 
+def blank_dispatches(*axes: int) -> Dispatch:
+    """Dispatches of zeros with these axes, for functions that read their shapes."""
+    whole, floats = np.zeros(axes, np.int32), np.zeros(axes, jnp.result_type(float))
+    return Dispatch(*[*[whole] * 6, floats, floats, whole])
+
+
 class Model(NamedTuple):
     """A model's trainable `params`, and its other arrays.
 

@@ -1,4 +1,4 @@
-"""What a data set in memory is, and the checks of its arrays."""
+"""Data sets in memory, and checks of their arrays."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from fedjax_algos.core.options import is_number
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
 SAME_EXAMPLES = "the test examples are the training examples"
-_MAX_EMPTY_CLASSES = 1000  # of a set with fewer examples, where labels alone tell the classes
+_MAX_EMPTY_CLASSES = 1000  # the most classes that labels alone define in a set of fewer examples
 
 
 class Dataset(NamedTuple):
@@ -23,7 +23,7 @@ class Dataset(NamedTuple):
     Attributes:
       train, test: the examples.
       num_classes: the number of classes.
-      users: int32[train examples]: natural client of each, from 0.
+      users: int32[train examples]: the natural client of each example, from 0; None without any.
       notes: what the reader left out, one line each.
     """
 
@@ -40,7 +40,7 @@ class Dataset(NamedTuple):
 
     @property
     def example_dtype(self) -> np.dtype:
-        """The type of the examples' "x"."""
+        """The dtype of the examples' "x"."""
         return self.train["x"].dtype
 
     def __repr__(self) -> str:
@@ -64,23 +64,23 @@ def from_arrays(
     notes: tuple[str, ...] = (),
     source: object = "arrays",
 ) -> Dataset:
-    """Makes a data set of the caller's arrays, and checks them.
+    """Checks the caller's arrays and makes a data set of them.
 
-    Examples are held once: contiguous arrays are neither copied nor converted; images stay uint8.
+    Contiguous arrays are neither copied nor converted; images stay uint8.
 
     Args:
-      x_train, x_test: [examples, ...], of one shape and type; integers or floats.
+      x_train, x_test: [examples, ...], integers or floats, both of the same shape and dtype.
       y_train, y_test: [examples], whole numbers from 0; returned as int32.
-      users: [train examples], integers or strings: the natural client of each example; numbered
-        from 0 in sorted order. None if there are no natural clients.
-      num_classes: one more than the largest label if None; it must be given if it is more than 1000
-        and than the number of examples.
+      users: [train examples], integers or strings: the natural client of each example. Clients are
+        numbered from 0 in sorted order. None without natural clients.
+      num_classes: one more than the largest label if None. It must be given if it exceeds both 1000
+        and the number of examples.
       notes: what a reader left out, one line each.
       source: the name of the data in error messages.
 
     Raises:
-      ValueError: for empty sets, unequal lengths or shapes, types other than numbers, NaN or
-        infinity, 64-bit numbers that the device cannot hold, and labels not whole or out of range.
+      ValueError: for empty sets, unequal lengths or shapes, anything but numbers, NaN or infinity,
+        64-bit numbers that the device cannot hold, and labels that are not whole or out of range.
     """
     x_train = checked_examples(x_train, f"{source}: x_train")
     x_test = checked_examples(x_test, f"{source}: x_test")
@@ -125,12 +125,12 @@ def divide(
     seed: int = 0,
     source: object = "arrays",
 ) -> Dataset:
-    """Makes a data set of examples that are not divided into training and test examples yet.
+    """Divides examples into training and test examples at random, and makes a data set.
 
     Args:
       x, y, users, source: as in `from_arrays`, of all examples.
-      test_share: the share of the examples that are drawn for the test, above 0 and below 1; their
-        number is rounded, and both parts have at least one.
+      test_share: the share of test examples, above 0 and below 1. Their number is rounded, and both
+        parts have at least one example.
       seed: the seed of the draw, which is uniform.
 
     Raises:
@@ -151,7 +151,7 @@ def divide(
 
 
 def count_classes(labels: np.ndarray) -> tuple[int, tuple[str, ...]]:
-    """One more than the largest label, and the note about classes that no label names."""
+    """Returns one more than the largest label, and a note about classes without an example."""
     num_classes = 1 + int(labels.max())
     empty = np.setdiff1d(np.arange(num_classes), labels).tolist()
     note = f"no example has the labels {_listed(empty)} of {num_classes} classes"
@@ -163,7 +163,7 @@ def _listed(labels):
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
-    """Examples [n, ...] after the checks of `from_arrays`, contiguous and in native byte order."""
+    """Checks examples [n, ...] for `from_arrays`; makes them contiguous, in native byte order."""
     x = np.asarray(x)
     numbers = x.dtype.kind in "uif" and x.dtype.itemsize <= 8
     require(numbers, f"{name} is of type {x.dtype}; give numbers, such as uint8 or float32")
@@ -176,7 +176,7 @@ def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
-    """Labels as int32[count]; ValueError for what is not a whole number below `limit`."""
+    """Returns labels as int32[count]; raises ValueError unless all are whole and below `limit`."""
     y = np.asarray(y)
     shape = f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]"
     require(y.shape == (count,), shape)
@@ -192,7 +192,7 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
 
 
 def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
-    """Raises ValueError for what 32 bits do not hold (without x64), and if `finite` for NaN."""
+    """Raises ValueError for what 32 bits cannot hold (without x64) and, if `finite`, for NaN."""
     kind = np.dtype(x.dtype.newbyteorder("="))
     if kind.itemsize == 8 and jnp.result_type(float) == np.float32:  # without x64
         kind = np.dtype(f"{kind.kind}4")
@@ -201,7 +201,7 @@ def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
     limits: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
     compared: Any = True if finite else np.isfinite(x)
     low, high = (extreme(x, initial=0, where=compared) for extreme in (np.min, np.max))
-    if limits.min <= low and high <= limits.max:  # which NaN is not
+    if limits.min <= low and high <= limits.max:  # False for NaN
         return
     wrong = ~((x >= limits.min) & (x <= limits.max)) & compared
     place = np.unravel_index(wrong.argmax(), x.shape)

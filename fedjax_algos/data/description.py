@@ -1,4 +1,4 @@
-"""Describes a partition in numbers, and as a table for the terminal."""
+"""Describes a partition in numbers and as a table for the terminal."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
-_MAX_BARS = 50  # of a client in the table
+_MAX_BARS = 50  # in a client's row of the table
 
 
 class Distribution(NamedTuple):
@@ -29,7 +29,7 @@ class Distribution(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray) -> "Distribution":
-        """That of int[num_clients]."""
+        """Summarises int[num_clients]."""
         low, high = int(values.min()), int(values.max())
         return cls(low, float(np.median(values)), float(values.mean()), high)
 
@@ -41,10 +41,10 @@ class Description(NamedTuple):
     """A partition in numbers."""
 
     clients: int
-    examples: int  # that belong to clients
-    left_out: int  # that belong to no client
-    sizes: Distribution  # of the number of examples of a client
-    classes: Distribution  # of the number of distinct labels of a client
+    examples: int  # assigned to clients
+    left_out: int  # examples without a client
+    sizes: Distribution  # examples of a client
+    classes: Distribution  # distinct labels of a client
     histogram: np.ndarray  # int[num_clients, num_classes]: examples of each label
     digest: str  # of the partition
 
@@ -53,15 +53,15 @@ class Description(NamedTuple):
 
 
 def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
-    """Computes the sizes, numbers of classes and label histograms of all clients.
+    """Counts each client's examples, classes and labels.
 
     Args:
       labels: int[examples], from 0.
       partition: which examples each client holds.
 
     Raises:
-      ValueError: for labels that are not whole numbers from 0, and for a partition without
-        examples or with examples that have no label.
+      ValueError: for labels that are not whole numbers from 0, for a partition without examples,
+        and for examples without a label.
     """
     check_kind("partition", partition, Partition, "give what a partition returned")
     labels = np.asarray(labels)
@@ -93,14 +93,14 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
 
 
 def held_labels(data: Any) -> np.ndarray:
-    """bool[num_clients, classes], on the host: which labels each client holds.
+    """Returns bool[num_clients, classes], on the host: the labels that each client holds.
 
     Args:
       data: `FederatedData` whose `examples` have labels "y", int[examples], from 0.
 
     Raises:
-      TypeError: for examples in files, of which this would read all.
-      ValueError: for examples without labels, or with others.
+      TypeError: for examples in files, because all would have to be read.
+      ValueError: for examples without labels, or with labels that are not whole numbers from 0.
     """
     check_kind("data", data, FederatedData, "give clients whose examples are in memory")
     labels = data.examples.get("y") if isinstance(data.examples, Mapping) else None
@@ -110,13 +110,13 @@ def held_labels(data: Any) -> np.ndarray:
 
 
 def partition_table(description: Description, *, rows: int = 10) -> "Group":
-    """A table for `rich.print`: clients with a bar for each label, and numbers of all clients.
+    """Makes a table for `rich.print`: a row of label bars for each client, then the totals.
 
-    Bars are relative to the longest one of the client. More than 50 labels share 50 bars or fewer.
+    Bars are relative to the client's longest bar. More than 50 labels share 50 bars or fewer.
 
     Args:
       description: the description of the partition.
-      rows: number of clients in the table, at even distances from the largest to the smallest.
+      rows: the number of clients in the table, spaced evenly from the largest to the smallest.
     """
     from rich.console import Group
     from rich.table import Table

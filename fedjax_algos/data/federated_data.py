@@ -1,4 +1,4 @@
-"""Clients' examples, all on the device (the flat store) or one client's at a time; data sets."""
+"""The flat store of examples on the device, sources that read one client at a time, data sets."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from fedjax_algos.data.partitioning.base import Partition, describe_counts
 class FederatedData(NamedTuple):
     """The examples of all clients, without padding.
 
-    The memory is that of the examples plus 4 bytes for each index, however unequal the clients are.
+    The memory is the examples plus 4 bytes for each index, however unequal the clients are.
 
     Attributes:
       examples: leaves [total, ...], in their original dtypes.
-      indices: int32[assigned]: rows of `examples`, one client after another.
+      indices: int32[assigned]: row numbers of `examples`, one client after another.
       offsets: int32[num_clients + 1]: where each client's part of `indices` starts, and the end.
     """
 
@@ -42,7 +42,7 @@ class FederatedData(NamedTuple):
         return self.offsets.shape[0] - 1
 
     def counts(self) -> np.ndarray:
-        """int32[num_clients], on the host: n_i, the number of examples of each client."""
+        """Returns int32[num_clients], on the host: n_i, each client's number of examples."""
         return np.diff(np.asarray(self.offsets))
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class FederatedData(NamedTuple):
 
 
 def is_readable(array: object) -> bool:
-    """Whether the host can read an array's values without tracing or gathering."""
+    """Returns True if the host can read an array's values without tracing or gathering."""
     if isinstance(array, jax.core.Tracer):
         return False
     if isinstance(array, jax.Array):
@@ -72,15 +72,15 @@ def client_view(
     first_step: Array | int = 0,
     frozen: Any = (),
 ) -> ClientData:
-    """One client's view of the store; `order` is uint32[20]. That of an empty slot is not read."""
+    """Returns a client's view of the store; `order` is uint32[20]. An empty slot is not read."""
     offset, end = data.offsets[client], data.offsets[client + 1]
-    count = jnp.maximum(end - offset, 1)  # division by that of an empty slot is safe
+    count = jnp.maximum(end - offset, 1)  # an empty slot must not divide by 0
     view = data.examples, data.indices, offset, count, order
     return ClientData(*view, statistics, first_step, frozen)
 
 
 def check_examples(name: str, examples: Batch) -> int:
-    """The length of a tree of arrays [total, ...] of numbers; ValueError for other trees."""
+    """Returns the length of a tree of arrays [total, ...]; raises ValueError for other trees."""
     leaves = jax.tree_util.tree_leaves_with_path(examples)
     if not leaves:
         fix = "give a tree of arrays [examples, ...], such as {'x': ..., 'y': ...}"
@@ -101,23 +101,23 @@ def check_examples(name: str, examples: Batch) -> int:
 
 
 def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False) -> FederatedData:
-    """Puts examples on the default device, and checks that the partition fits them.
+    """Checks that a partition fits the examples, and puts both on the default device.
 
     Args:
-      examples: a tree of arrays [total, ...]. Dtypes are kept, except that 64-bit ones become
-        32-bit unless x64 is enabled, as everywhere in JAX.
-      partition: which rows each client holds. A row may belong to no client or to several.
-      allow_empty: whether clients may hold no example, as in held-out data; these cannot train.
+      examples: a tree of arrays [total, ...]. Dtypes are kept, but 64 bits become 32 unless x64 is
+        enabled, as everywhere in JAX.
+      partition: the rows of each client. A row may belong to no client or to several.
+      allow_empty: whether clients may hold no example, as in held-out data; such data cannot train.
 
     Raises:
       TypeError: for a partition of another type.
-      ValueError: for leaves that are no arrays of numbers or of unequal length, 64-bit numbers that
-        32 bits cannot hold (NaN and infinity are kept), examples that do not fit into memory, rows
-        out of range, or a client without examples.
+      ValueError: for leaves that are not arrays of numbers, or of unequal length; for 64-bit
+        numbers that 32 bits cannot hold (NaN and infinity are kept); for examples that do not fit
+        into memory; for rows out of range; for a client without examples.
     """
     if isinstance(examples, list) and not all(hasattr(each, "dtype") for each in examples):
         raise KindError(
-            f"examples are a list of {len(examples)} entries that are no arrays; give one tree of "
+            f"examples are a list of {len(examples)} entries, not arrays; give one tree of "
             "arrays [examples, ...] for all clients, such as {'x': ..., 'y': ...}, and say in the "
             "partition which rows each client holds"
         )
@@ -146,18 +146,18 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
 
 
 class ClientSource(NamedTuple):
-    """The examples of all clients in files, of which one client's are read at a time.
+    """The clients' examples in files, read one client at a time.
 
     Attributes:
       name: the name of the files in messages, such as the path of their folder.
       client_ids: the clients' names; client i of a run is `client_ids[i]`.
       counts: int32[num_clients]: n_i, at least 1 each for training.
       example: by name, one example as a `jax.ShapeDtypeStruct`; images are decoded.
-      read: `client -> {name: values}`, the stored examples of client i: an array [n_i, ...], or for
+      read: `client -> {name: values}`, the stored examples of a client: an array [n_i, ...], or for
         the names in `images` a list of n_i files, as bytes. Several threads call it at once.
-      images: by name, how encoded images are decoded.
+      images: by name, the format that encoded images are decoded to.
       identity: a text that changes if the content does.
-      image_name: `(client, number) -> text`, how messages name an image; None: by number.
+      image_name: `(client, number) -> text`, an image's name in messages; None for its number.
     """
 
     name: str
@@ -175,13 +175,13 @@ class ClientSource(NamedTuple):
         return len(self.counts)
 
     def examples_of(self, client: int) -> Batch:
-        """The examples of a client, decoded: {name: [n_i, ...]}.
+        """Reads and decodes the examples of a client: {name: [n_i, ...]}.
 
         Args:
           client: the client's id, from 0.
 
         Raises:
-          ValueError: for a missing or damaged file, or examples that are not as the source says.
+          ValueError: for a missing or damaged file, or examples that differ from `example`.
         """
         stored, name_of, where = stored_of(self, client), self.image_name, where_of(self, client)
         for key, image_format in self.images.items():
@@ -194,12 +194,12 @@ class ClientSource(NamedTuple):
             array, shape = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
             found = f"{where} has {key} {array.dtype}{[*array.shape]}, not {one.dtype}{[*shape]}"
             same = array.shape == shape and array.dtype == one.dtype
-            fix = "fetch or write the files again, or mend counts, example or read of the source"
+            fix = "fetch or write the files again, or fix the source's counts, example or read"
             require(same, f"{found} as the source says; {fix}")
         return stored
 
     def check(self) -> None:
-        """Raises ValueError unless names, counts and example fit together."""
+        """Raises ValueError unless names, counts and example are consistent."""
         ids, counts = list(self.client_ids), np.asarray(self.counts)
         found = f"{self.name} has {len(ids)} client_ids, and counts are {describe_tree(counts)}"
         fits = ids and counts.shape == (len(ids),) and counts.dtype.kind in "iu"
@@ -219,7 +219,7 @@ class ClientSource(NamedTuple):
 
 
 def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
-    """What `read` returns for a client; ValueError, which names the client, if it cannot."""
+    """Calls `read` for a client; if it fails, raises a ValueError that names the client."""
     where = where_of(source, client)
     try:
         read = source.read(client)
@@ -233,7 +233,7 @@ def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
 
 
 def where_of(source: ClientSource, client: int) -> str:
-    """The source and the client in messages."""
+    """Names the source and the client in messages."""
     return printable(f"{source.name}: client {source.client_ids[client]!r}")
 
 
@@ -242,8 +242,8 @@ class ClientDataset(NamedTuple):
 
     Attributes:
       train: the training examples of each client.
-      test: the test examples, of the same clients, of others, or of one client that holds all.
-      num_classes: the number of classes; None if "y" is no class, as in a regression.
+      test: the test examples, by the same clients, by others, or all in one client.
+      num_classes: the number of classes; None if "y" is not a class, as in a regression.
       notes: what the reader left out, one line each.
     """
 
@@ -254,14 +254,14 @@ class ClientDataset(NamedTuple):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """The shape of one example's "x"; raises ValueError if there is none."""
+        """The shape of one example's "x"; raises ValueError for examples without "x"."""
         found = f"{self.train.name} has {', '.join(self.train.example)}, but no x"
         require("x" in self.train.example, f"{found}; name the input of the model x")
         return self.train.example["x"].shape
 
     @property
     def example_dtype(self) -> np.dtype:
-        """The type of the examples' "x"."""
+        """The dtype of the examples' "x"."""
         return self.train.example["x"].dtype
 
     def __repr__(self) -> str:
@@ -270,12 +270,12 @@ class ClientDataset(NamedTuple):
 
 AnyDataset: TypeAlias = Dataset | ClientDataset
 
-# A factory of the user's own may also return a `ClientSource`.
+# A custom factory may also return a `ClientSource`.
 datasets = Registry[AnyDataset]("dataset", AnyDataset | ClientSource)
 
 
 def as_dataset(given: AnyDataset | ClientSource) -> AnyDataset:
-    """A data set; a source alone gets its own examples as test examples, and a note."""
+    """Returns a data set. A source alone is its own test set, and a note says so."""
     if not isinstance(given, ClientSource):
         return given
     note = f"{given.name} has no test examples: quality is measured on its training examples"

@@ -1,4 +1,4 @@
-"""Encoded images: how they become arrays of one shape."""
+"""Decodes images into arrays of one shape."""
 
 import io
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ MAX_PIXELS = 2**27  # larger images are treated as errors
 
 
 class ImageFormat(NamedTuple):
-    """How encoded images become uint8[height, width, channels].
+    """The format of decoded images: uint8[height, width, channels].
 
     An image is scaled so that its shorter side has `shorter_side` pixels (bilinear, with
-    antialiasing), and the middle of height x width is cut out of it, as is usual for ImageNet.
+    antialiasing), then cropped to the middle height x width, as usual for ImageNet.
 
     Attributes:
       height, width: rows and columns of the result, in pixels.
       channels: 3 for RGB, 1 for grey; other colours are converted.
-      shorter_side: pixels, at least the smaller of `height` and `width`; None if all images have
-        the size of the result, and others are an error.
+      shorter_side: pixels, at least the smaller of `height` and `width`. None if all images must
+        already have the size of the result.
     """
 
     height: Count
@@ -32,14 +32,14 @@ class ImageFormat(NamedTuple):
 
 
 def square(image_size: int, shorter_side: int) -> ImageFormat:
-    """The middle square of a coloured image; ValueError if it would not be inside."""
+    """Returns the format of an RGB image's middle square; ValueError unless it fits inside."""
     fix = f"give at least image_size={image_size}"
     require(shorter_side >= image_size, f"shorter_side={shorter_side} is out of range; {fix}")
     return ImageFormat(image_size, image_size, 3, shorter_side)
 
 
 def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
-    """uint8[height, width, channels] of a JPEG or PNG file; FileError for another file."""
+    """Decodes a JPEG or PNG file to uint8[height, width, channels]; FileError for other files."""
     from PIL import Image
 
     height, width, channels, shorter = image_format
@@ -47,7 +47,7 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
     errors = (SyntaxError, Image.DecompressionBombError)
     with reading(name, "a JPEG or PNG image", "fetch the file again", *errors):
         file = open_image(content, "JPEG", "PNG")
-        if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
+        if shorter is not None:  # JPEG can be decoded at a smaller size
             file.draft(mode, (shorter, shorter))
         deep = f"its pixels have more than 8 bits ({file.mode}), which would be clipped"
         fix = "scale them to 8 bits first, as with np.uint8(np.asarray(image) // 257)"
@@ -65,12 +65,12 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
 
 
 def open_image(content: bytes, *formats: str) -> Any:
-    """An image of PIL, of which only the header is read; ValueError for more than `MAX_PIXELS`."""
+    """Opens an image with PIL, reading only its header; ValueError above `MAX_PIXELS`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         image = Image.open(io.BytesIO(content), formats=formats)
-    except UnidentifiedImageError:  # whose message has the address of the buffer
+    except UnidentifiedImageError:  # its message has the address of the buffer
         raise ValueError("its header is of no such image") from None
     pixels = f"it has {image.height} x {image.width} pixels, more than {MAX_PIXELS}"
     require(image.width * image.height <= MAX_PIXELS, pixels)

@@ -191,6 +191,16 @@ class Engine(PlacedAlgorithm):
         """That of `placement`; on an accelerator the first cohort decides what "auto" is."""
         return self._chosen.layout
 
+    def with_layout(self, layout: Layout) -> Self:
+        """The same engine in another layout; what it has compiled in this one is kept.
+
+        Args:
+          layout: as in `make_engine`.
+        """
+        same = copy.copy(self)
+        same.placement = same._chosen = self.placement._replace(layout=layout)
+        return same
+
     def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
         """The layout, which is fixed now if it is "auto" and the device's memory decides.
 

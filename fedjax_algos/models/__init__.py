@@ -1,4 +1,4 @@
-"""Models: each factory makes a `Problem` from the shape of an example and the classes."""
+"""Models: each factory makes a `Problem` from an example's shape and the number of classes."""
 
 from fedjax_algos.models.adapters import classifier as classifier
 from fedjax_algos.models.adapters import models as models

@@ -1,7 +1,7 @@
-"""Flax modules, Linen or NNX, as problems, and the registry of models.
+"""Adapters of Flax modules, Linen or NNX, to problems, and the registry of models.
 
-Their BatchNorm layers leave out the masked rows of a short batch: a layer that is called without a
-mask is given that of the batch. In Linen an interceptor gives it, in NNX a subclass of its class.
+BatchNorm layers leave out the masked rows of a short batch: a layer that is called without a mask
+gets the batch's mask, from an interceptor in Linen and from a subclass of its class in NNX.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ models = Registry[Problem]("model", Problem)
 
 
 class ExampleKind(NamedTuple):
-    """A kind of examples that models take: what they are, for messages, their axes and type."""
+    """A kind of examples that models take: a description for messages, the axes, and the type."""
 
     description: str
     axes: tuple[int, ...] = ()  # the numbers of axes that one example may have; () for any
-    codes: bool = False  # whether they are codes of symbols, which are integers
+    codes: bool = False  # whether they are integer codes of symbols
 
     def fit(self, shape: tuple[int, ...], dtype: Any = None) -> bool:
-        """Whether examples of the shape, and of the type if it is known, are of this kind."""
+        """Returns whether examples of this shape, and of this type if known, are of this kind."""
         has_type = dtype is None or not self.codes or jnp.issubdtype(dtype, jnp.integer)
         return has_type and (not self.axes or len(shape) in self.axes)
 
@@ -57,28 +57,28 @@ _MASK_FIX = (
 _SUGGESTED = 3  # models that an error names at most
 _taken: dict[str, ExampleKind] = {}  # by model
 _OPTIONS = {  # what `help` says of the options that several models have
-    "num_classes": "number of labels; of texts the number of symbols, which are inputs, too.",
+    "num_classes": "number of labels; for texts the number of symbols, which are also inputs.",
     "initialisation": "distribution of the initial parameters, as in Flax or as in PyTorch.",
     "hidden": "width of the hidden layers, at least 1.",
     "layers": "number of hidden layers, at least 1.",
     "embedding": "width of the embedding, at least 1.",
     "biases": "biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.",
     "norm": """GroupNorm or BatchNorm. Epsilon is 1e-5, and BatchNorm's momentum 0.9, which torch
-        calls 0.1; in training its running variance is the mean of the batches' biased variances, as
-        in Flax, where torch has unbiased ones.""",
+        calls 0.1. In training its running variance averages the batches' biased variances, as in
+        Flax; torch averages unbiased ones.""",
     "groups": "number of groups of channels of GroupNorm; a divisor of all widths.",
-    "convolutions": """implementation of the convolutions, see `convolve` and `convolve_3d`; with
-        "lax" the depthwise ones are `lax.conv_general_dilated`, too.""",
+    "convolutions": """implementation of the convolutions, see `convolve` and `convolve_3d`; "lax"
+        also makes the depthwise ones `lax.conv_general_dilated`.""",
     "dropout": "rate of dropout in training, from 0 to below 1.",
     "augmentation": """"normalised" uses CIFAR-10's means and standard deviations; "cifar" crops
         and flips each training image before that; "cifar_by_batch" uses one offset and one decision
-        for a whole batch, as the code of FedGBO and of GHBM. "imagenet_normalised" uses ImageNet's
+        for a whole batch, as in FedGBO's and GHBM's code. "imagenet_normalised" uses ImageNet's
         means and standard deviations, which pretrained weights expect; "imagenet_flipped" flips
-        training images before that, and "imagenet_cropped" cuts random boxes out of them first,
-        which are resized to the size of the image. "none" leaves images unchanged.""",
+        training images before that; "imagenet_cropped" first cuts random boxes out of them and
+        resizes these to the size of the image. "none" leaves images unchanged.""",
     "weights": """file of torchvision's or timm's weights, see `load_weights`; None draws the
         initial params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.""",
-    "head": '"loaded" has the last layer of `weights`; "new" draws it, for other classes.',
+    "head": '"loaded" takes the last layer from `weights`; "new" draws it, for other classes.',
 }
 
 
@@ -96,7 +96,7 @@ def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, 
             check_examples(name, shape)
             problem = factory(*args, **keywords)
 
-            def apply(model, batch, key, training):  # which knows the type
+            def apply(model, batch, key, training):  # only here the type is known
                 check_examples(name, batch["x"].shape[1:], batch["x"].dtype)
                 return problem.apply(model, batch, key, training)
 
@@ -108,7 +108,7 @@ def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, 
 
 
 def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> None:
-    """Raises ValueError for what a model of this package refuses; others take anything."""
+    """Raises ValueError for examples that a model of this package refuses; others take all."""
     if model not in _taken:
         return
     _check_shape(model, shape)
@@ -128,8 +128,8 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
 
 def _check_shape(owner, shape):
     is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
-    fix = "give that of one example, such as (28, 28)"
-    require(is_shape, f"{owner}: example_shape={shape!r} is no shape; {fix}")
+    fix = "give the shape of one example, such as (28, 28)"
+    require(is_shape, f"{owner}: example_shape={shape!r} is not a shape; {fix}")
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
@@ -154,14 +154,14 @@ def identity(x: jax.Array) -> jax.Array:
 
 
 def _in_precision(x: jax.Array, params: Params) -> jax.Array:
-    """Float inputs in 16 bits if the params are; else they would be computed with in 32."""
+    """Casts float inputs to 16 bits if the params are; else they would be computed in 32."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     narrow = dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating)
     return x.astype(dtype) if narrow else x
 
 
 def _check_call(module_type: type, known: dict[str, Any]) -> None:
-    """Raises ValueError for a module whose call has arguments that the adapter does not give."""
+    """Raises ValueError for a module whose call needs arguments that the adapter does not give."""
     for each in list(inspect.signature(module_type.__call__).parameters.values())[2:]:
         optional = each.default is not each.empty or each.name in known
         optional = optional or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
@@ -177,7 +177,7 @@ def _checked(module, logits):
 
 
 def _flags(training: bool) -> dict[str, bool]:
-    """Names by which modules of Linen ask whether a call is for training."""
+    """Returns the arguments that tell a Linen module whether a call is for training."""
     flags = dict.fromkeys(("training", "is_training", "train"), training)
     return flags | {"deterministic": not training}
 
@@ -189,16 +189,16 @@ def classifier(
     inputs: Inputs = scale_pixels,
     dtype: Any = jnp.float32,
 ) -> Problem:
-    """Makes a problem with cross-entropy and accuracy of a Linen module from inputs to logits.
+    """Makes a problem, with cross-entropy and accuracy, of a Linen module that returns logits.
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch]. Collections other than
-    "params" become the model's statistics and are updated in training. An argument `training`,
-    `is_training`, `train` or `deterministic` of the module says whether the call is for training.
-    What the module sows as "features" becomes `Outputs.features`.
+    "params" become the model's statistics and are updated in training. If the module takes an
+    argument `training`, `is_training`, `train` or `deterministic`, it says whether the call is for
+    training. Values sown as "features" become `Outputs.features`.
 
-    In training, `nn.BatchNorm` leaves the masked rows of short batches out, unless it is called
-    with a mask of its own. An argument `mask` of the module is given bool[batch], True for real
-    rows, for other layers that mix examples; it is None in evaluation.
+    In training, `nn.BatchNorm` leaves out the masked rows of short batches, unless it is called
+    with its own mask. For other layers that mix examples, let the module take an argument `mask`:
+    it receives bool[batch], True for real rows, or None in evaluation.
 
     Args:
       module: called with inputs of shape [batch, *example_shape]; returns float[batch, classes].
@@ -250,7 +250,7 @@ def classifier(
 
 
 def _check_constructor(constructor: Any) -> None:
-    """Raises ValueError for what does not make an NNX module of its random streams."""
+    """Raises ValueError unless `constructor` makes an NNX module from its random streams."""
     is_class = isinstance(constructor, type)
     call, arguments = (constructor.__init__, (0, 0)) if is_class else (constructor, (0,))
     try:
@@ -270,12 +270,12 @@ def nnx_classifier(
     inputs: Inputs = scale_pixels,
     trainable: type[nnx.Param] = nnx.Param,
 ) -> Problem:
-    """Makes a problem with cross-entropy and accuracy of an NNX module from inputs to logits.
+    """Makes a problem, with cross-entropy and accuracy, of an NNX module that returns logits.
 
-    Each application constructs the module, with the key of the step for its random streams, and
-    then sets its params and statistics; the compiler removes the unused initialisation. The module
-    knows from `train()` and `eval()` whether the call is for training, as Dropout does. Masked rows
-    of short batches are left out as in `classifier`.
+    Each application constructs the module with the step's key for its random streams, then sets its
+    params and statistics; the compiler removes the unused initialisation. `train()` and `eval()`
+    tell the module, and its Dropout, whether the call is for training. Masked rows of short batches
+    are left out as in `classifier`.
 
     Args:
       constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
@@ -283,10 +283,10 @@ def nnx_classifier(
       trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
 
     Raises:
-      ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
-        model is made, for a module that needs more than its inputs and a mask, or has no params of
-        the type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the
-        batch, and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
+      ValueError: if `constructor` is a module or cannot be called with `nnx.Rngs` alone; when a
+        model is made, if the module needs more than its inputs and a mask or has no params of the
+        type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the batch,
+        and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
     """
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
@@ -329,7 +329,7 @@ def nnx_classifier(
 
 @contextlib.contextmanager
 def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
-    """Inside, Linen's BatchNorm layers count the rows of the mask alone; yields their paths."""
+    """Makes Linen's BatchNorm layers count only the rows of the mask; yields their paths."""
     layers: set[Path] = set()
 
     def intercept(call, args, keywords, context):
@@ -351,7 +351,7 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
             changed, kind = cast(Any, layer), type(layer)
-            # through `layer.__setattr__` it would become an attribute of NNX's
+            # `layer.__setattr__` would make it an attribute of NNX's
             object.__setattr__(changed, "__class__", _masked(kind))
             changed.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
             layers.add(path)
@@ -361,7 +361,7 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
 
 
 def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) -> None:
-    """Raises ValueError for statistics that a call has changed outside of layers of `masking`."""
+    """Raises ValueError for statistics that a call changed outside of `masking`'s layers."""
     old = flatten_dict(before or {})
     for path, new in flatten_dict(after or {}).items():
         known = any(path[:end] in layers for end in range(len(path))) or new is old.get(path)
@@ -371,12 +371,12 @@ def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) ->
 
 
 def takes_mask(call: Callable) -> bool:
-    """Whether a call has an argument of the name `mask`."""
+    """Returns whether a call has an argument `mask`."""
     return "mask" in inspect.signature(call).parameters
 
 
 class _Rows:
-    """The mask of a batch; it is compared by identity, so that no compiled call is used again."""
+    """The mask of a batch, compared by identity so that no compiled call is reused."""
 
     def __init__(self, name, mask):
         self.name, self.mask = name, mask
@@ -384,7 +384,7 @@ class _Rows:
 
 @functools.cache
 def _masked(kind):
-    """A class of BatchNorm layers whose calls without a mask take that of their `_Rows`."""
+    """Makes a BatchNorm class whose calls without a mask take the mask of their `_Rows`."""
 
     class Masked(kind):
         def __call__(self, *args, **keywords):
@@ -397,7 +397,7 @@ def _masked(kind):
 
 
 def _with_mask(layer, name, mask, args, keywords):
-    """The keywords of a layer's call, with the mask of the rows in the shape of its inputs."""
+    """Adds the rows' mask, in the shape of the layer's inputs, to the keywords of its call."""
     named = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
     x, use_average = named["x"], named.get("use_running_average")
     if layer.use_running_average if use_average is None else use_average:
@@ -409,7 +409,7 @@ def _with_mask(layer, name, mask, args, keywords):
     axes = layer.axis if isinstance(layer.axis, tuple | list) else (layer.axis,)
     is_batch = len(mask) == x.shape[0] and all(axis % x.ndim for axis in axes)
     found = f"the BatchNorm layer {name!r} has inputs of shape {list(x.shape)}, whose first axis is"
-    found += f" not that of the {len(mask)} rows of the batch, so masked rows cannot be left out"
+    found += f" not the {len(mask)} rows of the batch, so masked rows cannot be left out"
     fix = f"{_MASK_FIX}, and call the layer with mask=..., which broadcasts to its inputs"
     require(is_batch, f"{found}; {fix}")
     return keywords | {"mask": mask.reshape(-1, *(1,) * (x.ndim - 1))}

@@ -1,9 +1,9 @@
 """Texts: loss and accuracy of the next token, and recurrent networks that predict it.
 
-Padding never counts. Of C classes, 0 is padding, then come the words, the tokens that stand for
-words out of the vocabulary, the begin (C - 2) and the end (C - 1) of a text, as in the
-StackOverflow task of Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
-https://arxiv.org/abs/2003.00295, and its code, https://github.com/google-research/federated.
+Padding never counts. Of C classes, 0 is padding. Then come the words, the tokens for words out of
+the vocabulary, and the begin (C - 2) and the end (C - 1) of a text, as in the StackOverflow task of
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, and
+its code, https://github.com/google-research/federated.
 
 In a recurrent network each gate has its own matrix products inside the loop over time, which on a
 CPU is faster than one product that is split (`benchmarks/recurrent.py` compares with `nn.RNN`).
@@ -46,12 +46,12 @@ def token_cross_entropy(
     Deviation: the code of the task calls Keras, whose mean is over all positions of a batch.
 
     Args:
-      divide_by: "tokens" is the mean over a text's tokens that are no padding, so that each text
-        has the same weight in a local step. "positions" divides their sum by the number of
-        positions, so that each token has the same weight, and padding makes the loss smaller.
+      divide_by: "tokens" is the mean over a text's tokens without padding, so each text has the
+        same weight in a local step. "positions" divides their sum by the number of positions, so
+        each token has the same weight, and padding lowers the loss.
 
     Raises:
-      ValueError: for labels of another shape than that of the positions.
+      ValueError: if the labels do not have the shape of the positions.
     """
     _check_texts(outputs, batch)
     labels, is_token = batch["y"], batch["y"] != PADDING
@@ -76,16 +76,16 @@ def token_accuracy(
     any class may be predicted.
 
     Args:
-      counted: "all" tokens are those that are no padding; "known" ones are in the vocabulary, or a
-        text's begin or end; "words" are in the vocabulary.
+      counted: "all" counts every token except padding; "known" counts words in the vocabulary, and
+        a text's begin and end; "words" counts words in the vocabulary.
       buckets: number of classes for words out of the vocabulary, at least 1.
 
     Returns:
-      "accuracy_with_oov", "accuracy_no_oov" or "accuracy_no_oov_or_eos", the names in the task's
-      code of "all", "known" and "words"; a `Mean` over tokens, of float[batch].
+      "accuracy_with_oov", "accuracy_no_oov" or "accuracy_no_oov_or_eos", which the task's code has
+      for "all", "known" and "words"; a `Mean` over tokens, of float[batch].
 
     Raises:
-      ValueError: as for the loss, and for fewer classes than there are special ones.
+      ValueError: as for the loss, and for fewer classes than special tokens.
     """
     _check_texts(outputs, batch)
     labels, num_classes = batch["y"], outputs.logits.shape[-1]
@@ -103,7 +103,7 @@ def token_accuracy(
 
 
 def word_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
-    """`token_accuracy` of words, under the name "accuracy", in which runs are compared."""
+    """Returns `token_accuracy` of words as "accuracy", the metric that runs compare."""
     (mean,) = token_accuracy(outputs, batch).values()
     return {"accuracy": mean}
 
@@ -140,7 +140,7 @@ class Recurrent(nn.Module):
       cell: "gru" or "lstm".
       width: width of the hidden state.
       biases: "torch" has a bias for the input and one for the recurrent product; "flax" has only
-        one, and for the GRU also that of the recurrent product of the candidate.
+        the input's, and a GRU has a recurrent one for the candidate.
       initialisation: "torch" draws all params uniformly, "flax" as Flax does.
     """
 
@@ -182,7 +182,7 @@ class Recurrent(nn.Module):
 
         input_parts = parts(kernel), parts(input_bias)
         recurrent_parts = parts(recurrent_kernel), parts(recurrent_bias)
-        if native.applies(x, kernel):  # there one product of all gates is faster
+        if native.applies(x, kernel):  # then one product of all gates is faster
 
             def gates(values, kernel, bias):
                 return parts(native.multiply(values, kernel) + bias.reshape(1, -1))
@@ -296,14 +296,14 @@ def lstm_words(
     end. With `biases="flax"` it has 4,050,748, as in the code of Reddi et al., "Adaptive Federated
     Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, whose model it is.
 
-    Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
-    which begins with a forget gate of bias 1. Padding is read like any other token; at the end of
-    a text, where the task has it, no counted prediction depends on it.
+    Deviations from that code: parameters start as in Flax or PyTorch, not as in Keras, where the
+    forget gate has bias 1 at first. Padding is read like any other token. The task has it at the
+    end of a text, where no counted prediction depends on it.
 
     Args:
-      predicts: "last" is the word after the text, with labels "y" int32[batch]. "every" is the
-        token after each position, as in that code: labels are int32[batch, time], the loss is
-        `token_cross_entropy`, and the accuracy is `token_accuracy` of words.
+      predicts: "last" predicts the word after the text, with labels "y" int32[batch]. "every"
+        predicts the token after each position, as in that code: labels are int32[batch, time], the
+        loss is `token_cross_entropy`, and the accuracy is `token_accuracy` of words.
     """
     sizes = num_classes, embedding, hidden, 1, (embedding,)
     problem = _predictor(example_shape, "lstm", *sizes, biases, initialisation, predicts)

@@ -1,4 +1,4 @@
-"""Outputs of classifiers, their losses and metrics by name, and labels that are classes of them."""
+"""Outputs of classifiers, losses and metrics by name, and checks of labels."""
 
 import functools
 import inspect
@@ -30,15 +30,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _OUTPUTS_AND_LABELS = {
     "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such
-        as those of the voxels of a mask, or the tokens after the positions of a text.""",
+    "batch": """a batch with the labels "y", int32[batch, ...]: one for each example, or several,
+        such as one for each voxel of a mask or the next token at each position of a text.""",
 }
 
 
 class Outputs(NamedTuple):
     """A classifier's outputs for a batch."""
 
-    logits: jax.Array  # float[batch, ..., classes]: of each label of an example
+    logits: jax.Array  # float[batch, ..., classes]: a row for each label
     features: Any = ()  # float[batch, width]: inputs of the last layer, if the module sows them
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
 
 
 def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
-    """Decorates a function: adds to its docstring the entries of `Args` that it leaves out."""
+    """Decorates a function: completes `Args` of its docstring with these entries."""
 
     def entry(name: str) -> str:
         text = " ".join(f"{name}: {entries[name]}".split())
@@ -76,7 +76,7 @@ def of_classifiers(registry: Registry[T]) -> Callable[[Callable[P, T]], Callable
 
 
 def mean_over_labels(values: jax.Array) -> jax.Array:
-    """The mean over the labels of each example: from float[batch, ...] to float[batch]."""
+    """Averages over the labels of each example: float[batch, ...] to float[batch]."""
     return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
 
 
@@ -85,7 +85,7 @@ def cross_entropy(outputs: Outputs, batch: Batch, *, label_smoothing: Decay = 0.
     """Softmax cross-entropy with the labels, float[batch].
 
     Args:
-      label_smoothing: a share, from 0 to below 1, of the label that is divided over all classes.
+      label_smoothing: the share of the label, from 0 to below 1, that is spread over all classes.
     """
     of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
     if not label_smoothing:
@@ -102,7 +102,7 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
     https://arxiv.org/abs/1708.02002, without the weights of classes.
 
     Args:
-      gamma: at least 0: how little examples count whose label is likely; 0 is cross-entropy.
+      gamma: at least 0. A large one plays down examples with a likely label; 0 is cross-entropy.
     """
     entropy = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])  # -log p
     # at p = 1 the derivative of the power would be infinite
@@ -135,7 +135,7 @@ def hinge(outputs: Outputs, batch: Batch) -> jax.Array:
 
 @of_classifiers(metrics)
 def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
-    """Accuracy: 1 if the largest logit is that of the label, and else 0.
+    """Accuracy: 1 if the label has the largest logit, else 0.
 
     The first of equal logits counts as the largest.
 
@@ -148,19 +148,19 @@ def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
 
 @of_classifiers(metrics)
 def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricValues:
-    """Top-k accuracy: 1 if the label is among the k classes of the largest logits, and else 0.
+    """Top-k accuracy: 1 if the label is among the k classes with the largest logits, else 0.
 
-    Of equal logits those of the first classes count as larger, as in `accuracy`; scikit-learn's
+    Among equal logits the first classes count as larger, as in `accuracy`; scikit-learn's
     `top_k_accuracy_score` prefers the last classes.
 
     Args:
       k: number of classes, at least 1 and at most all.
 
     Returns:
-      "top_5_accuracy", with the number k, float[batch].
+      "top_5_accuracy" for k = 5, float[batch].
 
     Raises:
-      ValueError: for more classes than the model has.
+      ValueError: if k is above the number of classes.
     """
     num_classes = outputs.logits.shape[-1]
     large = f"k={k} is out of range: the model has {num_classes} classes"
@@ -172,9 +172,9 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
 
 @of_classifiers(metrics)
 def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
-    """Balanced accuracy: the mean over classes of the share of a class's labels that are found.
+    """Balanced accuracy: the mean over classes of the accuracy on the class's labels.
 
-    Classes without labels are left out, as by scikit-learn's `balanced_accuracy_score`.
+    Classes without labels are left out, as in scikit-learn's `balanced_accuracy_score`.
 
     Returns:
       "balanced_accuracy", a `ClassMean` of float[batch, classes].
@@ -187,16 +187,16 @@ def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
 
 
 def with_loss(problem: Problem, loss: str) -> Problem:
-    """The same problem with another loss, in training and in evaluation.
+    """Returns the problem with another loss, in training and in evaluation.
 
     Args:
-      problem: a classifier, or any problem for a loss of your own.
-      loss: the name of a loss with its options, as in "focal:gamma=2"; or a function of your own,
+      problem: a classifier, or any problem for a custom loss.
+      loss: the name of a loss with its options, as in "focal:gamma=2"; or a custom function,
         `FILE.py:NAME` or `package.module:NAME`: `(outputs, batch, *, ...) -> float[batch]`.
 
     Raises:
       ValueError: for an unknown name or option, a value out of range, or a loss of this package for
-        a problem whose own loss is none of them.
+        a problem with a custom loss.
     """
     name, values = losses.parse(loss)
     wrong = f"loss={loss!r} is for classifiers, but the model has a loss of its own"
@@ -207,28 +207,28 @@ def with_loss(problem: Problem, loss: str) -> Problem:
 
 @functools.lru_cache(maxsize=1024)
 def _made(name, values):
-    """The same object for equal options, so that programs are shared."""
+    """Returns the same object for equal options, so that programs are shared."""
     return functools.partial(losses[name], **dict(values)) if values else losses[name]
 
 
 def _reads_classes(loss: Loss) -> bool:
-    """Whether a loss is one of this package, whose labels "y" are classes of the logits."""
+    """Returns whether a loss is of this package, where labels "y" are classes of the logits."""
     own = [function for name, function in losses.items() if ":" not in name]
     return getattr(loss, "func", loss) in own
 
 
 def with_metrics(problem: Problem, metrics: str) -> Problem:
-    """The same problem with further metrics, beside those that it has; `loss` is unchanged.
+    """Returns the problem with more metrics; its own metrics and `loss` are unchanged.
 
     Args:
-      problem: a classifier, or any problem for metrics of your own.
+      problem: a classifier, or any problem for custom metrics.
       metrics: names with their options, separated by commas, as in
-        "balanced_accuracy,top_k_accuracy:k=3"; or functions of your own, as for `with_loss`:
+        "balanced_accuracy,top_k_accuracy:k=3"; or custom functions, as for `with_loss`:
         `(outputs, batch, *, ...) -> {name: float[batch] or Mean}`, as `Problem.metrics`.
 
     Raises:
-      ValueError: for an unknown name or option, a value out of range, or a metric that is given
-        twice; when evaluated, for two metrics of the same name.
+      ValueError: for an unknown name or option, a value out of range, or a metric given twice; when
+        evaluated, for two metrics of the same name.
     """
     return problem._replace(metrics=_joined(problem.metrics, _specs(metrics)))
 
@@ -239,7 +239,7 @@ def _specs(text):
 
 @functools.lru_cache(maxsize=1024)
 def _joined(first, specs):
-    """The same object for equal metrics, so that programs are shared."""
+    """Returns the same object for equal metrics, so that programs are shared."""
     others = [functools.partial(metrics[name], **dict(values)) for name, values in specs]
 
     def joined(outputs: Outputs, batch: Batch) -> MetricValues:
@@ -255,9 +255,9 @@ def _joined(first, specs):
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
-    """Raises ValueError for examples that a model does not take, or labels that are no classes."""
-    # To a loss of the user's own, other whole numbers may mean something, such as examples to leave
-    # out: they are refused if their loss is not finite, or that of a class, taken by indexing.
+    """Raises ValueError for examples that a model does not take, or labels that are not classes."""
+    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
+    # are refused if their loss is not finite, or if indexing takes them for a class.
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
@@ -272,7 +272,7 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
 
 
 class LabelCheck:
-    """`check_labels` of examples that the host can read; the same arrays are checked once."""
+    """Calls `check_labels` on examples that the host can read, once for the same arrays."""
 
     def __init__(self, problem: Problem, name: str):
         self.problem, self.name = problem, name
@@ -290,7 +290,7 @@ class LabelCheck:
 
 @functools.lru_cache(maxsize=64)
 def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
-    """The shapes of an example's outputs; nothing is computed."""
+    """Returns the shapes of an example's outputs; nothing is computed."""
 
     def outputs(key, batch):
         return apply_model(problem, problem.init(key), batch, key, False)[0]
@@ -300,7 +300,7 @@ def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
-    """The number of logits of an example."""
+    """Returns the number of logits of an example."""
     batch = tree.unflatten(shapes)
     held = f"{name} hold {describe_tree(batch)} of one example"
     has_both = isinstance(batch, dict) and {"x", "y"} <= batch.keys()
@@ -318,10 +318,10 @@ def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
 
 
 def _check_own_loss(problem, name, examples, tree, shapes):
-    """Raises ValueError for labels that a loss of the user's own takes for another class."""
+    """Raises ValueError for labels that a custom loss takes for another class."""
     try:
         outputs = _outputs_of(problem, tree, shapes)
-    except Exception:  # which a run explains
+    except Exception:  # a run explains it
         return
     logits = getattr(outputs, "logits", outputs)
     if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
@@ -343,14 +343,14 @@ def _check_own_loss(problem, name, examples, tree, shapes):
 
 
 def _taken_for(problem, outputs, batch, position, label, num_classes):
-    """What a loss makes of a label that is no class, in words; an empty text if it may be right."""
-    # indexing takes the last class for what is above it, and counts negative labels from the end
+    """Says what a loss makes of a label that is not a class; empty if it may be right."""
+    # indexing takes larger labels for the last class, and counts negative ones from the end
     classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
     tried = np.array([label, *classes]).astype(np.int32)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x.repeat(len(tried), axis=0), batch))
     shape = len(tried), *[1] * (leaves[position].ndim - 1)
     leaves[position] = np.broadcast_to(tried.reshape(shape), leaves[position].shape)
-    rng = np.random.default_rng(0)  # the losses of classes differ at random outputs, if it is read
+    rng = np.random.default_rng(0)  # at random outputs classes have different losses, if it is read
 
     def random(leaf):
         values = rng.normal(size=leaf.shape).repeat(len(tried), axis=0)
@@ -359,7 +359,7 @@ def _taken_for(problem, outputs, batch, position, label, num_classes):
     try:
         values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
         wrong, *known = np.asarray(values).tolist()
-    except Exception:  # which a run explains
+    except Exception:  # a run explains it
         return ""
     if known[0] == known[1] or not np.isfinite(known).all():
         return ""

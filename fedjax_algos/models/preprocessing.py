@@ -1,6 +1,6 @@
 """Augmentation and normalisation of images on the device, inside the compiled client step.
 
-What becomes of an image depends on the step's key and its row alone: it is the same in all layouts.
+An image's draws depend on the step's key and the row alone, so they are the same in all layouts.
 """
 
 import math
@@ -36,7 +36,7 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
       mean, std: one number for each channel; `std` is above 0.
 
     Raises:
-      ValueError: for other numbers; when the result is called, for another number of channels.
+      ValueError: if these do not fit; when the result is called, for another number of channels.
     """
     fix = "give one mean and one standard deviation above 0 for every channel"
     fits = len(mean) == len(std) and min(std) > 0
@@ -57,15 +57,15 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
     """Pads each image with zeros and crops it to its original size at a random offset.
 
     Both offsets are uniform on 0..2 * padding; the dtype is kept. Evaluation leaves images
-    unchanged. Before `normalise`, as is usual in torchvision, the border is black.
+    unchanged. If it comes before `normalise`, as usual in torchvision, the border is black.
 
     Args:
       padding: pixels added to each side, at least 0.
-      per_batch: one offset for the whole batch, as in the code of FedGBO and of GHBM; the papers
-        imply one for each image.
+      per_batch: draws one offset for the whole batch, as in the code of FedGBO and of GHBM; the
+        papers imply one for each image.
 
     Raises:
-      ValueError: for a negative padding, and for images not [batch, height, width, channels].
+      ValueError: for a negative padding, or images that are not [batch, height, width, channels].
     """
     require(padding >= 0, f"padding={padding} is out of range; give at least 0")
     sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
@@ -95,14 +95,14 @@ def random_resized_crop(
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Preprocess:
-    """Cuts a random box out of each image and resizes it, as torchvision's `RandomResizedCrop`.
+    """Cuts a random box out of each image and resizes it, like torchvision's `RandomResizedCrop`.
 
-    The box has a share of the image's area and a ratio of its sides that are drawn from `area` and
-    `aspect`. It is resized by bilinear interpolation with antialiasing. The dtype is kept: integers
-    are rounded, halves to even. Pillow, which torchvision uses for images that are no tensors, also
-    rounds between the two axes, so single values may differ by 1.
+    The box's share of the image and the ratio of its sides are drawn from `area` and `aspect`. It
+    is resized by bilinear interpolation with antialiasing. The dtype is kept: integers are rounded,
+    halves to even. For images that are not tensors, torchvision uses Pillow, which also rounds
+    between the two axes, so single values may differ by 1.
 
-    Evaluation cuts the middle out, which after the readers' scaling is torchvision's evaluation.
+    Evaluation cuts out the middle. After the readers' scaling this is torchvision's evaluation.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, https://arxiv.org/abs/1409.4842,
     section 6.
@@ -150,7 +150,7 @@ def random_flip(*, per_batch: bool = False) -> Preprocess:
     """Mirrors each image left to right with probability 1/2; evaluation leaves images unchanged.
 
     Args:
-      per_batch: one decision for the whole batch, as for `random_crop`.
+      per_batch: makes one decision for the whole batch, as for `random_crop`.
 
     Raises:
       ValueError: for images that are not [batch, height, width, channels].
@@ -171,7 +171,7 @@ def chain(*parts: Preprocess) -> Preprocess:
     """Applies the parts one after another, each with its own key.
 
     Args:
-      *parts: without any, the identity.
+      *parts: the functions; without any, `chain` is the identity.
     """
 
     def preprocess(images, key, training):
@@ -183,11 +183,11 @@ def chain(*parts: Preprocess) -> Preprocess:
 
 
 def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> Problem:
-    """A problem whose images pass through `preprocess` before the model, with keys of their own.
+    """Returns a problem that passes images through `preprocess` first, with keys of their own.
 
     Args:
       problem: a problem whose batches are dicts.
-      preprocess: what makes inputs of images, such as a `chain`.
+      preprocess: makes inputs from images, such as a `chain`.
       field: name of the images in a batch, [batch, height, width, channels].
     """
 
@@ -221,16 +221,16 @@ _PIPELINES = {
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
-    """A problem with a preprocessing pipeline for colour images, as the option of the models."""
+    """Adds the pipeline for colour images that a model's option `augmentation` names."""
     return problem if augmentation == "none" else preprocessed(problem, _PIPELINES[augmentation])
 
 
 def draw_box(
     key: Key, height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Top, left, height, width, int32, of torchvision's `RandomResizedCrop.get_params`."""
-    # Of ten boxes of `area` shares, whose logarithms of the ratio are uniform, the first one that
-    # fits; if none does, the largest one in the middle whose ratio is within `aspect`.
+    """Draws top, left, height, width, int32, as in torchvision's `RandomResizedCrop.get_params`."""
+    # Takes the first of ten boxes that fits, with uniform shares in `area` and log-uniform ratios.
+    # If none fits, takes the largest box in the middle with a ratio within `aspect`.
     area_key, aspect_key, place_key = jax.random.split(key, 3)
     shares = jax.random.uniform(area_key, (_ATTEMPTS,), minval=area[0], maxval=area[1])
     logs = [math.log(each) for each in aspect]
@@ -240,7 +240,7 @@ def draw_box(
     sides = jnp.round(sides).astype(jnp.int32)  # [2, attempts]
     limits = jnp.array([height, width], jnp.int32)
     fits = jnp.all((sides > 0) & (sides <= limits[:, None]), 0)
-    # of the whole image if its own ratio is allowed
+    # the whole image if its own ratio is allowed
     ratio = min(max(width / height, aspect[0]), aspect[1])
     middle = min(height, round(width / ratio)), min(width, round(height * ratio))
     box = jnp.where(fits.any(), sides[:, jnp.argmax(fits)], jnp.array(middle, jnp.int32))
@@ -251,7 +251,7 @@ def draw_box(
 
 
 def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: int) -> jax.Array:
-    """float[outputs, pixels]: bilinear weights with antialiasing, as in Pillow and PyTorch."""
+    """Computes antialiased bilinear weights, float[outputs, pixels], as in Pillow and PyTorch."""
     scale = length / outputs
     centres = start + (jnp.arange(outputs)[:, None] + 0.5) * scale
     pixel = jnp.arange(pixels)[None]
@@ -262,7 +262,7 @@ def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: in
 
 
 def _keys(key, images):
-    """A key for each row, independent of the number of rows."""
+    """Makes a key for each row, independent of the number of rows."""
     rows = jnp.arange(images.shape[0], dtype=jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
 

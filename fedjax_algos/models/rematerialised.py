@@ -1,7 +1,7 @@
-"""Problems whose gradient computes most values of the model a second time, instead of keeping them.
+"""Rematerialisation: the gradient computes most values of a model again, instead of keeping them.
 
 The forward pass is a list of operations (a jaxpr). It is cut into parts where few bytes are alive.
-The gradient keeps what the parts hand on, and computes the inside of a part again when it needs it.
+The gradient keeps what passes between parts, and computes the inside of a part again when needed.
 """
 
 import itertools
@@ -21,16 +21,16 @@ _UNSEEN = {2: 0x7FDE, 4: 0x7FC0DEAD, 8: 0x7FF8DEAD00C0FFEE}  # bits of a NaN, by
 
 
 def rematerialise(problem: Problem) -> Problem:
-    """The same problem, whose gradient in training needs less memory and more time.
+    """Returns the problem with a gradient in training that needs less memory and more time.
 
-    `apply` is cut into parts, so that few bytes are handed on between them and few are made inside
-    of the largest one. The gradient keeps what is handed on alone, and computes each part a second
-    time. Outputs and gradients are the same up to rounding, also with dropout. An operation that is
-    a loop, such as a recurrent layer, is not cut. Forward mode (`jax.jvp`) is not possible.
+    `apply` is cut into parts, so that few bytes pass between parts and few are made inside the
+    largest one. The gradient keeps only what passes between parts, and computes each part a second
+    time. Outputs and gradients are the same up to rounding, also with dropout. A loop, such as a
+    recurrent layer, is not cut. Forward mode (`jax.jvp`) is not possible.
 
     Chen et al., "Training Deep Nets with Sublinear Memory Cost", https://arxiv.org/abs/1604.06174.
-    `jax.checkpoint` does not save memory on a CPU, where XLA removes the barriers that it relies on
-    and computes all parts again before it needs the first one. Here a part reads its cotangents.
+    `jax.checkpoint` does not save memory on a CPU: XLA removes the barriers that it relies on, and
+    computes all parts again before it needs the first. Here each part waits for its cotangents.
 
     Args:
       problem: the problem that is learned.
@@ -58,7 +58,7 @@ def rematerialise(problem: Problem) -> Problem:
 
 
 def _parts(jaxpr: Jaxpr) -> list[Jaxpr]:
-    """The operations in parts, of which each reads and makes what the others need."""
+    """Cuts the operations into parts; each returns what later parts or the results need."""
     starts = [0, *_cuts(jaxpr), len(jaxpr.eqns)]
     parts, later = [], _variables(jaxpr.outvars)
     for start, end in reversed([*itertools.pairwise(starts)]):
@@ -73,7 +73,7 @@ def _parts(jaxpr: Jaxpr) -> list[Jaxpr]:
 
 
 def _cuts(jaxpr: Jaxpr) -> list[int]:
-    """Where parts begin: bytes at the cuts and twice those of the largest part are fewest."""
+    """Chooses cuts with the fewest bytes at them plus twice the bytes of the largest part."""
     number = len(jaxpr.eqns)
     last = {var: n for n, each in enumerate(jaxpr.eqns) for var in _variables(each.invars)}
     last |= dict.fromkeys(_variables(jaxpr.outvars), number)
@@ -92,7 +92,7 @@ def _cuts(jaxpr: Jaxpr) -> list[int]:
     for parts in _NUMBERS_OF_PARTS if number else ():
         limit = max(made[-1] / parts, largest_operation)  # of a part
         kept, start = np.zeros(number + 1), np.zeros(number + 1, int)
-        for end in range(1, number + 1):  # the best parts until there
+        for end in range(1, number + 1):  # the best parts up to there
             first = min(int(np.searchsorted(made, made[end] - limit)), end - 1)
             start[end] = first + int(np.argmin(kept[first:end]))
             kept[end] = kept[start[end]] + alive[end] * (end < number)
@@ -104,7 +104,7 @@ def _cuts(jaxpr: Jaxpr) -> list[int]:
 
 
 def _computed_twice(part: Jaxpr) -> Callable[[list], list]:
-    """The part as a function of what it reads, of which its gradient keeps nothing else."""
+    """Returns the part as a function of what it reads; its gradient keeps nothing else."""
 
     def compute(read):
         return jax.core.eval_jaxpr(part, [], *read)
@@ -132,7 +132,7 @@ def _computed_twice(part: Jaxpr) -> Callable[[list], list]:
 
 
 def _unlike_unseen(number: jax.Array) -> jax.Array:
-    """Whether a float is not one certain NaN, which no operation makes; bool[]."""
+    """Returns whether a float differs from one NaN that no operation makes, bool[]."""
     size = number.dtype.itemsize
     bits = jnp.dtype(f"uint{8 * size}")
     return jax.lax.bitcast_convert_type(number, bits) != np.array(_UNSEEN[size], bits)

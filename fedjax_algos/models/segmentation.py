@@ -1,10 +1,10 @@
-"""Segmentation: problems, Dice loss and Dice scores of masks of voxels; the U-Net for volumes.
+"""Segmentation: problems, Dice loss and Dice scores for masks of voxels; a U-Net for volumes.
 
-The U-Net is that of Çiçek et al., "3D U-Net: Learning Dense Volumetric Segmentation from Sparse
+The U-Net is from Çiçek et al., "3D U-Net: Learning Dense Volumetric Segmentation from Sparse
 Annotation", MICCAI 2016, https://arxiv.org/abs/1606.06650, in the variant of FLamby's Fed-IXI:
 Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in
-Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. It takes it from the
-package `unet` 0.7.7 of Pérez-García, https://github.com/fepegar/unet.
+Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. FLamby takes it from
+the package `unet` 0.7.7 of Pérez-García, https://github.com/fepegar/unet.
 """
 
 from functools import partial
@@ -40,11 +40,11 @@ from fedjax_algos.models.outputs import (
 def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     """Soft Dice loss: `mean_k 1 - 2 sum_v p_vk g_vk / (sum_v p_vk + sum_v g_vk + 1e-9)`.
 
-    p_vk is the softmax probability of class k in voxel v, and g_vk is 1 if k is its label and
-    else 0. The mean is over all classes; one that no voxel has as its label contributes 1.
+    p_vk is the softmax probability of class k in voxel v, and g_vk is 1 if k is its label and else
+    0. The mean is over all classes; a class without labels contributes 1.
 
-    The loss of Fed-IXI in FLamby, Ogier du Terrail et al., NeurIPS 2022,
-    https://arxiv.org/abs/2210.04620. That of V-Net, Milletari et al., 3DV 2016,
+    This is FLamby's loss for Fed-IXI, Ogier du Terrail et al., NeurIPS 2022,
+    https://arxiv.org/abs/2210.04620. V-Net's loss, Milletari et al., 3DV 2016,
     https://arxiv.org/abs/1606.04797, has squares of p and g in the denominator.
 
     Raises:
@@ -59,7 +59,7 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
     `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)` over all classes, with the symbols
-    of `dice`. A class that has neither probability nor labels has score 1.
+    of `dice`. A class with neither probability nor labels has score 1.
 
     Returns:
       "soft_dice_score", float[batch].
@@ -76,8 +76,8 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
 def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
-    P_k are the voxels whose largest logit is that of class k, and G_k those with the label k. The
-    mean is over the classes without 0, the background. A class that is in neither mask has score 1.
+    P_k are the voxels where class k has the largest logit, and G_k the voxels with label k. The
+    mean is over all classes except 0, the background. A class in neither mask has score 1.
 
     Returns:
       "dice_score", float[batch].
@@ -87,7 +87,7 @@ def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """
     _check_masks(outputs, batch)
     num_classes = outputs.logits.shape[-1]
-    few = "the logits are of 1 class, so that no voxel is background; give logits of at least 2"
+    few = "the logits are of 1 class, which is the background; give logits of at least 2 classes"
     require(num_classes > 1, few)
     predicted, labelled = (  # counted as whole numbers, which are exact
         jax.nn.one_hot(voxels, num_classes, dtype=jnp.int32)[..., 1:]
@@ -99,7 +99,7 @@ def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
 
 
 def voxel_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
-    """The share of voxels that are labelled rightly, and the Dice score of the mask."""
+    """Returns the accuracy of the voxels and the Dice score of the mask."""
     return {**accuracy(outputs, batch), **dice_score(outputs, batch)}
 
 
@@ -111,7 +111,7 @@ def segmenter(
     inputs: Inputs = scale_pixels,
     dtype: Any = jnp.float32,
 ) -> Problem:
-    """Makes a problem of a Linen module from volumes or images to the logits of their voxels.
+    """Makes a problem of a Linen module that returns logits for the voxels of volumes or images.
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch, ...], the label of each
     voxel. The metrics are the voxels' accuracy and the Dice score. The rest is as in `classifier`.
@@ -126,7 +126,7 @@ def segmenter(
 
 
 def _soft_overlap_and_size(outputs, batch):
-    """`_overlap_and_size` of the probabilities and the labels."""
+    """Returns `_overlap_and_size` of the probabilities and the labels."""
     _check_masks(outputs, batch)
     probabilities = jax.nn.softmax(outputs.logits)
     classes, dtype = probabilities.shape[-1], probabilities.dtype
@@ -134,7 +134,7 @@ def _soft_overlap_and_size(outputs, batch):
 
 
 def _overlap_and_size(first, second):
-    """The sum of the products of two masks, and the sum of both; [batch, classes]."""
+    """Sums the products of two masks, and both masks, over voxels; [batch, classes] each."""
     voxels = range(1, first.ndim - 1)
     return (first * second).sum(voxels), (first + second).sum(voxels)
 
@@ -142,7 +142,7 @@ def _overlap_and_size(first, second):
 def _check_masks(outputs, batch):
     labels, logits = batch["y"].shape, outputs.logits.shape
     shapes = f"Dice scores compare masks, but the labels y have shape {labels} and the logits"
-    fix = "give labels [batch, ...] of voxels, and logits with one more axis, that of the classes"
+    fix = "give labels [batch, ...] of voxels, and logits with one more axis, the classes"
     require(len(labels) > 1 and labels == logits[:-1], f"{shapes} {logits}; {fix}")
 
 
@@ -164,7 +164,7 @@ class ConvolutionalLayer(nn.Module):
 
 
 class UNet3D(nn.Module):
-    """An encoder that halves the volume, a decoder that doubles it, and connections of both."""
+    """An encoder that halves the volume, a decoder that doubles it, and links between them."""
 
     num_classes: int
     levels: int
@@ -215,11 +215,11 @@ def unet_3d(
 
     It has 246,156 parameters for one channel and two classes. Labels "y" are int32[batch, depth,
     height, width]. The loss is the voxels' cross-entropy; FLamby's is `with_loss(problem, "dice")`.
-    The metrics are the voxels' accuracy and the Dice score of the mask. The `unet` package crops
-    what the encoder passes on if a size is odd, which is refused here.
+    The metrics are the voxels' accuracy and the Dice score of the mask. If a size is odd, the
+    `unet` package crops what the encoder passes on; here it is refused.
 
     Args:
-      levels: number of sizes of the volume, each half the one before.
+      levels: number of resolutions; each is half the one before.
       features: features of the first layer, at least 1; each level doubles them.
       weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.
 

@@ -13,9 +13,9 @@ from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 
 class Perceptron(nn.Module):
-    """Dense layers with ReLUs between them; the inputs of the last one are sown as "features"."""
+    """Dense layers with ReLUs between them; the last layer's inputs are sown as "features"."""
 
-    widths: tuple[int, ...]  # of the layers, the last one the number of classes
+    widths: tuple[int, ...]  # of the layers; the last is the number of classes
     initialisation: Initialisation = "flax"
 
     @nn.compact
@@ -67,7 +67,7 @@ def mlp(
 ) -> Problem:
     """A multilayer perceptron with ReLUs.
 
-    FedLGA's for Fashion-MNIST is `mlp:hidden=400` (318,010 parameters).
+    FedLGA's network for Fashion-MNIST is `mlp:hidden=400` (318,010 parameters).
     """
     widths = (hidden,) * layers + (num_classes,)
     return classifier(Perceptron(widths, initialisation), example_shape)

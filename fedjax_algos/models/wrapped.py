@@ -1,4 +1,4 @@
-"""Problems of other problems: with frozen params, and computed or stored in 16 bits."""
+"""Wrappers of problems: frozen params, LoRA, and computing or storing in 16 bits."""
 
 import math
 from typing import Literal, get_args
@@ -16,11 +16,11 @@ ComputeDtype = Literal["bfloat16"]
 
 
 def freeze(problem: Problem, trainable: Pattern) -> Problem:
-    """The same problem, of which only some params are trained; the others are `Model.frozen`.
+    """Returns the problem with only some params trained; the others are `Model.frozen`.
 
-    Clients have the frozen params from the start: they are no part of what is sent, of updates, of
-    clients' rows, or of the versions of asynchronous training. `params` of the new problem is a
-    dictionary of the trainable leaves by path; `freeze_model` makes it of pretrained weights.
+    Clients have the frozen params from the start: they are not part of messages, updates, clients'
+    rows, or the versions of asynchronous training. `params` of the new problem is a dictionary of
+    the trainable leaves by path; `freeze_model` makes it from pretrained weights.
 
     Args:
       problem: the problem that is learned.
@@ -48,11 +48,11 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
 
 
 def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) -> Model:
-    """The model of `freeze(problem, trainable)` with given params, for a run's option `params`.
+    """Returns the model of `freeze(problem, trainable)` for given params, as a run's `params`.
 
     Args:
       problem, trainable: as for `freeze`.
-      model: the whole model, with its statistics; without them the params suffice.
+      model: the whole model; if it has no statistics, the params suffice.
 
     Raises:
       ValueError: if the pattern matches none of the params, for params or statistics of another
@@ -80,12 +80,12 @@ def lora(
     alpha: float | None = None,
     trained: Pattern | None = None,
 ) -> Problem:
-    """The same problem, whose chosen params are `W + (alpha / r) A B`; A and B alone are trained.
+    """Returns the problem with chosen params `W + (alpha / r) A B`, training only A and B.
 
-    W is frozen, and A has r columns and B r rows. A is normal with the variance 1 / (rows of W),
-    and B is 0, so that the initial model is the problem's. A param of more than two axes is the
-    matrix of two groups of neighbouring axes whose sizes are most alike. Each client computes with
-    W + A B as a whole, so what LoRA saves is what is sent and kept, and not the memory of a step.
+    W is frozen. A has r columns and is normal with variance 1 / (rows of W); B has r rows and is 0,
+    so the initial model is the problem's. A param of more than two axes becomes a matrix: its axes
+    are split where both sides are most alike in size. Each client computes with the whole W + A B,
+    so LoRA saves what is sent and kept, not the memory of a step.
 
     Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022,
     https://arxiv.org/abs/2106.09685.
@@ -96,7 +96,7 @@ def lora(
         function from a path to a bool.
       rank: r, at least 1 and at most the smaller side of each matrix.
       alpha: alpha, above 0; None is r.
-      trained: the params that are trained as a whole, such as "head/*"; None for none.
+      trained: params that are trained as a whole, such as "head/*"; None for none.
 
     Raises:
       ValueError: if a pattern matches none of the params, for a param that both match or that is
@@ -120,7 +120,7 @@ def lora(
     for path, leaf, is_chosen in leaves:
         if is_chosen:
             sides[path] = matrix_sides(leaf.shape)
-            found = f"lora: {path} is {list(leaf.shape)}, too small or no matrix for rank={rank}"
+            found = f"lora: {path} is {list(leaf.shape)}, not a matrix or too small for rank={rank}"
             require(rank <= min(sides[path]), f"{found}; give a smaller rank, or another pattern")
             require(not whole[path], f"lora: pattern and trained both match {path}; change one")
 
@@ -148,19 +148,19 @@ def lora(
 
 
 def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of the matrix of a param; (0, 0) if it has fewer than two axes."""
+    """Returns rows and columns of a param as a matrix; (0, 0) for fewer than two axes."""
     cuts = [(math.prod(shape[:end]), math.prod(shape[end:])) for end in range(1, len(shape))]
     return min(cuts, key=lambda sides: abs(sides[0] - sides[1]), default=(0, 0))
 
 
 def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
-    """The same problem, whose model is applied in bfloat16.
+    """Returns the problem with its model applied in bfloat16.
 
     `apply` casts the params and the floating-point examples to bfloat16, and its outputs back to
     the dtype of the params; integer examples, such as pixels, are cast when they are scaled. So the
-    params, their gradients, local steps, sums, client state and server state stay in float32, and
-    params move under small learning rates, which bfloat16 params do not. The loss and the metrics
-    are computed in float32, and the statistics are stored in it.
+    params, their gradients, local steps, sums, client state and server state stay in float32. The
+    params move under small learning rates, where bfloat16 params would not. The loss and the
+    metrics are computed, and the statistics stored, in float32.
 
     Args:
       problem: the problem that is learned, with float32 params.
@@ -182,14 +182,14 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
 
 
 def store_frozen_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
-    """The same problem, whose frozen arrays are stored in bfloat16.
+    """Returns the problem with its frozen arrays stored in bfloat16.
 
-    `apply` casts them to the dtype of the params that are trained, layer by layer as the compiler
-    schedules it, so the loss is that of rounded frozen arrays, and their memory is half. A model
-    that is given to a run in place of `init`'s keeps its own dtypes.
+    `apply` casts them to the dtype of the trained params, layer by layer as the compiler schedules
+    it. They take half the memory, and the loss is computed with the rounded arrays. A model that is
+    given to a run in place of `init`'s keeps its own dtypes.
 
     Args:
-      problem: a problem with frozen arrays, such as that of `freeze` or of `nnx_classifier`.
+      problem: a problem with frozen arrays, such as the result of `freeze` or `nnx_classifier`.
       dtype: "bfloat16".
 
     Raises:
@@ -197,7 +197,7 @@ def store_frozen_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Probl
     """
     check_choice("dtype", dtype, get_args(ComputeDtype))
     frozen = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).frozen
-    fix = "give that of freeze(problem, trainable), or of nnx_classifier with trainable"
+    fix = "give the result of freeze(problem, trainable), or of nnx_classifier with trainable"
     require(jax.tree.leaves(frozen), f"store_frozen_in: the problem has no frozen arrays; {fix}")
 
     def init(key):
@@ -217,7 +217,7 @@ def _float_type(params):
 
 
 def _cast(tree, dtype):
-    """The tree with all floating-point leaves in a dtype."""
+    """Casts all floating-point leaves of a tree."""
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
     )

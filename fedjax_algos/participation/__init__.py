@@ -1,4 +1,4 @@
-"""Who takes part: which clients train in which round, how many steps, at which learning rate."""
+"""Participation: the clients that train in each round, their local steps and learning rates."""
 
 from fedjax_algos.participation.availability import available as available
 from fedjax_algos.participation.availability import on_off as on_off

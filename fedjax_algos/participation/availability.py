@@ -1,4 +1,4 @@
-"""Cohorts of the clients that are available in a round: uniform, with empty slots if too few are.
+"""Draws uniform cohorts of the available clients, with empty slots if too few are available.
 
 All draws take time and memory in proportion to the number of clients.
 """
@@ -31,7 +31,7 @@ _LAST_ROUND = 2**31  # above all numbers of rounds
 
 
 def draw_among(key: Key, available: Array, cohort_size: int) -> jax.Array:
-    """int32[cohort_size], traced: a uniform set of the available clients; N marks empty slots."""
+    """Draws a uniform set of available clients, int32[cohort_size], traced; N marks empty slots."""
     # 29 bits in floats between 1e-19 and 2: `top_k` of integers sorts all of them
     bits = (jax.random.bits(key, available.shape, jnp.uint32) >> 3) + jnp.uint32(2**29)
     order = jnp.where(available, jax.lax.bitcast_convert_type(bits, jnp.float32), -1)
@@ -44,7 +44,7 @@ def available(*, mode: Mode, beta: Decay) -> TracedSampler:
     """Client i is available in round t with probability a_i(t), independently of all else.
 
     The cohort is a uniform set of the available clients, and slots are empty if there are too few.
-    The modes are those of FLGo (https://github.com/WwZzz/easyFL), as its code has them:
+    The modes follow the code of FLGo (https://github.com/WwZzz/easyFL):
 
     - "homogeneous": 1 - beta.
     - "more_data": n_i^beta, divided by the largest; "less_data": n_i^-beta, divided by the largest.
@@ -52,18 +52,18 @@ def available(*, mode: Mode, beta: Decay) -> TracedSampler:
     - "label_few": beta c / C + 1 - beta, where c is the number of labels that the client holds.
     - "lognormal": T_i / max T with T_i = exp(sigma g_i), g_i ~ N(0, 1) drawn once and
       sigma = -ln(1 - beta).
-    - "day": those of "lognormal" times .4 sin(2 pi (t mod 24) / 23) + .5.
+    - "day": a_i(t) of "lognormal" times .4 sin(2 pi (t mod 24) / 23) + .5.
     - "label_cycle": 1 if (1 + t mod 24) / 24 is between the client's smallest and largest label,
-      divided by C - 1, and 1 - beta if not.
+      both divided by C - 1, and 1 - beta if not.
 
     FLGo counts the labels of the test examples; here C - 1 is the largest label of any client.
     "label_max" is from https://arxiv.org/abs/2106.04159, and "lognormal" and "day" are from
-    https://arxiv.org/abs/2205.06730. All but "homogeneous" favour some clients, and no mean is
-    corrected for it.
+    https://arxiv.org/abs/2205.06730. All except "homogeneous" favour some clients, and means are
+    not reweighted for this.
 
     Args:
-      mode: one of these.
-      beta: at least 0 and below 1; 0 makes all clients always available, but in "day".
+      mode: one of the modes above.
+      beta: at least 0 and below 1; 0 makes all clients always available, except in "day".
     """
 
     def of_clients(counts, labels):
@@ -75,7 +75,7 @@ def available(*, mode: Mode, beta: Decay) -> TracedSampler:
 
 
 def _shares(mode, beta, counts, labels):
-    """float[rounds of a period, num_clients or 1]: a_i(t), without the log-normal factor."""
+    """Returns a_i(t) without the log-normal factor, float[rounds of a period, num_clients or 1]."""
     hours = np.arange(_PERIOD)[:, None]
     if mode == "day":
         return 0.4 * np.sin(2 * np.pi * hours / (_PERIOD - 1)) + 0.5
@@ -118,8 +118,8 @@ def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
     a round takes time in proportion to 32 N, whatever the rates are.
 
     Args:
-      leave, join: the rates, above 0; their sum is at most 1. With the sum 1, rounds are
-        independent; with a small one, clients stay on and off for long.
+      leave, join: the rates, above 0; their sum is at most 1. If it is 1, rounds are independent;
+        if it is small, clients stay on and off for long.
 
     Raises:
       ValueError: for rates whose sum is above 1.

@@ -1,6 +1,6 @@
-"""The dispatches of rounds, and what they share with those on the virtual clock.
+"""The dispatches of rounds, and functions that they share with the virtual clock.
 
-These are complete local updates, learning rates, and the steps of each client's earlier dispatches.
+They compute complete local updates, learning rates, and the steps of earlier dispatches.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the de
 
 
 class Position(NamedTuple):
-    """How far the dispatches of a `Cohorts` have been drawn."""
+    """The position of a `Cohorts` in its dispatches."""
 
     next_round: Any  # int32[]
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
-    last_round: np.ndarray  # int32[num_clients]: the round of the last one; -1 if there is none
+    last_round: np.ndarray  # int32[num_clients]: the round of the last one; -1 before the first
     gaps: np.ndarray  # int64[next_round + 1]: dispatches by rounds since the client's previous one
     lost: Any = ()  # int64[]: dispatches that failed; () if none can
-    chosen: Any = ()  # int64[]: who was chosen among candidates; () if all are
+    chosen: Any = ()  # int64[]: candidates that were chosen; () if all are
 
     def after(self, rounds: int) -> "Position":
-        """Arrays of the shapes of a position after so many rounds."""
+        """Returns arrays of the shapes of a position after so many rounds."""
         return self._replace(gaps=np.zeros(rounds + 1, np.int64))
 
 
@@ -53,10 +53,10 @@ class Cohorts:
       cohort_size: M, at most the number of clients.
       seed: the seed of the cohorts and of `work`.
       sampler: draws the cohorts; see `samplers`.
-      work: how much of its local update each client finishes; see `local_works`. None for all.
-      failures: which clients fail to answer after their training; see `failures`. None for none.
-      chosen: how many clients of a cohort are then chosen, if these are candidates; None for all.
-      labels: returns which labels each client holds, bool[num_clients, classes], such as
+      work: decides how much of its local update each client finishes (`local_works`); None for all.
+      failures: decides which clients fail to answer after training; see `failures`. None for none.
+      chosen: number of clients that are chosen from a cohort of candidates; None for all.
+      labels: returns the labels that each client holds, bool[num_clients, classes], such as
         `lambda: fa.data.held_labels(data)`; for samplers that need them.
 
     Raises:
@@ -106,10 +106,10 @@ class Cohorts:
           float type for `share` and `learning_rate`. A client that is drawn twice in a cohort has
           two dispatches, in the order of the cohort. `arrives` is `()` unless clients may fail or
           the sampler may leave slots empty. An empty slot has client `num_clients`, the share 0,
-          and no steps or examples. A dispatch that fails counts as the client's others do.
+          and no steps or examples. A dispatch that fails counts like the client's others.
 
         Raises:
-          ValueError: for a learning rate that is not positive and finite, local work that is no
+          ValueError: for a learning rate that is not positive and finite, local work that is not an
             integer from 1 to a complete update's, and what the sampler, work and failures raise.
         """
         checks.check_whole("rounds", rounds)
@@ -149,7 +149,7 @@ class Cohorts:
         )
 
     def _sampled(self, numbers):
-        """The cohorts of rounds, checked."""
+        """Returns the cohorts of rounds, checked."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
         found, shape = f"cohorts of shape {clients.shape}", (len(numbers), self.cohort_size)
         fix = f"give one that returns client ids [rounds, cohort_size], here {shape}"
@@ -158,7 +158,7 @@ class Cohorts:
         return clients
 
     def _worked(self, numbers, clients, complete):
-        """The local steps of the cohorts, checked."""
+        """Returns the local steps of the cohorts, checked."""
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
         fix = "give a function that returns numbers of steps, integers [rounds, cohort_size]"
         fits = steps.shape == clients.shape and steps.dtype.kind in "iu"
@@ -170,7 +170,7 @@ class Cohorts:
         return steps.astype(np.int32)
 
     def _arrive(self, rounds, clients, number, num_steps, filled):
-        """bool[rounds, cohort]: which dispatches arrive; () if all do."""
+        """Returns which dispatches arrive, bool[rounds, cohort]; () if all do."""
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
         seed = np.uint32(self.seed)
@@ -193,16 +193,16 @@ class Cohorts:
         np.maximum.at(self.last_round, clients, rounds)
 
     def position(self) -> Position:
-        """How far the dispatches have been drawn, to go on from there with `go_to`."""
+        """Returns the position in the dispatches; `go_to` continues from there."""
         counted = self.dispatched.copy(), self.steps_done.copy(), self.last_round.copy()
         of_all = self.gaps, self.lost, self.chosen
         return Position(np.int32(self.next_round), *counted, *of_all)
 
     def go_to(self, position: Position) -> None:
-        """Continues from where an equal `Cohorts` was.
+        """Continues from the position of an equal `Cohorts`.
 
         Args:
-          position: what its `position` returned.
+          position: the result of its `position`.
         """
         self.next_round = int(position.next_round)
         self.dispatched = np.array(position.dispatched, np.int32)
@@ -218,18 +218,18 @@ class Cohorts:
 
 
 def chosen_in(filled: np.ndarray, arrives: Any, most: int) -> np.ndarray:
-    """int64[rounds]: how many of the candidates of each round are chosen, at most `most`."""
+    """Counts the candidates of each round that are chosen, at most `most`; int64[rounds]."""
     answered = filled if isinstance(arrives, tuple) else filled & arrives
     return np.minimum(answered.sum(-1, dtype=np.int64), most)
 
 
 def may_leave_empty(sampler: Any) -> bool:
-    """Whether a sampler, also a traced one, says that it may leave slots of a cohort empty."""
+    """Returns whether a sampler, also a traced one, may leave slots of a cohort empty."""
     return bool(getattr(sampler, "may_leave_empty", False))
 
 
 def checked_counts(counts: Any) -> np.ndarray:
-    """int32[num_clients]: the clients' numbers of examples, which may be whole floats, checked."""
+    """Returns the numbers of examples, which may be whole floats, checked; int32[num_clients]."""
     fix = "give the number of examples of each client, such as data.counts()"
     found = f"counts are of type {type(counts).__name__}"
     require(not callable(getattr(counts, "counts", None)), f"{found}; {fix}")
@@ -246,7 +246,7 @@ def checked_counts(counts: Any) -> np.ndarray:
 def check_draws(
     seed: Any, cohort_size: int, num_clients: int, failures: Any, sampler: Any, fix: str
 ) -> None:
-    """Checks what draws cohorts, on the host or on the device; `fix` is that of the sampler."""
+    """Checks what draws cohorts, on the host or on the device; `fix` is for the sampler."""
     checks.check_seed(seed)
     checks.check_callable("sampler", sampler, fix, *_OF_SAMPLER)
     if failures is not None:
@@ -265,7 +265,7 @@ def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
 
 
 def _earlier_sums(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
-    """int64[...]: the sum of the amounts of the client's earlier entries, in row-major order."""
+    """Sums the amounts of the client's earlier entries, in row-major order; int64[...]."""
     order = np.argsort(clients, axis=None, kind="stable")
     ordered, amounts = clients.ravel()[order], amounts.ravel()[order].astype(np.int64)
     before = np.cumsum(amounts) - amounts
@@ -278,7 +278,7 @@ def _earlier_sums(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
 def first_steps(
     clients: np.ndarray, num_steps: np.ndarray, steps_done: np.ndarray | None = None
 ) -> np.ndarray:
-    """int32[...]: each client's local steps before a dispatch, with `steps_done`[num_clients]."""
+    """Counts a client's local steps before each dispatch, with `steps_done`; int32[...]."""
     done = _earlier_sums(clients, num_steps) + (0 if steps_done is None else steps_done[clients])
     if done.size:
         most = (done + num_steps).argmax()
@@ -288,7 +288,7 @@ def first_steps(
 
 
 def rate_counts(local: Local, number: Array, server_step: Array, full_steps: Array) -> Any:
-    """int[...]: with what the learning rate of dispatches is called; see `Local.rate_by`."""
+    """Returns the counts that learning rates are taken at, int[...]; see `Local.rate_by`."""
     if local.rate_by != "step":
         return number if local.rate_by == "dispatch" else server_step
     if isinstance(full_steps, np.ndarray):
@@ -299,7 +299,7 @@ def rate_counts(local: Local, number: Array, server_step: Array, full_steps: Arr
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """float64[...]: the rate, a number or a function of counts, at these counts; checked.
+    """Returns the rate, a number or a function, at these counts, checked; float64[...].
 
     A traced rate is returned as it is.
     """
@@ -327,9 +327,9 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 
 
 def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
-    """The steps of a complete local update if they are the same for all clients, else None.
+    """Returns the steps of a complete local update if all clients have the same, else None.
 
-    With epochs they are if all hold the same number of examples; `counts` may be unknown.
+    With epochs they do if all hold the same number of examples; `counts` may be unknown.
     """
     if local.steps is not None or counts is None:
         return local.steps
@@ -337,7 +337,7 @@ def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """int32[num_clients]: the local steps of a complete local update of each client, checked."""
+    """Returns the steps of each client's complete local update, int32[num_clients], checked."""
     checks.check_local(local)
     counts = np.asarray(counts)
     given = f"local work is steps={local.steps} and epochs={local.epochs}"

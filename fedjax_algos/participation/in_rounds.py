@@ -1,6 +1,6 @@
 """System models in rounds: sessions as a sampler, clients that are late or leave, and their times.
 
-A round has a length in simulated seconds. The system is asked on the host, also by traced rounds.
+A round has a length in simulated seconds. Traced rounds also ask the system on the host.
 """
 
 import functools
@@ -25,24 +25,24 @@ from fedjax_algos.participation.traced import TracedSampler, register, traced_sa
 
 
 def reads_system(registry: Registry, spec: str) -> bool:
-    """Whether what a spec such as "late:seconds=30" names has the option `system`."""
+    """Returns whether what a spec names, such as "late:seconds=30", has the option `system`."""
     return "system" in options(registry[registry.parse(spec)[0]])
 
 
 def make_in_system(
     registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
 ) -> Any:
-    """What a spec names, in a system model if it has the option `system`."""
+    """Makes what a spec names, with the system model if it has the option `system`."""
     name, values = registry.parse(spec)
     more = {"system": system} if reads_system(registry, spec) else {}
     return registry[name](*arguments, **values, **more)
 
 
 def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:
-    """`(seed, clients, numbers, num_steps) -> float32[...]`: how long dispatches take, traced.
+    """Returns `(seed, clients, numbers, num_steps) -> float32[...]`, the seconds taken, traced.
 
-    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods.
-    `owner` is whose system model it is, for the message if there is none.
+    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods. The
+    message for a missing system names `owner`.
     """
     make = _systems(system, owner)
 
@@ -55,14 +55,14 @@ def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., j
 
 @register
 def in_session(*, seconds: Positive, system: SystemModelFactory | None = None) -> TracedSampler:
-    """The cohort is a uniform set of the clients in a session of the system model: of a trace.
+    """The cohort is a uniform set of the clients that are in a session of the system model.
 
     Round t starts at t times `seconds`. Slots are empty if too few clients are available then. On
-    the command line the system is that of `--system fedscale:behaviour=...`.
+    the command line `--system fedscale:behaviour=...` gives the system.
 
     Args:
       seconds: length of a round in simulated seconds, above 0.
-      system: makes the system model of a seed, whose clients have sessions.
+      system: makes the system model of a seed; its clients have sessions.
 
     Raises:
       ValueError: for a system model without sessions.
@@ -92,7 +92,7 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
     Round t starts at t times `seconds`, and a client with sessions, as in FedScale's traces, fails
     if it is away at this time or leaves before it has finished. The bytes of a method take no time
     here (the system's own `communication_seconds` do), so the same clients fail in all methods. On
-    the command line the system is that of `--system`.
+    the command line `--system` gives the system.
 
     Args:
       seconds: length of a round in simulated seconds, above 0.
@@ -121,18 +121,18 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
 
 
 def _ask(function, dtype, seed, clients, *more):
-    """What a function of NumPy arrays returns for dispatches: one value for each client."""
+    """Calls a function of dispatches in NumPy arrays, which returns a value for each client."""
     shape, given = jax.ShapeDtypeStruct(clients.shape, dtype), (seed, clients, *more)
     return jax.pure_callback(function, shape, *given, vmap_method="sequential")
 
 
 def _rows(columns):
-    """The values of arrays of dispatches, one dispatch after another."""
+    """Iterates over the values of dispatches, one dispatch after another."""
     return zip(*(np.asarray(each).tolist() for each in columns), strict=True)
 
 
 def _systems(system, owner):
-    """The system models of seeds, of which the last ones are kept."""
+    """Returns the factory with a cache of the last system models; ValueError without a factory."""
     fix = f"give {owner}(..., system=...), such as asynchrony.simulated()"
     require(system is not None, f"{owner} has no system model; {fix}")
     return functools.lru_cache(maxsize=16)(system)

@@ -1,7 +1,7 @@
 """Local work: how much of its local update each client finishes, and how fast clients are.
 
 Draws depend on the seed, the round and the position in the cohort, and clients' speeds on the seed
-and the client. Therefore algorithms that are compared have the same stragglers.
+and the client. So the same clients are stragglers in all compared algorithms.
 """
 
 import functools
@@ -19,7 +19,7 @@ Speeds = Literal["homogeneous", "normal", "exponential"]
 TimeFloor = Annotated[float, Range(0, 1)]
 
 CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
-_PARTIAL, _SPEEDS = 11, 12  # tags of streams of NumPy's generators; those of samplers are below 10
+_PARTIAL, _SPEEDS = 11, 12  # tags of NumPy's streams; samplers' tags are below 10
 
 
 class SpeedDistribution(NamedTuple):
@@ -41,7 +41,7 @@ class SpeedDistribution(NamedTuple):
     bin_width: float | None = None  # b of exponential draws; None for none
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """float[shape]: independent draws of t_i / mu."""
+        """Draws independent t_i / mu, float[shape]."""
         if self.name == "homogeneous":
             times = np.ones(shape)
         elif self.name == "exponential":
@@ -58,7 +58,7 @@ class SpeedDistribution(NamedTuple):
 def speed_distribution(
     name: Speeds, floor: float, bin_width: float | None, owner: str
 ) -> SpeedDistribution:
-    """The options `speeds`, `time_floor` and `time_bin` of `owner`; bins need "exponential"."""
+    """Makes the distribution from the options of `owner`; bins need exponential speeds."""
     wrong = f"{owner}: time_bin={bin_width} is for exponential speeds, but speeds={name}"
     fits = bin_width is None or name == "exponential"
     require(fits, f"{wrong}; leave time_bin out, or give speeds=exponential")
@@ -66,14 +66,14 @@ def speed_distribution(
 
 
 def relative_times(distribution: SpeedDistribution, seed: int, num_clients: int) -> np.ndarray:
-    """float[num_clients]: t_i / mu; each depends on (seed, client) alone."""
+    """Returns t_i / mu, float[num_clients]; each depends on (seed, client) alone."""
     blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
     return np.concatenate([block_of_times(distribution, seed, n) for n in blocks])[:num_clients]
 
 
 @functools.lru_cache(maxsize=256)
 def block_of_times(distribution: SpeedDistribution, seed: int, block: int) -> np.ndarray:
-    """float[CLIENTS_IN_BLOCK]: t_i / mu of the clients from `block * CLIENTS_IN_BLOCK` on."""
+    """Draws t_i / mu of clients from `block * CLIENTS_IN_BLOCK` on, float[CLIENTS_IN_BLOCK]."""
     return distribution.draw(np.random.default_rng([seed, _SPEEDS, block]), (CLIENTS_IN_BLOCK,))
 
 
@@ -114,10 +114,10 @@ def full() -> LocalWork:
 def partial(
     *, share: Annotated[float, Range(0, 1)] = 0.5, tau_max: Count | None = None
 ) -> LocalWork:
-    """In every round a random part of the cohort are stragglers: the heterogeneity of FedLGA.
+    """In every round a random part of the cohort are stragglers, as in FedLGA.
 
-    floor(share M + 1/2) random members of each cohort do partial work. Each of them misses a number
-    of its E epochs (or E steps, if local work is given in steps) that is uniform on 1..tau_max.
+    floor(share M + 1/2) random members of each cohort do partial work. Each misses a number of its
+    E epochs (or E steps, if local work is given in steps), uniform on 1..tau_max.
 
     Li et al., "FedLGA", https://arxiv.org/abs/2112.11989, which does not specify the draw: here the
     number of stragglers is fixed, and each of them does some work.
@@ -148,7 +148,7 @@ def partial(
 
 
 def _units_and_max_missed(local: Local, tau_max: int | None) -> tuple[int, int]:
-    """E, and the largest number of its epochs or steps that a straggler misses."""
+    """Returns E, and the largest number of its epochs or steps that a straggler misses."""
     name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
     units = int(value or 0)
     fix = "give a whole number of at least 2, or share=0 for no stragglers"
@@ -183,8 +183,8 @@ def deadline(
       time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
 
     Raises:
-      ValueError: for bins of other speeds; when the result is called, if a client with a smaller or
-        equal id than the largest one of the cohorts cannot finish a step.
+      ValueError: for bins of other speeds; when the result is called, if any client up to the
+        largest id of the cohorts cannot finish a step.
     """
     distribution = speed_distribution(speeds, time_floor, time_bin, "deadline")
 
@@ -196,7 +196,7 @@ def deadline(
 
 
 def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
-    """As `deadline`, with given times, such as measured ones.
+    """Like `deadline`, with given times, such as measured ones.
 
     Args:
       seconds_per_step: float[num_clients]: t_i, the time of a local step of each client.

@@ -47,7 +47,7 @@ def step(rate: float, *, factor: Positive, every: Count) -> RateSchedule:
 
     Args:
       rate: eta, the learning rate at count 0, above 0.
-      factor: what multiplies the rate, above 0.
+      factor: the factor of each change, above 0.
       every: number of counts between changes, at least 1.
     """
     return lambda t: rate * factor ** (1.0 * (t // every))

@@ -1,7 +1,7 @@
-"""Samplers, which draw a cohort from (seed, round) alone, and failures: who then does not answer.
+"""Samplers, which draw cohorts from (seed, round) alone, and failures, which lose dispatches.
 
-Whether a client fails depends on the seed, the client and the number of the dispatch, and on
-nothing else that differs between methods: the same clients fail in all that are compared.
+A failure depends on the seed, the client and the number of the dispatch, and on nothing else that
+differs between methods. So the same clients fail in all compared methods.
 """
 
 import functools
@@ -36,11 +36,11 @@ class Sampler(Protocol):
     ) -> np.ndarray:
         """Returns client ids, int32[rounds, cohort_size].
 
-        If the function has `may_leave_empty = True`, `num_clients` marks an empty slot. If it has a
-        function `of_clients(counts, labels)`, what this returns is called in its place, where
-        `counts` is int32[num_clients], n_i, and `labels()` bool[num_clients, classes], which labels
-        each client holds. On the command line `slots` is the cohort size if none is given, and
-        `note(num_clients, cohort_size)` a line that is printed.
+        If the function has `may_leave_empty = True`, the id `num_clients` marks an empty slot. If
+        it has a function `of_clients(counts, labels)`, the sampler that this returns is called
+        instead. `counts` is int32[num_clients], n_i; `labels()` is bool[num_clients, classes], the
+        labels that each client holds. The command line takes `slots` as the default cohort size,
+        and prints the line `note(num_clients, cohort_size)`.
 
         Args:
           seed: the seed of the cohorts.
@@ -59,7 +59,7 @@ _GROUPS, _MEMBERS, _SHARES, _CHOICE, _REPLACED = range(1, 6)
 
 
 def cohort_count(cohort: float, num_clients: int) -> int:
-    """M, the number of clients in a cohort: max(floor(C N), 1) for a fraction C, or M itself.
+    """Returns M, the cohort size: max(floor(C N), 1) for a fraction C, or M itself.
 
     Args:
       cohort: C if it is below 1, and M otherwise; 1 is one client.
@@ -80,13 +80,13 @@ def cohort_count(cohort: float, num_clients: int) -> int:
 
 
 def draw_members(key: Key, cohort_size: int, size: int | jax.Array) -> jax.Array:
-    """int32[cohort_size], traced: different numbers below `size`, all sets equally likely."""
+    """Draws different numbers below `size`, all sets equally likely; int32[cohort_size], traced."""
     entries = jnp.arange(cohort_size, dtype=jnp.int32)
     return permute(permutation_words(key), entries, size)
 
 
 def draw_uniform(seed: Any, round_number: Any, num_clients: int, cohort_size: int) -> jax.Array:
-    """The cohort of a round, traced; see `uniform_cohorts`."""
+    """Draws the cohort of a round, traced; see `uniform_cohorts`."""
     return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
 
 
@@ -96,7 +96,7 @@ def _draw(draw, seed, rounds, num_clients, cohort_size):
 
 
 def idle_device() -> jax.Device | None:
-    """The last CPU device; if there are several, a draw there does not wait for the others."""
+    """Returns the last CPU device; if there are several, a draw there waits for no other."""
     try:
         return jax.local_devices(backend="cpu")[-1]
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU
@@ -104,9 +104,9 @@ def idle_device() -> jax.Device | None:
 
 
 def on_host(draw: Partial) -> Sampler:
-    """The sampler that calls a traced one, compiled, for 16 rounds at once; it has its attributes.
+    """Returns a sampler with a traced one's attributes, which calls it, compiled, for 16 rounds.
 
-    Blocks of rounds that several calls may want are kept.
+    The last blocks of rounds are kept, because several calls may want them.
     """
 
     @functools.lru_cache(maxsize=16)
@@ -128,12 +128,12 @@ def on_host(draw: Partial) -> Sampler:
 
 
 def of_clients(sampler: Any, counts: np.ndarray, labels: Callable[[], np.ndarray] | None) -> Any:
-    """The sampler that knows the clients, if it asks for it; also a traced one.
+    """Tells a sampler, also a traced one, about the clients if it asks for them.
 
     Args:
-      sampler: one with a function `of_clients` is replaced by what this returns.
+      sampler: a sampler with a function `of_clients` is replaced by what that returns.
       counts: int32[num_clients], n_i, the number of examples of each client.
-      labels: returns bool[num_clients, classes], which labels each client holds; None if unknown.
+      labels: returns the labels of each client, bool[num_clients, classes]; None if unknown.
     """
     bind = getattr(sampler, "of_clients", None)
     return sampler if bind is None else bind(counts, labels or _no_labels)
@@ -162,7 +162,7 @@ def uniform_cohorts(
 
 
 def _by_round(tag: int, draw: Callable) -> Sampler:
-    """The sampler of a cohort `draw(generator, round, seed, num_clients, cohort_size)`."""
+    """Makes a sampler of `draw(generator, round, seed, num_clients, cohort_size)`."""
 
     def sampler(seed, rounds, *sizes):
         draws = ((np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds))
@@ -178,7 +178,7 @@ def uniform() -> Sampler:
 
 
 def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
-    """Raises ValueError for a cohort that is larger than the smallest of the groups."""
+    """Raises ValueError for a cohort that is larger than the smallest group."""
     smallest = num_clients // num_groups
     large = f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients in"
     large += f" the smallest of num_groups={num_groups} groups"
@@ -216,7 +216,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
 
 @functools.lru_cache(maxsize=1)
 def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
-    """float[num_clients]: log p of the sampler `dirichlet`."""
+    """Draws log p of the sampler `dirichlet`, float[num_clients]."""
     rng = np.random.default_rng([seed, _SHARES])
     return log_dirichlet(rng, np.full(num_clients, gamma))
 
@@ -226,8 +226,8 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
     """Some clients are more likely than others: p ~ Dir(gamma 1_N), drawn once for all rounds.
 
     A cohort is drawn without replacement, one client after another, by p renormalised over the
-    clients that are not in it yet: those of the M largest values of log p_i + g_i, where g_i has a
-    standard Gumbel distribution.
+    clients that are not in it yet. Its clients have the M largest values of log p_i + g_i, where
+    g_i has a standard Gumbel distribution.
 
     Args:
       gamma: concentration, above 0; a small one draws the same few clients in nearly all rounds.
@@ -280,7 +280,7 @@ def independent(*, probability: Decay) -> Failures:
     """Each dispatch fails with the same probability, independently of all others.
 
     Args:
-      probability: that a dispatch fails, at least 0 and below 1.
+      probability: the chance that a dispatch fails, at least 0 and below 1.
     """
 
     return lambda seed, clients, numbers: _draw_uniform(seed, clients, numbers) < probability
@@ -309,14 +309,14 @@ def by_client(*, median: Proportion, spread: NonNegative = 1.0) -> Failures:
 
 @jax.jit
 def _draw_uniform(seed, clients, numbers):
-    """float32[cohort_size], whatever the default precision is."""
+    """Draws float32[cohort_size], whatever the default precision is."""
     keys = jax.vmap(failure_key, (None, 0, 0))(seed, clients, numbers)
     return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)
 
 
 @jax.jit
 def _draw_normal(seed, clients):
-    """float32[cohort_size]: the same for all dispatches of a client."""
+    """Draws float32[cohort_size], the same for all dispatches of a client."""
     keys = jax.vmap(failure_key, (None, 0, None))(seed, clients, ONCE)
     return jax.vmap(lambda key: jax.random.normal(key, (), jnp.float32))(keys)
 
@@ -329,7 +329,7 @@ def draw_failures(
     round_number: Array,
     num_steps: Array,
 ) -> Array:
-    """bool[cohort_size]: which dispatches of a cohort fail, checked."""
+    """Returns which dispatches of a cohort fail, bool[cohort_size], checked."""
     of_round = (round_number, num_steps) if getattr(failures, "reads_round", False) else ()
     fails = failures(seed, clients, numbers, *of_round)
     fix = "give a function that returns which dispatches fail, bool[cohort_size]"

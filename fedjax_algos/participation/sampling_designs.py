@@ -22,7 +22,7 @@ from fedjax_algos.participation.traced import (
 
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
-    """The probability that a Poisson cohort of N clients with this mean has more than its slots."""
+    """Returns the probability that a Poisson cohort with this mean has more than its slots."""
     return float(special.bdtrc(slots, num_clients, mean / num_clients))
 
 
@@ -82,7 +82,7 @@ def by_size(*, replacement: bool = True) -> TracedSampler:
     because a client may be in a cohort twice.
 
     Without replacement, p is renormalised over the clients that are not in the cohort yet. No
-    weights by p_i alone make that unbiased: large clients are in it less often than M p_i.
+    weights of p_i alone make the mean unbiased: large clients come less often than M p_i.
 
     Args:
       replacement: whether a client may be drawn more than once.
@@ -97,21 +97,21 @@ def by_size(*, replacement: bool = True) -> TracedSampler:
 
 
 def _ends(counts):
-    """int32[num_clients]: where the examples of each client end, one client after another."""
+    """Returns where the examples of each client end, one after another; int32[num_clients]."""
     ends = np.cumsum(counts, dtype=np.int64)
     check_int32("the number of examples of all clients", ends[-1], "give fewer")
     return ends.astype(np.int32)
 
 
 def _draw_tickets(ends, seed, round_number, num_clients, cohort_size):
-    """The clients of examples that are drawn uniformly."""
+    """Draws examples uniformly, and returns their clients."""
     key = cohort_key(seed, round_number)
     tickets = jax.random.randint(key, (cohort_size,), 0, ends[-1], jnp.int32)
     return jnp.searchsorted(ends, tickets, side="right").astype(jnp.int32)
 
 
 def _draw_without_replacement(logs, seed, round_number, num_clients, cohort_size):
-    """The clients of the largest log n_i + g_i, with Gumbel noise g_i."""
+    """Returns the clients of the largest log n_i + g_i, with Gumbel noise g_i."""
     key = cohort_key(seed, round_number)
     noise = jax.random.gumbel(key, (num_clients,), jnp.float32, mode="high")
     return jax.lax.top_k(logs + noise, cohort_size)[1].astype(jnp.int32)
@@ -119,7 +119,7 @@ def _draw_without_replacement(logs, seed, round_number, num_clients, cohort_size
 
 @register
 def clustered_by_size() -> TracedSampler:
-    """One client from each of M distributions r_k, which are made so that the mean is unbiased.
+    """One client is drawn from each of M distributions r_k, such that the mean is unbiased.
 
     Clients in descending order of n_i, equal ones by their ids, are laid side by side, each as long
     as M n_i / n. r_k is what lies between k and k + 1. So sum_k r_ki = M n_i / n, and the uniform
@@ -138,7 +138,7 @@ def clustered_by_size() -> TracedSampler:
 
 
 def _draw_clustered(order, ends, seed, round_number, num_clients, cohort_size):
-    """The clients at (k + u_k) n / M in the order, u_k uniform on [0, 1), in whole numbers."""
+    """Returns the clients at (k + u_k) n / M in the order, u_k uniform on [0, 1), in integers."""
     slot, total = jnp.arange(cohort_size, dtype=jnp.uint32), ends[-1].astype(jnp.uint32)
     key = cohort_key(seed, round_number)
     within = jax.random.randint(key, (cohort_size,), 0, ends[-1], jnp.int32).astype(jnp.uint32)

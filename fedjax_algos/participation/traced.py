@@ -1,4 +1,4 @@
-"""Dispatches that are drawn on the device, so that a whole simulation is one traced function."""
+"""Draws dispatches on the device, so that a whole simulation is one traced function."""
 
 import functools
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class TracedWork(Protocol):
     def __call__(self, seed: Array, round_number: Array, full_steps: Array, /) -> jax.Array:
         """Returns numbers of local steps, int32[cohort_size], from 1 to `full_steps`.
 
-        These are the steps of complete local updates. The seed is uint32[] and the round int32[].
+        `full_steps` are complete local updates. The seed is uint32[] and the round int32[].
         """
 
 
@@ -69,7 +69,7 @@ def register(factory: Callable[P, TracedSampler]) -> Callable[P, Sampler]:
 
 
 def traced_sampler(draw: Callable, *tables: Any, **attributes: Any) -> Any:
-    """The traced sampler `draw(*tables, seed, round_number, num_clients, cohort_size)`.
+    """Makes the traced sampler `draw(*tables, seed, round_number, num_clients, cohort_size)`.
 
     Equal `draw` and shapes of `tables` share a compiled program. For `attributes` see `Sampler`.
     """
@@ -79,7 +79,7 @@ def traced_sampler(draw: Callable, *tables: Any, **attributes: Any) -> Any:
 
 
 def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
-    """The sampler that is replaced by `of_clients(counts, labels)` before it draws."""
+    """Makes a sampler that `of_clients(counts, labels)` replaces before it draws."""
 
     def draw(seed, round_number, num_clients, cohort_size):
         fix = f"give it to Cohorts, or call {name}(...).of_clients(counts, labels)"
@@ -93,7 +93,7 @@ def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
 
 @traced_samplers.register
 def uniform() -> TracedSampler:
-    """All cohorts are equally likely, without replacement: those of `participation.uniform`."""
+    """All cohorts are equally likely, without replacement; they equal `participation.uniform`'s."""
     return draw_uniform
 
 
@@ -117,7 +117,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
 
 @traced_samplers.register
 def dirichlet(*, gamma: Positive = 1.0) -> TracedSampler:
-    """Some clients are more likely than others: p ~ Dir(gamma), as `participation.dirichlet`."""
+    """Some clients are more likely than others: p ~ Dir(gamma), as in `participation.dirichlet`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
         # Gumbel-top-k needs the logarithms up to a constant, so nothing is normalised
@@ -153,8 +153,8 @@ def traced_dispatches(
 ) -> Dispatch:
     """Draws the dispatches of a whole simulation on the device.
 
-    They are those of `Cohorts(counts, local, ...)` with the same seed and sampler, except that
-    `cyclic`, `dirichlet` and `with_replacement` draw other cohorts with the same distributions.
+    They equal the dispatches of `Cohorts` with the same seed and sampler, except that `cyclic`,
+    `dirichlet` and `with_replacement` draw other cohorts with the same distributions.
 
     Args:
       seed: uint32[], may be traced: the seed of the cohorts and of `work`.
@@ -163,8 +163,8 @@ def traced_dispatches(
       cohort_size: M, at most the number of clients.
       rounds: number of rounds, at least 1.
       sampler: one of `traced_samplers`; None draws uniformly without replacement.
-      work: how much of its local update each client finishes; None for all.
-      failures: which clients fail to answer, as in `Cohorts`; None for none.
+      work: decides how much of its local update each client finishes; None for all.
+      failures: decides which clients fail to answer, as in `Cohorts`; None for none.
       labels: as in `Cohorts`, for samplers that need them.
 
     Returns:
@@ -173,10 +173,10 @@ def traced_dispatches(
       `core.EqualSteps`, so that the loops of a pure round have a fixed length.
 
     Raises:
-      ValueError: for numbers out of range, counts that are no whole numbers of at least 1, and
-        cohorts of another shape or type, or of clients that do not exist. Where the cohorts are
-        traced, their values are not known: the dispatch of a client that does not exist is one of
-        the first or the last client with the rate NaN then, so that its update is not finite.
+      ValueError: for numbers out of range, counts that are not whole numbers of at least 1, and
+        cohorts of another shape or type, or of clients that do not exist. The values of traced
+        cohorts are not known. There, a client that does not exist becomes the first or the last
+        client with the rate NaN, so that its update is not finite.
     """
     check_whole("rounds", rounds)
     sampler = uniform() if sampler is None else sampler
@@ -256,14 +256,14 @@ def traced_dispatches(
 
 
 def _lookup(values, client):
-    """`values[client]`; equal values stay independent of what is traced, which is faster."""
+    """Returns `values[client]`; equal values stay independent of traced ids, which is faster."""
     if (values == values[0]).all():
         return jnp.full(client.shape, values[0])
     return jnp.asarray(values)[client]
 
 
 def _rates(local, numbers, number, full, cohort_size):
-    """float[rounds, cohort_size]: the learning rates of the dispatches."""
+    """Returns the learning rates of the dispatches, float[rounds, cohort_size]."""
     rate, shape = local.learning_rate, (len(numbers), cohort_size)
     if not callable(rate):
         return jnp.broadcast_to(jnp.asarray(rate), shape)
@@ -280,17 +280,17 @@ def _rates(local, numbers, number, full, cohort_size):
 def differentiable(
     local: Local, counts: np.ndarray, policy: Callable[..., bool] | None = None
 ) -> Local:
-    """Local work whose loops have static bounds, for reverse-mode differentiation.
+    """Returns local work whose loops have static bounds, for reverse-mode differentiation.
 
     Algorithms compute the same; a dispatch has at most the steps of a complete local update.
 
     Args:
       local: how clients train.
       counts: int[num_clients], n_i, on the host, such as `data.counts()`.
-      policy: what a local step keeps for the reverse pass; see `ReverseMode`.
+      policy: selects what a local step keeps for the reverse pass; see `ReverseMode`.
 
     Raises:
-      TypeError: for a policy that is no function.
+      TypeError: for a policy that is not a function.
       ValueError: for local work or counts that `Cohorts` refuses.
     """
     counts = checked_counts(counts)

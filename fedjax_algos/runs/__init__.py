@@ -1,4 +1,4 @@
-"""Whole runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
+"""Runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
 
 from typing import TYPE_CHECKING
 

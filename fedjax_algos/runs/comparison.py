@@ -1,4 +1,4 @@
-"""Comparisons: several methods on the same seeds, data and settings, also by client."""
+"""Compares methods on the same seeds, data and settings, also by client."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,25 +9,23 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.analysis.rows import Budget
-from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.loops.clock import simulate_async_seeds
+from fedjax_algos.runs.loops.clock import run_planned
 from fedjax_algos.runs.loops.interruption import check_interruption
-from fedjax_algos.runs.loops.planned_runs import Clock, participations, plan_run
+from fedjax_algos.runs.loops.planned_runs import participations
 from fedjax_algos.runs.loops.recorder import named_errors
-from fedjax_algos.runs.loops.run import Rounds
 from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.method import Method
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
-# Found by the `tune` command in docs/results.md: 24 settings of each method, on other seeds than
-# `compare`'s and without test data.
+# Found by the `tune` command in docs/results.md: 24 settings of each method, without test data and
+# on other seeds than `compare` uses.
 TUNED = (
     "fedavg:weighting=uniform,server_learning_rate=2,client_learning_rate=0.32",
     "fedprox:weighting=uniform,mu=0.0001,client_learning_rate=0.32",
@@ -46,25 +44,24 @@ def run(
 ) -> list[Row]:
     """Runs every method on every seed.
 
-    On the virtual clock the plans of a method's seeds are merged where that is faster.
+    On the virtual clock, the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
+      experiment: the result of `prepare`; on the virtual clock its `in_flight` is filled.
       on_evaluation: called with each row as it is measured.
       on_memory: called on the virtual clock with the label and the largest memory in flight.
-      folder: where rows, last models and checkpoints are written as they come, and which says what
-        has ended before, and which runs are left to other processes; of `open_folder`, after its
-        `begin`.
-      on_start: called with the label of each method and its first seed, before it is run.
+      folder: the folder for rows, last models and checkpoints, from `open_folder` after its
+        `begin`. It knows the runs that have already ended and the runs of other processes.
+      on_start: called with the label and the first seed of each method, before it is run.
 
     Returns:
-      Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
+      Rows of `simulate` or `simulate_async`, with `method` (its label) and `seed` in front.
 
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    settings, seeds, text = experiment.settings, experiment.data, experiment.settings.budget
-    tested = {"test": experiment.test, "evaluate": experiment.evaluate}
+    seeds, text = experiment.data, experiment.settings.budget
+    rounds = {} if experiment.rounds is None else experiment.rounds._asdict()
     own_models = {n: make_evaluate_own(each.algorithm) for n, each in experiment.engines.items()}
     rows: list[Row] = []
 
@@ -75,21 +72,11 @@ def run(
     def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> bool:
         row = {"method": label, "seed": seed} | row
         histories[seed].append(row)
-        if folder is not None:
-            folder.add_row(row)
+        add_row(row)
         on_evaluation(row)
         return text is not None and Budget.of(text).is_used(row)
 
-    def end(label: str, seed: int, state: FederatedState, last: Row, counted: Callable) -> None:
-        if folder is None:
-            return
-        if experiment.client_data is not None:
-            metrics = _evaluate_clients(experiment, own_models[label], seed, state)
-            folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
-        folder.end(label, seed, state.model)
-        if isinstance(state.clients, DiskClientState):
-            state.clients.files.remove()
-
+    add_row: Any = (lambda row: None) if folder is None else folder.add_row
     saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
@@ -98,32 +85,17 @@ def run(
             continue
         histories: dict[int, list[Row]] = {seed: [] for seed in own}
         show = partial(report, label, histories)
+        end = partial(_end_run, experiment, folder, own_models[label], label)
         check_interruption()
         on_start(label, next(iter(own)))
-        if settings.seconds is not None:
+        if experiment.rounds is None:
             with named_errors(f"{label}: "):
-                results = simulate_async_seeds(
-                    engine,
-                    own,
-                    planners.make(method.planner),
-                    settings.system_model(),
-                    seconds=settings.seconds,
-                    evaluations=settings.evaluations,
-                    on_evaluation=show,
-                    on_memory=partial(remember, label),
-                    checkpoints=saved_in(label),
-                    **tested,
-                )
+                planned = {seed: experiment.planned[label][seed] for seed in own}
+                told = show, partial(remember, label)
+                results = run_planned(engine, planned, *told, saved_in(label))
             for seed, result in results.items():
-                end(
-                    label,
-                    seed,
-                    result.state,
-                    histories[seed][-1],
-                    partial(_ended, experiment, result.plan),
-                )
-            if (first := next(iter(seeds))) in results:
-                experiment.plans[label] = results[first].plan
+                of_run = seed, result.state, histories[seed][-1]
+                end(*of_run, partial(_ended, experiment, result.plan))
         else:
             for seed, data in own.items():
                 check_interruption()
@@ -132,32 +104,43 @@ def run(
                     for row in ended:
                         on_evaluation(row)
                     continue
-                options = settings.loop() | tested | {"checkpoints": saved_in(label, seed)}
-                options |= _measures(experiment, own_models[label], seed)
+                saved = {"checkpoints": saved_in(label, seed), "evaluate": experiment.evaluate}
+                options = rounds | saved | _measures(experiment, own_models[label], seed)
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
                         engine, data, seed=seed, on_evaluation=partial(show, seed), **options
                     )
-                counted = partial(_dispatched, experiment, method, seed)
-                end(label, seed, state, histories[seed][-1], counted)
+                of_run = seed, state, histories[seed][-1]
+                end(*of_run, partial(_dispatched, experiment, method, seed))
         rows += [row for history in histories.values() for row in history]
     return rows
 
 
-def add_plans(experiment: Experiment) -> None:
-    """Plans the first seed of methods on the virtual clock that other processes have run."""
-    settings, seed = experiment.settings, next(iter(experiment.data))
-    for label, spec in [(m.label, m.planner) for m in experiment.methods if settings.seconds]:
-        known = experiment.plans.pop(label) if label in experiment.plans else None
-        clock = Clock(planners.make(spec), settings.system_model(), settings.seconds or 0)
-        engine, data = experiment.engines[label], experiment.data[seed]
-        experiment.plans[label] = known or plan_run(engine, data, clock, seed).plan
+def _end_run(
+    experiment: Experiment,
+    folder: ResultsFolder | None,
+    evaluate: EvaluateOwn,
+    label: str,
+    seed: int,
+    state: FederatedState,
+    last: Row,
+    counted: Callable[[Row], np.ndarray],
+) -> None:
+    """Writes a finished run's clients and model, and removes its client state on disk."""
+    if folder is None:
+        return
+    if experiment.client_data is not None:
+        metrics = _evaluate_clients(experiment, evaluate, seed, state)
+        folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
+    folder.end(label, seed, state.model)
+    if isinstance(state.clients, DiskClientState):
+        state.clients.files.remove()
 
 
 def _evaluate_clients(
     experiment: Experiment, evaluate: EvaluateOwn, seed: int, state: FederatedState
 ) -> Metrics:
-    """The metrics of each client's own model, after the personal steps of the settings."""
+    """Evaluates each client's own model after the settings' personal steps."""
     data: Any = experiment.client_data
     steps = experiment.settings.personal_steps or None
     train = experiment.data[seed] if steps else None
@@ -165,30 +148,30 @@ def _evaluate_clients(
 
 
 def _measures(experiment: Experiment, evaluate: EvaluateOwn, seed: int) -> dict[str, Any]:
-    """The argument `measure` of `simulate`, if clients are evaluated in each evaluation."""
+    """Returns `simulate`'s argument `measure` if every evaluation also evaluates the clients."""
     if experiment.settings.evaluate_clients_at != "evaluations":
         return {}
     return {"measure": partial(_client_columns, experiment, evaluate, seed)}
 
 
 def _client_columns(*arguments: Any) -> dict[str, float]:
-    """The columns of the distribution over clients, of the arguments of `_evaluate_clients`."""
+    """Calls `_evaluate_clients` and returns the columns of the distribution over clients."""
     summary = summarise_clients(_evaluate_clients(*arguments)["accuracy"], "lowest")._asdict()
     return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
 
 
 def _ended(experiment: Experiment, plan: Plan, last: Row) -> np.ndarray:
-    """int[clients]: the dispatches of each client that have ended by a row on the clock."""
+    """Returns int[clients]: each client's dispatches that have ended by a row on the clock."""
     return participations(plan, experiment.settings.clients, last["simulated_seconds"])
 
 
 def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) -> np.ndarray:
-    """[clients]: each client's dispatches until a row, drawn again; NaN if the device chooses."""
+    """Redraws each client's dispatches until a row, [clients]; NaN if the device chooses."""
     algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
         return np.full(data.num_clients, np.nan)
-    rounds = Rounds(**experiment.settings.loop())
-    cohorts = rounds.cohorts(data, algorithm, algorithm.local, seed)
+    assert experiment.rounds is not None
+    cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
     if last["round"]:
         cohorts.dispatches(last["round"])
     return cohorts.dispatched

@@ -1,4 +1,4 @@
-"""Results folders: the settings, methods, environment and metrics of a comparison or a sweep."""
+"""Writes and reads results folders: settings, methods, environment and metrics of many runs."""
 
 import dataclasses
 import itertools
@@ -38,13 +38,13 @@ from fedjax_algos.runs.studies.results_folder import (
 )  # fmt: skip
 from fedjax_algos.runs.studies.shares import describe_incomplete
 
-_MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
+_MAX_CLIENTS_IN_A_TIMELINE = 50  # a picture has no room for more
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 _NATIVE = ("fedjax_algos_native", "onednn-cpu-gomp")
 
 
 def environment() -> dict[str, Any]:
-    """The versions of Python and of packages, and the devices."""
+    """Returns the versions of Python and of packages, and the devices."""
     device = jax.devices()[0]
     packages = _PACKAGES + (_NATIVE if native.INSTALLED else ())
     return {
@@ -61,10 +61,10 @@ def environment() -> dict[str, Any]:
 def configuration(
     experiment: Experiment, config: str | None = None, extra: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is known before the runs of an experiment, for `config.json`, with `extra` entries.
+    """Returns the content of `config.json` before the runs of an experiment, with `extra` entries.
 
-    `config` is the path of the command's file of settings. On the virtual clock `speed_ratio` is
-    the slowest client's seconds per step, divided by the fastest one's, by seed.
+    `config` is the path of the command's settings file. On the virtual clock `speed_ratio` is the
+    slowest client's seconds per step, divided by the fastest client's, by seed.
     """
     settings = experiment.settings
     return {
@@ -87,12 +87,12 @@ def configuration(
 def write(
     folder: Path, experiment: Experiment, rows: list[Row], summary: list[MethodSummary]
 ) -> None:
-    """Writes `metrics.csv`, the rows, `summary.csv`, and the partitions.
+    """Writes the rows as `metrics.csv`, `summary.csv`, and the partitions.
 
-    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`, or of examples in files the
-    clients, `clients_SEED`; `partition.txt` describes them, and `partition.png` shows the first. On
-    the virtual clock there are also pictures of each method's timeline and staleness on the first
-    seed, `timelines.csv` with their summaries, `idle.csv` with the idle share of each client, and
+    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`, or `clients_SEED` for examples in
+    files; `partition.txt` describes them, and `partition.png` shows the first. On the virtual clock
+    there are also pictures of each method's timeline and staleness on the first seed,
+    `timelines.csv` with their summaries, `idle.csv` with the idle share of each client, and
     `speeds.csv` with the seconds per step of each client and seed.
     """
     write_table(folder / "metrics.csv", rows)
@@ -109,7 +109,7 @@ def write(
 
 
 def _write_partitions(folder, experiment):
-    """Which client holds which examples, or which client of the files it is, and their labels."""
+    """Writes each client's examples, or the client's number in the files, and their labels."""
     from rich.console import Console
 
     arrays: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def _write_partitions(folder, experiment):
 
 
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
-    """Writes `clients.csv`, a row for each client that was evaluated, its figure; the rows."""
+    """Writes `clients.csv`, a row for each evaluated client, and its figure; returns the rows."""
     if experiment.client_data is None:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
@@ -150,7 +150,7 @@ def _write_clients(folder, rows):
 
 
 def at_end(experiment: Experiment, compiled: Compilation) -> dict[str, Any]:
-    """What is known after the runs, for `config.json`: memory in flight, and what was compiled."""
+    """Returns entries of `config.json` after the runs: memory in flight, and compilations."""
     return {
         "in_flight": {label: m._asdict() for label, m in experiment.in_flight.items()},
         "compilation": {"seconds": compiled.seconds, **dataclasses.asdict(compiled)},
@@ -158,7 +158,7 @@ def at_end(experiment: Experiment, compiled: Compilation) -> dict[str, Any]:
 
 
 def _write_timelines(folder: Path, experiment: Experiment) -> None:
-    """The plans of the first seed on the virtual clock: pictures, summaries, and idle shares."""
+    """Writes pictures, summaries and idle shares of the first seed's plans on the virtual clock."""
     clients, summaries, idle = experiment.settings.clients, [], []
     for label, plan in experiment.plans.items():
         summaries.append({"method": label, **pictures.summarise_plan(plan, clients)._asdict()})
@@ -180,8 +180,8 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
 def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = None) -> list[Row]:
     """Reads the rows of a results folder; empty cells become NaN.
 
-    If some of its runs have not ended, `on_missing` is called with a text that says which, and the
-    rows are those of the methods that have ended on all seeds; None raises ValueError.
+    If some runs have not ended, calls `on_missing` with a text that names them, and reads only the
+    methods that have ended on all seeds. None raises ValueError instead.
     """
     path = Path(folder)
     content = read_configuration(path)
@@ -200,7 +200,7 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
 
 
 def _read_ended(path, content, on_missing):
-    """The rows of methods without missing runs, of a folder that is not complete."""
+    """Reads the methods without missing runs from a folder that is not complete."""
     opened, missing = ResultsFolder(path, 0, 1), missing_runs(path, content)
     opened.names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
     text = describe_incomplete(path, content, missing, len(opened.names) * len(seeds))
@@ -212,7 +212,7 @@ def _read_ended(path, content, on_missing):
 
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
-    """What results folders, each given once, are called: the name, or the path as it is given."""
+    """Returns the names of different results folders, or their given paths if names are equal."""
     require(folders, "no results folder is given; name one or more, such as results/compare")
     paths = [Path(folder).resolve() for folder in folders]
     given = " ".join(map(str, folders))
@@ -223,7 +223,7 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
 
 
 def comparison_names(folders: Sequence[str | Path]) -> list[str]:
-    """The name of each folder's comparison: folders that differ only in their seeds share one."""
+    """Returns each folder's comparison: folders that differ only in their seeds share a name."""
     comparisons: list[tuple[Any, list[Any], list[int]]] = []  # facts, seeds, positions of folders
     for position, folder in enumerate(folders):
         content = read_configuration(Path(folder))
@@ -250,8 +250,8 @@ def read_folders(
 ) -> list[Row]:
     """Reads the rows of one or more results folders that compare, run or sweep wrote.
 
-    Folders that differ only in their seeds are one comparison. Labels of several comparisons begin
-    with the folder's name, or `apart` each folder's name is the column `results`.
+    Folders that differ only in their seeds are one comparison. With several comparisons, labels
+    begin with the folder's name. If `apart`, each folder's name is the column `results` instead.
     """
     names = folder_names(folders) if apart else comparison_names(folders)
     measured = [read_metrics(folder, on_missing) for folder in folders]
@@ -269,7 +269,7 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
     runs = [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
     longest = max(map(len, runs))
     for own in runs:
-        # the train loss as well: params may be NaN although no test output is
+        # also the train loss: params may be NaN although no test output is
         losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
         if len(own) < longest and np.isfinite(losses).all():
             few = f"{own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}"
@@ -280,7 +280,7 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
 def client_rows(
     label: str, seed: int, round_number: int, metrics: Metrics, participations: np.ndarray
 ) -> list[Row]:
-    """One row for each client of a run, at its last round; NaN for one without examples."""
+    """Makes a row for each client of a run, at its last round; NaN for one without examples."""
     values = {name: np.asarray(metric.value()) for name, metric in metrics.items()}
     run = {"method": label, "seed": seed, "round": round_number}
     return [
@@ -296,7 +296,7 @@ def client_rows(
 
 
 def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
-    """The distribution of the accuracy over clients, by method: the mean of that of each seed."""
+    """Summarises the accuracy over clients by method: each seed's distribution, then the mean."""
 
     def summary(own):
         counts, values = np.array([[r["examples"], r["accuracy"]] for r in own], float).T
@@ -309,7 +309,7 @@ def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
 
 
 def participation_ginis(rows: list[Row]) -> list[float]:
-    """The Gini coefficient of the clients' participations by method, the mean over the seeds."""
+    """Returns the Gini coefficients of the clients' participations by method, means over seeds."""
     if any("participations" not in row for row in rows):  # of an earlier version
         return []
     return [

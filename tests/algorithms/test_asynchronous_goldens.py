@@ -205,8 +205,10 @@ def test_the_executor(name, settings, planner):
 
 def test_the_planner_of_code_mode():
     settings, own = Settings(seconds=60), "compass:max_steps=50"
-    assert Method.of("fedcompass:mode=code", settings).planner == "compass:mode=code"
-    assert Method.of(f"fedcompass:mode=code@{own}", settings).planner == own
+    for spec, planner in (("", "compass:mode=code"), (f"@{own}", own)):
+        method = Method.of(f"fedcompass:mode=code{spec}", settings)
+        algorithm = method.build(TOY.problem, settings)
+        assert method.on_the_clock(algorithm, settings).planner == planner
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def test_own_algorithms_have_options_labels_and_planners(command, here):
     labels = [method.label for method in methods_of(wrapped, Settings())]
     assert labels == ["fedavg+Short Short:0.2", "fedavg+Short Short", "fedavg"]
     own = "my_file.py:tiered@immediate", "me@home/my_file.py:tiered", "my_file.py:fedavg"
-    methods = methods_of(own, Settings(seconds=9.0))
+    clock, problem = Settings(seconds=9.0), models["linear"]((1,), 2)
+    methods = [m.on_the_clock(m.build(problem, clock), clock) for m in methods_of(own, clock)]
     planners = [method.planner.partition(":")[0] for method in methods]
     assert planners == ["immediate", "tiers", "barrier"]
 
@@ -162,7 +163,7 @@ def test_resuming_notices_what_has_changed(command, here, capsys):
 
     told = "out is complete; nothing is left to do"
     assert told in resumed(SOURCE.replace("mu=rho)", "mu=rho)  # FedProx"))
-    told = "  what functions of your own compute: others in the folder\n"
+    told = "  what functions of your own compute: different in the folder\n"
     assert told in resumed(SOURCE.replace("mu=rho)", "mu=2 * rho)"))
     shutil.rmtree(here / "out" / "runs" / "01-fedspeed" / "seed-0")
     assert "SHA256SUMS' cannot be read (No such file or directory)" in resumed(SOURCE)

@@ -46,10 +46,10 @@ run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
 run fedavg --seeds 2147483648, | seed=2147483648 is out of range
 run fedavg --client-optimizer sgd:momentum=0.9,nesterov | sgd: nesterov has no value
 run fedavg --rounds=5 --clients 3 --rounds 5 | --rounds is given twice
-run fedavg --resume | resume needs the folder in which a run stopped
+run fedavg --resume | resume needs the folder of a run that stopped
 run fedavg --share 1/2 | share='1/2' needs a folder
-run fedavg --share 0/4 --out x | share='0/4' is no part
-run fedavg --share 5/4 --out x | share='5/4' is no part
+run fedavg --share 0/4 --out x | share='0/4' is not a part
+run fedavg --share 5/4 --out x | share='5/4' is not a part
 run fedavg --share 1/7 --seeds 6 --model linear --out x | share='1/7': there are only 6 runs
 run fedlga+mean | fedlga: mean does not fit this algorithm
 compare fedprox mu=0.1 | unknown algorithm 'mu=0.1'; options follow a name and a colon

@@ -217,7 +217,7 @@ def test_rows_of_another_run_are_refused(begin, capsys, name, seed):
     with pytest.raises(SystemExit, match="2"):
         main([*RUN, *PARTS, "--resume"])
     told = capsys.readouterr().err.splitlines()[-1]
-    assert f"metrics.csv has a row of {name}, seed {seed}, among those of scaffold, seed 0" in told
+    assert f"metrics.csv has a row of {name}, seed {seed}, among rows of scaffold, seed 0" in told
     assert told.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
 
 

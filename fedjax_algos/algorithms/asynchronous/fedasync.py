@@ -24,7 +24,7 @@ from fedjax_algos.core.trees import add_scaled, scale
 
 class ServerState(NamedTuple):
     params: Params  # w
-    divisor: jax.Array  # float[], of the sums: 1, or m
+    divisor: jax.Array  # float[]: 1, or m; divides the sums
 
 
 class MixingSum(NamedTuple):
@@ -52,7 +52,7 @@ def fedasync(
       alpha: the weight of a fresh update, above 0 and at most 1.
       exponent: a, of either sign: above 0, as in both papers, a stale update has a smaller weight,
         and below 0 a larger one, which may exceed 1. The configurations in FedCompass's released
-        code (https://github.com/APPFL/FedCompass) have `(d + 1)^(+.5)`, that is -0.5.
+        code (https://github.com/APPFL/FedCompass) have `(d + 1)^(+.5)`, which is -0.5 here.
       form: "delta" is the rule above, FedCompass's; "mixing" is the original's
         `w <- (1 - st) w + st w_i`, which has no p_i and needs one arrival in each server step.
       weighting: p_i in the form "delta": "examples" is n_i / n over ALL clients, "uniform" is 1/m.

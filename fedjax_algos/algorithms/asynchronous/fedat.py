@@ -24,15 +24,15 @@ class ServerState(NamedTuple):
 
 
 def tier_weights(rounds: jax.Array) -> jax.Array:
-    """float[tiers]: the numbers of finished rounds in reverse order, divided by their sum.
+    """Returns the numbers of finished rounds, reversed and divided by their sum, float[tiers].
 
-    Taken literally, the reversed counts would give everything to the slowest tier's untrained
-    model until it finishes a round. So the order is reversed among the tiers that have finished
-    one; the others have weight 0.
+    Taken literally, the reversed counts would give all weight to the slowest tier's untrained model
+    until it finishes a round. So the order is reversed only among tiers that have finished one; the
+    others have weight 0.
     """
     finished = rounds > 0
     rank = jnp.cumsum(finished) - 1
-    compact = rounds[jnp.argsort(~finished)]  # the finished ones first
+    compact = rounds[jnp.argsort(~finished)]  # finished tiers first
     reversed_counts = jnp.where(finished, compact[finished.sum() - 1 - rank], 0)
     return reversed_counts / jnp.maximum(reversed_counts.sum(), 1).astype(float)
 
@@ -49,7 +49,7 @@ def fedat(
 
     T_k is the number of rounds that tier k has finished, T their sum. Each round of a tier starts
     from the latest w. The planner `tiers` forms the tiers; with one tier this is FedAvg. The
-    original also compresses uploads; here, as in the FedCompass paper's comparison, it does not.
+    original also compresses uploads; this does not, as in the FedCompass paper's comparison.
 
     Args:
       problem: the model and the loss.

@@ -1,16 +1,16 @@
-"""FedCompass: each client is given the steps that let its group arrive together.
+"""FedCompass: chooses each client's number of steps so that its group arrives together.
 
 Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
 Using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 
-The scheduler, with its groups and late clients, is `asynchrony.compass`; this file is what the
-server does with the updates of an aggregation.
+`asynchrony.compass` is the scheduler, with its groups and late clients; this file applies the
+updates of an aggregation to the model.
 
 The released code (https://github.com/APPFL/FedCompass) deviates from the paper. Its aggregator has
-`(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights, while the
-paper's section E.2 has `(d + 1)^(-a)`; and its p_i is always 1/m. `mode="code"` has both, and the
-planner `compass:mode=code` with them. One thing stays as in the paper: a late update is never
-overwritten (in that code the next update of the same client overwrites it).
+`(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights; the paper's
+section E.2 has `(d + 1)^(-a)`. The code's p_i is always 1/m. `mode="code"` does both, and its
+planner is `compass:mode=code`. One thing stays as in the paper: a late update is never overwritten.
+In the released code the same client's next update overwrites it.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -34,7 +34,7 @@ from fedjax_algos.core.trees import add_scaled, scale
 
 class ServerState(NamedTuple):
     params: Params  # w
-    divisor: jax.Array  # float[], of the sums: 1, or m
+    divisor: jax.Array  # float[]: 1, or m; divides the sums
     momentum: Params  # m times the divisor in the variant "momentum", () in the others
 
 
@@ -67,9 +67,9 @@ def fedcompass(
       alpha: the weight of a fresh update, above 0 and at most 1.
       exponent: a, of either sign: below 0 stale updates have larger weights. None is 0.5, or -0.5
         in code mode.
-      mode: the defaults of `exponent` and `weighting`, and the algorithm's own planner: `compass`
-        for "paper", `compass:mode=code` for "code". If you name the planner, name its mode, too:
-        `fedcompass:mode=code@compass:mode=code,max_steps=50`.
+      mode: chooses the defaults of `exponent` and `weighting`, and the algorithm's planner:
+        `compass` for "paper", `compass:mode=code` for "code". If you name the planner, also name
+        its mode: `fedcompass:mode=code@compass:mode=code,max_steps=50`.
       variant: "momentum" (FedCompass+M) is `m <- beta m + sum`, `w <- w - m` in group aggregations,
         and the plain rule for first arrivals; "normalised" (FedCompass+N) sums
         `st p_i Delta_i / Q_i` and multiplies by `sum p_i Q_i / sum p_i` over all contributors.
@@ -106,7 +106,7 @@ def fedcompass(
             moved = add_scaled(delta, beta, m)
             delta = jax.tree.map(lambda new, d: jnp.where(aggregated, new, d), moved, delta)
             m = jax.tree.map(lambda new, old: jnp.where(aggregated, new, old), moved, m)
-        # divided at the end: no sum has two products, of which XLA could fuse either one with it
+        # dividing last leaves no sum of two products, where XLA could fuse either one
         return ServerState(add_scaled(w, -1 / divisor, delta), divisor, m)
 
     frame = fedasync(problem, local)

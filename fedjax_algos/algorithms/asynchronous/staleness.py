@@ -1,4 +1,4 @@
-"""The weight of a stale update, and the sums that asynchronous algorithms share."""
+"""Weights of stale updates, and the sums that asynchronous algorithms share."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -19,14 +19,14 @@ class StaleSum(NamedTuple):
 
 
 def staleness_weight(staleness: jax.Array, alpha, exponent) -> jax.Array:
-    """`st(d) = alpha (d + 1)^(-a)`, float[...], of a staleness d in server steps; a = exponent."""
+    """Returns `alpha (d + 1)^(-exponent)`, float[...], for a staleness d in server steps."""
     return alpha * (1.0 + staleness) ** (-exponent)
 
 
 def weighted_by_staleness(
     alpha, exponent, weighting: StaleWeighting
 ) -> Callable[[Update, Dispatch, jax.Array], StaleSum]:
-    """A `contribute` with the weight `st(d_i) p_i`, where p_i is 1 if `weighting` is "uniform".
+    """Returns a `contribute` with the weight `st(d_i) p_i`; p_i is 1 if weighted "uniform".
 
     The p_i are not renormalised in a group: a group moves the model only by its share of all
     clients. The server divides the sum by `weight_divisor`.
@@ -41,5 +41,5 @@ def weighted_by_staleness(
 
 
 def weight_divisor(weighting: StaleWeighting, num_clients: int) -> jax.Array:
-    """float[]: the divisor of a `StaleSum`: m if p_i is 1/m ("uniform"), else 1."""
+    """Returns the divisor of a `StaleSum`, float[]: m if p_i is 1/m ("uniform"), else 1."""
     return jnp.asarray(num_clients if weighting == "uniform" else 1, float)

@@ -17,9 +17,9 @@ def centralised(
 ) -> Algorithm:
     """`y_i <- y_i - eta_l g`, K times, g of the pooled examples; `x <- x - eta mean_i (x - y_i)`.
 
-    The number of steps and the traffic are FedAvg's. With a cohort of one client this is plain SGD,
-    K steps in a round. A larger cohort averages as many runs on the pool every K steps: FedAvg
-    without any statistical heterogeneity.
+    Steps and traffic are as in FedAvg. With a cohort of one client this is plain SGD, K steps in a
+    round. A cohort of M clients averages M runs on the pool every K steps, which is FedAvg without
+    statistical heterogeneity.
 
     Args:
       problem: the model and the loss.

@@ -41,10 +41,10 @@ def fedavg(
       server_learning_rate: eta, above 0. 1 in McMahan et al.
       weighting: p_i over the cohort: "examples" is proportional to n_i, as in the paper; "uniform"
         is equal, as in the FedGBO paper's comparisons.
-      server_transform: an optax transformation of G without a rate; None is the identity.
+      server_transform: an optax transformation of G, without a learning rate; None is the identity.
 
     Raises:
-      ValueError: for a server_transform that points against G because it holds a rate.
+      ValueError: if `server_transform` points against G because it includes a learning rate.
     """
     train = local_training(problem, local)
     step = server_transform or optax.identity()

@@ -4,16 +4,16 @@ Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning via Local 
 Approximation", IEEE Transactions on Cybernetics 2024, https://arxiv.org/abs/2112.11989 (there
 "Towards").
 
-There is no released code, and the text leaves open what the server knows. This file reads it so:
-clients upload Delta_i = w_i - w (the sign of the paper's Algorithm 1) and their number of steps S_i
-out of a full S. The gradient g in the paper's G = g g^T is -Delta_i / (eta_l S_i), the only one
-that the server can know. The outer product only rescales an update, by c_i, which may be negative;
-`clip` bounds c_i by S / S_i.
+No code is released, and the paper leaves open what the server knows. We assume that clients upload
+Delta_i = w_i - w (the sign in the paper's Algorithm 1) and their number of steps S_i of a full S.
+In the paper's G = g g^T we take g = -Delta_i / (eta_l S_i), the only gradient that the server can
+know. The outer product only rescales an update by a factor c_i, which may be negative; `clip`
+bounds c_i by S / S_i.
 
-The paper contradicts itself about the sign of the correction. Its Table I and section II-B define
-Delta = w - w_i, the orientation of a gradient, and the Taylor term of its equation 4 is added to
-that; Algorithm 1 defines Delta_i = w_i - w, and Algorithm 2 adds the same term to that. In the
-orientation of Algorithm 1, which is that of this file, the first reading subtracts the term.
+The paper contradicts itself on the sign of the correction. Table I and section II-B define
+Delta = w - w_i, which points like a gradient, and equation 4 adds its Taylor term to it. Algorithm
+1 defines Delta_i = w_i - w, and Algorithm 2 adds the same term to it. With the sign of Algorithm 1,
+which we use, the first reading subtracts the term.
 """
 
 import functools
@@ -35,7 +35,7 @@ Fallback = Literal["none", "max"]
 
 class ServerState(NamedTuple):
     params: Params  # w
-    incomplete_rounds: jax.Array  # int32[]: rounds in which no client did its full work
+    incomplete_rounds: jax.Array  # int32[]: rounds without a complete client
 
 
 class Upload(NamedTuple):
@@ -46,7 +46,7 @@ class Upload(NamedTuple):
 def complete_clients(
     dispatches: Dispatch, mask: jax.Array, fallback: Fallback = "none"
 ) -> jax.Array:
-    """bool[group]: which clients did all their work; if none did, "max" takes those with most."""
+    """Returns who did all their work, bool[group]; if nobody did, "max" takes the furthest."""
     complete = mask & (dispatches.num_steps >= dispatches.full_steps)
     if fallback == "none":
         return complete
@@ -55,7 +55,7 @@ def complete_clients(
 
 
 def _sum_where(mask, changes):
-    """A product, which on a CPU is much faster than the sum of a masked copy of the stack.
+    """Sums rows by a product, which on a CPU is much faster than summing a masked copy.
 
     0 * NaN is NaN, but only non_finite="keep" leaves rows that are not finite in the stack.
     """
@@ -64,7 +64,7 @@ def _sum_where(mask, changes):
 
 
 def _per_client(rule, stack, fallback, otherwise):
-    """`rule(Delta_i, v_i, dispatch)` for partial clients, `otherwise(Delta_i)` for the others."""
+    """Applies `rule(Delta_i, v_i, dispatch)` to partial clients, else `otherwise(Delta_i)`."""
     complete = complete_clients(stack.dispatches, stack.mask, fallback)
     mean = scale(1.0 / jnp.maximum(complete.sum(), 1), _sum_where(complete, stack.updates))
     partial = stack.mask & ~complete & complete.any()
@@ -82,10 +82,10 @@ def _work(dispatch):
 
 
 def factors(stack: Stack, mode="outer", strength=1.0, clip=False, fallback="none") -> jax.Array:
-    """float[group]: c_i, the factor of an update in the modes "outer" and "update".
+    """Computes c_i, the factor of an update in the modes "outer" and "update", float[group].
 
-    `c_i = 1 + lambda <Delta_i, v_i> / (eta_l S_i)^2` with v_i as in `fedlga`; without the divisor
-    in the mode "update".
+    `c_i = 1 + lambda <Delta_i, v_i> / (eta_l S_i)^2` with v_i as in `fedlga`; "update" has no
+    divisor.
     """
 
     def factor(change, ahead, dispatch):
@@ -98,7 +98,7 @@ def factors(stack: Stack, mode="outer", strength=1.0, clip=False, fallback="none
 
 
 def approximate(stack: Stack, mode="outer", strength=1.0, clip=False, fallback="none") -> Params:
-    """The updates, leaves [group, ...], with those of partial clients extended to full work."""
+    """Extends the updates of partial clients to full work; leaves [group, ...]."""
     if mode == "diag":
 
         def extended(change, ahead, dispatch):
@@ -133,15 +133,15 @@ def fedlga(
       local: how a client trains: S_i steps with learning rate eta_l.
       mode: "outer" is the paper's rule above; "diag" has `g_i^2 v_i` elementwise; "update" has
         Delta_i in place of g_i.
-      strength: lambda, of either sign; 0 is FedAvg. It is not in the paper: 1 is Algorithms 1 and 2
-        as printed, -1 is equation 4 with the Delta = w - w_i of Table I and section II-B, and eta_l
-        would make the units of both terms equal. Neither sign approximates the complete update
-        well: where |g_i| is above 1, a partial update is multiplied by a large factor, which is
-        negative for 1 and positive for -1 if <Delta_i, D> is small, so -1 acts as a longer step.
+      strength: lambda, of either sign; 0 is FedAvg. The paper has none: 1 is Algorithms 1 and 2 as
+        printed, -1 is equation 4 with the Delta = w - w_i of Table I and section II-B, and eta_l
+        would give both terms the same units. Neither sign approximates the complete update well:
+        where |g_i| is above 1, a partial update is multiplied by a large factor. If <Delta_i, D> is
+        small, the factor is negative for 1 and positive for -1, so -1 acts as a longer step.
       clip: bounds c_i = Delta^_i / Delta_i to [0, S / S_i] in "outer" and "update"; the paper has
         no bound.
-      fallback: in rounds without a complete client, "none" corrects nothing; "max" treats the
-        clients with the largest part of their work as complete. The server state counts these
+      fallback: for rounds without a complete client. "none" corrects nothing; "max" treats the
+        clients that did the largest share of their work as complete. The server state counts such
         rounds.
       server_learning_rate: eta_g, above 0.
     """

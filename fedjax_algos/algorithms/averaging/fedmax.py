@@ -19,13 +19,13 @@ from fedjax_algos.core.options import NonNegative, Positive
 
 
 def divergence_from_uniform(features: jax.Array) -> jax.Array:
-    """float[batch]: `KL(U || p) = -log D - (1/D) sum_j log p_j` of `p = softmax(features)`."""
+    """`KL(U || p) = -log D - (1/D) sum_j log p_j` for p = softmax(features), float[batch]."""
     width = features.shape[-1]
     return -jnp.log(jnp.asarray(width, features.dtype)) - jax.nn.log_softmax(features).mean(-1)
 
 
 def sown_features(outputs: Outputs) -> Any:
-    """The outputs' field `features`: what a classifier's module sows under that name, or None."""
+    """Returns the outputs' field `features`, which a classifier's module may sow, or None."""
     return getattr(outputs, "features", None)
 
 
@@ -39,7 +39,7 @@ def fedmax(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedAvg on the loss plus `beta KL(U || softmax(a))`, a being the input of the last layer.
+    """FedAvg on the loss plus `beta KL(U || softmax(a))`, where a is the input of the last layer.
 
     U is uniform over the D features. The direction is KL(U || p), averaged over the batch, as in
     the FedGBO paper's code. FedMAX's own code also divides by D, so its beta is D times this one
@@ -49,13 +49,13 @@ def fedmax(
       problem: the model and the loss.
       local: how a client trains.
       beta: beta, at least 0; 0 is FedAvg.
-      features: the function that finds a, float[batch, D], in the model's outputs.
+      features: returns a, float[batch, D], from the model's outputs.
       server_learning_rate: eta as in `fedavg`, above 0.
       weighting: the average's weights: "uniform" as in the FedGBO paper's comparisons, or
         "examples" (proportional to n_i).
 
     Raises:
-      ValueError: in the first round, if the outputs contain no such features.
+      ValueError: in the first round, if the outputs have no such features.
     """
 
     def penalty(outputs, batch):

@@ -1,4 +1,4 @@
-"""FedNova: each delta is divided by its amount of work, so that unequal work causes no bias.
+"""FedNova: divides each delta by its amount of work, so that unequal work causes no bias.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481.
@@ -25,11 +25,11 @@ class Upload(NamedTuple):
 
 
 def accumulated_weight(num_steps, learning_rate, momentum, mu, most=None) -> jax.Array:
-    """float[]: a_i, the sum over the gradients of their weights in (x - y_i) / eta_l.
+    """Computes a_i, the sum of the gradients' weights in (x - y_i) / eta_l, float[].
 
-    `V <- rho V + 1 - eta_l mu A`, `A <- A + V` in each step. This is the number of steps for plain
-    SGD, the authors' recursions for momentum alone and for a proximal term alone, and exact for
-    both together.
+    `V <- rho V + 1 - eta_l mu A`, `A <- A + V` in each step. This equals the number of steps for
+    plain SGD and the authors' recursions for momentum alone or a proximal term alone, and is exact
+    for both together.
     """
 
     def step(k, carry):
@@ -55,8 +55,8 @@ def fednova(
     """`d_i = (x - y_i) / a_i`; `x <- x - eta tau_eff sum_i p_i d_i`.
 
     `tau_eff = sum_i p_i a_i`, or `sum_i p_i tau_i` with a proximal term, where tau_i is the number
-    of local steps. The local step is `v <- rho v + g + mu (y - x)`, `y <- y - eta_l v`. a_i does
-    not take `local.transform` into account.
+    of local steps. The local step is `v <- rho v + g + mu (y - x)`, `y <- y - eta_l v`. a_i ignores
+    `local.transform`.
 
     Args:
       problem: the model and the loss.

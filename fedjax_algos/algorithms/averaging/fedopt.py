@@ -4,7 +4,7 @@ Reddi et al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/ab
 FedAvgM is Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification", 2019, https://arxiv.org/abs/1909.06335.
 
-G is the mean of the deltas x - y_i. All of them update their moments before they use them, and none
+G is the mean of the deltas x - y_i. All five update their moments before they use them, and none
 corrects the moments' bias.
 """
 
@@ -75,7 +75,7 @@ def fedavgm(
       local: how a client trains.
       beta: beta, from 0 to below 1; 0 is FedAvg.
       dampened: `v <- beta v + (1 - beta) G` instead, the server SGDm of the FedGBO paper's
-        AdaptiveFedOpt. It equals the plain form with 1 / (1 - beta) times the rate.
+        AdaptiveFedOpt. With 1 / (1 - beta) times the rate it equals the plain form.
       server_learning_rate: eta, above 0.
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
@@ -141,7 +141,7 @@ def fedyogi(
       problem: the model and the loss.
       local: how a client trains.
       b1: beta_1, the decay of m, from 0 to below 1.
-      b2: beta_2, from 0 to below 1; 1 - beta_2 is the rate at which v follows G^2.
+      b2: beta_2, from 0 to below 1; v follows G^2 at the rate 1 - beta_2.
       tau: tau as in `fedadam`, above 0.
       initial_v: the first v as in `fedadam`, at least 0; None is tau^2.
       server_learning_rate: eta, above 0.

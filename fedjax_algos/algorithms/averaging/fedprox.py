@@ -15,7 +15,7 @@ from fedjax_algos.core.trees import add_scaled
 
 
 def proximal(mu, x: Params) -> Correction:
-    """The gradient correction `g + mu (y - x)`, for the loss plus `mu/2 |y - x|^2`."""
+    """Returns the gradient correction `g + mu (y - x)`, for the loss plus `mu/2 |y - x|^2`."""
 
     def corrected(gradient, local_params, step):
         return add_scaled(gradient, mu, optax.tree.sub(local_params, x))

@@ -15,7 +15,7 @@ from fedjax_algos.core.local_steps import local_training, mean_loss
 from fedjax_algos.core.options import NonNegative
 from fedjax_algos.core.trees import add_scaled, scale
 
-_SMALLEST_LOSS = 1e-10  # is added to F_i, as in the authors' code
+_SMALLEST_LOSS = 1e-10  # added to F_i, as in the authors' code
 
 
 class Upload(NamedTuple):
@@ -52,7 +52,7 @@ def qfedavg(problem: Problem, local: Local, *, q: NonNegative = 1.0) -> Algorith
         return state, Upload(scale(loss**q, step), h), trained.report
 
     def server_update(server, sums, count, group):
-        mean = sums.mean()  # the quotient of two means is that of the sums
+        mean = sums.mean()  # two means have the quotient of the two sums
         return server._replace(params=add_scaled(server.params, -1 / mean.curvature, mean.delta))
 
     frame = fedavg(problem, local, weighting="uniform")

@@ -3,8 +3,8 @@
 Mills et al., https://arxiv.org/abs/2108.09134, Table II, as the released code has it.
 
 optax's own momentum, RMSProp and Adam update their moments first and step with the new ones (and
-its Adam corrects their bias), so freezing optax's state gives another algorithm. These three step
-with the OLD statistics. m starts at 0 and v at 1; eps is added to the root of v.
+its Adam corrects their bias), so freezing optax's state would give another algorithm. These three
+step with the OLD statistics. m starts at 0 and v at 1; eps is added to the root of v.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class ServerState(NamedTuple):
 
 
 class BiasedOptimizer(NamedTuple):
-    """Three pure functions of the gradient g and the statistics s, and the initial statistics.
+    """Three pure functions of a gradient g and statistics s, and the initial statistics.
 
     `update` is the paper's U divided by the learning rate. For fixed s it is affine in g, and
     `inverse(update(g, s), s) == g`.
@@ -41,7 +41,7 @@ class BiasedOptimizer(NamedTuple):
     parts: PartKinds = "count"  # of s; see `Traits.broadcast`
 
     def transform(self) -> optax.GradientTransformation:
-        """The same optimiser as an optax transformation, whose update reads the old statistics."""
+        """Returns an optax transformation whose update reads the old statistics."""
 
         def update(gradient, statistics, params=None):
             return self.update(gradient, statistics), self.track(gradient, statistics)
@@ -107,7 +107,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
 
 
 def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
-    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, no bias correction; T is both of the above."""
+    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, without bias correction; T tracks both."""
     momentum, scaling = sgdm(beta=b1), rmsprop(beta=b2, eps=eps)
     return BiasedOptimizer(
         init=lambda x: AdamStatistics(momentum.init(x).m, scaling.init(x).v),
@@ -122,14 +122,14 @@ OptimizerName = Literal["sgdm", "rmsprop", "adam"]
 
 
 def biased_optimizer(name: OptimizerName, *, beta, b2, eps) -> BiasedOptimizer:
-    """SGDm, RMSProp or Adam by name; beta is the decay of SGDm's m, RMSProp's v or Adam's m."""
+    """Returns SGDm, RMSProp or Adam; beta is the decay of SGDm's m, RMSProp's v or Adam's m."""
     if name == "sgdm":
         return sgdm(beta=beta)
     return rmsprop(beta=beta, eps=eps) if name == "rmsprop" else adam(b1=beta, b2=b2, eps=eps)
 
 
 def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The transformation with a constant state: every step reads the state of the first."""
+    """Keeps the state of a transformation constant: every step reads the first state."""
 
     def update(gradient, state, params=None):
         direction, _ = transform.update(gradient, state, params)
@@ -139,7 +139,7 @@ def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def sum_gradients() -> optax.GradientTransformation:
-    """The identity, whose state is the sum of all gradients that passed through it."""
+    """Returns the identity, with the sum of all gradients so far as its state."""
 
     def update(gradient, total, params=None):
         return gradient, optax.tree.add(total, gradient)

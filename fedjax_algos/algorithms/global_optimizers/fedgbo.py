@@ -3,10 +3,10 @@
 Mills et al., "Accelerating Federated Learning with a Global Biased Optimiser", IEEE Transactions
 on Computers 2023, https://arxiv.org/abs/2108.09134.
 
-Where paper and released code differ, this follows the code: v tracks g^2 (the printed Table II has
-g) and starts at 1, and eps is added outside the root. Beyond the paper: with unequal K_i or rates
-the server divides by the mean of eta_l K_i, so the inverse is still the mean gradient over all
-steps (each step with the weight p_i times its rate), and `server_learning_rate` scales the mean
+Where the paper and the released code differ, we follow the code: v tracks g^2 (the printed Table II
+has g) and starts at 1, and eps is added outside the root. Beyond the paper: with unequal K_i or
+rates the server divides by the mean of eta_l K_i, so the inverse is still the mean gradient over
+all steps (each step with the weight p_i times its rate). `server_learning_rate` scales the mean
 delta.
 """
 
@@ -72,22 +72,22 @@ def fedgbo(
       problem: the model and the loss.
       local: how a client trains: K steps with learning rate eta_l (eta in the paper);
         `local.transform` acts on the gradients that U reads.
-      optimizer: U, T and I by name, as a `BiasedOptimizer`, or any optax transformation without
-        its rate (which has no I; its `update` gives U and T).
+      optimizer: U, T and I by name, as a `BiasedOptimizer`, or any optax transformation without a
+        learning rate, which has no I; its `update` gives U and T.
       beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
       b2: beta_2, the decay of Adam's v, from 0 to below 1.
       eps: epsilon, above 0, added to the root of v; in units of g.
       upload: "model" uses the inverse. "gradient" sends the mean gradient instead, and the server
-        computes the mean delta itself, which is right if U is affine in g and does not read the
-        params, as for the three named ones. "both" sends both and requires nothing of U.
+        computes the mean delta itself. This is right if U is affine in g and does not read the
+        params, as for the three named optimisers. "both" sends both and works for any U.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: p_i over the cohort: "uniform" as in the paper, or "examples" (proportional to
         n_i).
 
     Raises:
-      TypeError: for an optimiser that is no optax transformation.
+      TypeError: for an optimiser that is not an optax transformation.
       ValueError: if the upload is "model" and the optimiser has no inverse, or if the optimiser
-        points against the gradient because it holds a learning rate.
+        points against the gradient because it includes a learning rate.
     """
     chosen: Any = optimizer
     if isinstance(chosen, str):

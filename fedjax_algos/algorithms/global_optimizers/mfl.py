@@ -1,4 +1,4 @@
-"""MFL: clients continue with the global optimiser's statistics, and the server averages both.
+"""MFL: clients start from the optimiser's global statistics, which the server averages like x.
 
 Liu et al., "Accelerating Federated Learning via Momentum Gradient Descent", IEEE TPDS 2020,
 https://arxiv.org/abs/1910.03197, with the RMSProp and Adam forms of the FedGBO paper's comparison.
@@ -29,7 +29,7 @@ class Upload(NamedTuple):
 
 
 def moving(optimizer: OptimizerName, *, beta, b2, eps) -> optax.GradientTransformation:
-    """The optimiser that updates its moments before it uses them, without bias correction."""
+    """Returns an optimiser that uses its moments after their update, without bias correction."""
     fixed = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps)
     scaling = rmsprop(eps=eps)
 
@@ -57,16 +57,16 @@ def mfl(
 ) -> Algorithm:
     """A local optimiser starts from the global statistics; `x, s` are the means of `y_i, s_i`.
 
-    SGDm: `m <- beta m + (1 - beta) g`, `y <- y - eta_l m`. RMSProp:
-    `v <- beta v + (1 - beta) g^2`, `y <- y - eta_l g / (sqrt(v) + eps)`. Adam: both (v with
-    beta_2), `y <- y - eta_l m / (sqrt(v) + eps)`. m starts at 0 and v at 1. The rules are those of
-    the FedGBO paper's code.
+    SGDm: `m <- beta m + (1 - beta) g`, `y <- y - eta_l m`. RMSProp: `v <- beta v + (1 - beta) g^2`,
+    `y <- y - eta_l g / (sqrt(v) + eps)`. Adam: both (v with beta_2),
+    `y <- y - eta_l m / (sqrt(v) + eps)`. m starts at 0 and v at 1. The rules follow the FedGBO
+    paper's code.
 
     Args:
       problem: the model and the loss.
       local: how a client trains, with learning rate eta_l; `local.transform` acts on the gradients
         that the optimiser reads.
-      optimizer: which of the three.
+      optimizer: the name of one of the three.
       beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
       b2: beta_2, the decay of Adam's v, from 0 to below 1.
       eps: epsilon, above 0, added to the root of v; in units of g.

@@ -4,8 +4,8 @@ Karimireddy et al., "Breaking the centralized barrier for cross-device federated
 NeurIPS 2021, https://arxiv.org/abs/2008.03606.
 
 A round has two exchanges: clients first return their full gradient at x. The mean over clients is
-uniform by default as in the released code of the GHBM paper. That code takes the mean over a
-client's batches; here it is the exact mean over its examples.
+uniform by default as in the released code of the GHBM paper. That code averages over a client's
+batches; here the mean over its examples is exact.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class ServerState(NamedTuple):
 
 
 def key_at_x(key: Key) -> Key:
-    """The key for a gradient at x, which is the key of no local step."""
+    """Returns the key for a gradient at x, which no local step uses."""
     return jax.random.fold_in(key, 2**31 - 1)
 
 
@@ -97,7 +97,7 @@ def mime(
 ) -> Algorithm:
     """Mime with SGD: `c = mean_i grad f_i(x)`, then `y_i <- y_i - eta_l (g(y_i) - g(x) + c)`.
 
-    Both g are of the same batch. Server: `x <- x - eta_g mean_i (x - y_i)`.
+    Both g use the same batch. Server: `x <- x - eta_g mean_i (x - y_i)`.
 
     Args:
       problem: the model and the loss.
@@ -119,9 +119,9 @@ def mimemom(
 ) -> Algorithm:
     """Mime with momentum: `y_i <- y_i - eta_l (beta m + g(y_i) - g(x) + c)`, m fixed in a round.
 
-    c and the server's x are as in `mime`; `m <- beta m + c` from m = 0, without dampening. The
-    GHBM paper's code has a server rate of 0.1 and a weight decay of 1e-4 by default; here there is
-    no weight decay unless `local.transform` adds it.
+    c and the server's x are as in `mime`; `m <- beta m + c` from m = 0, without dampening. The GHBM
+    paper's code has a server rate of 0.1 and a weight decay of 1e-4 by default; here only
+    `local.transform` adds weight decay.
 
     Args:
       problem: the model and the loss.

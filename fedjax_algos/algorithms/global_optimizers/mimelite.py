@@ -3,9 +3,9 @@
 Karimireddy et al., "Breaking the centralized barrier for cross-device federated learning" (Mime),
 NeurIPS 2021, https://arxiv.org/abs/2008.03606; MimeXlite is the variant of the FedGBO paper.
 
-Two deviations from the FedGBO paper's code: its full gradient wraps around to fill batches of 128
-(with n = 100, 28 examples count twice) and advances the client's stream of batches; here it is the
-exact mean over the n_i examples, and the stream does not change.
+We deviate from the FedGBO paper's code in two points. Its full gradient wraps around to fill
+batches of 128 (with n = 100, 28 examples count twice) and advances the client's stream of batches.
+Here it is the exact mean over the n_i examples, and the stream does not change.
 """
 
 from typing import NamedTuple
@@ -93,7 +93,7 @@ def mimelite(
     """FedGBO's steps with fixed statistics; clients also upload their full gradient at x.
 
     Client: `y_i <- y_i - U(eta_l, g, s)`, s fixed. Server: `s <- T(mean_i grad f_i(x), s)`,
-    `x <- x - eta_g mean_i (x - y_i)`. U and T are those of `fedgbo`.
+    `x <- x - eta_g mean_i (x - y_i)`. U and T are as in `fedgbo`.
 
     Args:
       problem: the model and the loss.
@@ -160,11 +160,11 @@ def mimelitemom(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """MimeLite with momentum that is not dampened, as in the GHBM paper.
+    """MimeLite with undampened momentum, as in the GHBM paper.
 
     Client: `y_i <- y_i - eta_l (beta m + g)`, m fixed. Server: `m <- beta m + mean_i grad f_i(x)`
     from m = 0. The GHBM paper's code has a server rate of 0.1 and a weight decay of 1e-4 by
-    default; here there is no weight decay unless `local.transform` adds it.
+    default; here only `local.transform` adds weight decay.
 
     Args:
       problem: the model and the loss.

@@ -44,9 +44,9 @@ def fedhbm(
       beta: beta, the factor of the momentum, at least 0; 1 in the paper, 0 is FedAvg.
       first: the anchor at a client's first dispatch. "standard": none, the term is 0. "shared": the
         initial model, which clients can rebuild from its seed. "random": a new initialisation for
-        each client. "pretrained": the initial model too, if it is a pretrained one that all clients
-        can fetch (`simulate(params=...)`). In the released code the last three have no effect; here
-        the anchor holds for the whole first local update, as the paper describes it.
+        each client. "pretrained": also the initial model, a pretrained one that all clients can
+        fetch (`simulate(params=...)`). In the released code the last three have no effect; here the
+        anchor holds for the whole first local update, as the paper describes it.
       server_learning_rate: eta, above 0; 1 in the paper.
       weighting: weights of the mean delta: "examples" (proportional to n_i) as in the released
         code, or "uniform".

@@ -55,7 +55,7 @@ def ghbm(
         N / cohort size best.
       beta: beta, the factor of the momentum, from 0 to below 1; 0 is FedAvg.
       nesterov: moves y by the term first, and takes the gradient at the moved y.
-      server_learning_rate: eta, above 0; 1 in the paper. The past models contain it.
+      server_learning_rate: eta, above 0; 1 in the paper. The past models include it.
       weighting: weights of the mean delta: "examples" (proportional to n_i) as in the released
         code, or "uniform".
     """
@@ -112,7 +112,7 @@ def fedadc(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """GHBM over one round with the gradient taken ahead: what the GHBM paper compares as FedADC.
+    """GHBM over one round with a look-ahead gradient, which the GHBM paper compares as FedADC.
 
     `y <- y + beta / J_i (theta^{t-1} - theta^{t-2})`, then `y <- y - eta_l g(y)`. FedADC's own form
     has two decays and a server momentum; with equal decays its momentum is the last mean delta, as

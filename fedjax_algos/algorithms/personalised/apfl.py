@@ -1,4 +1,4 @@
-"""APFL: a client's model is a mixture of its own and the global one, whose share is learned.
+"""APFL: a client's model mixes its own and the global model in a learned proportion.
 
 Deng et al., "Adaptive Personalized Federated Learning", 2020, https://arxiv.org/abs/2003.13461,
 Algorithm 1.
@@ -21,7 +21,7 @@ class Both(NamedTuple):
     """The params of the two models that a client trains together, or their statistics."""
 
     w: Any  # the client's version of the global model
-    v: Any  # of the client's own model; its statistics are those of the mixture
+    v: Any  # the client's own model; as statistics, the mixture's
     alpha: Any = ()  # float[]: the share of v
 
 
@@ -37,10 +37,10 @@ def mix(alpha, v: Params, w: Params) -> Params:
 
 
 def mixture(problem: Problem) -> Problem:
-    """Both models as one problem, whose loss is that of w; the outputs are (w's, the mixture's).
+    """Joins both models in one problem with the loss of w; the outputs are (w's, the mixture's).
 
-    The gradient of the mixture's loss by v is that by the mixture times alpha, and the gradient by
-    alpha its product with v - w. It does not flow into w.
+    If d is the gradient of the mixture's loss by the mixture, its gradient by v is alpha d, and its
+    gradient by alpha is <d, v - w>. No gradient flows into w.
     """
 
     def apply(model, batch, key, training):
@@ -71,7 +71,7 @@ def apfl(
 ) -> Algorithm:
     """FedAvg for w; `v_i <- v_i - eta grad_v f(alpha_i v_i + (1 - alpha_i) w_i)` beside it.
 
-    Both in each of the K_i steps and on the same batch. With `adaptive`, also
+    Each of the K_i steps updates both, on the same batch. With `adaptive`, also
     `alpha_i <- alpha_i - eta <v_i - w_i, grad f(mixture)>` in each step, clipped to [0, 1], with
     the v_i and w_i before the step. v_i and alpha_i stay with the client; its model mixes v_i and
     the global w, and before its first dispatch v_i is the initial model. The paper's output is a
@@ -79,7 +79,7 @@ def apfl(
 
     The released code mixes the outputs of the two models in place of their params, takes the
     gradient by v_i with the w_i after its step, and trains alpha_i only in the first step of a
-    round, by another gradient, to which it adds 0.02 alpha_i.
+    round, by another gradient plus 0.02 alpha_i.
 
     `local.transform` acts on the gradients of w and of v separately.
 

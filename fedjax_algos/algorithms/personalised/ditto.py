@@ -25,10 +25,10 @@ def ditto(
 ) -> Algorithm:
     """FedAvg for w; beside it, `v_k <- v_k - eta (g(v_k) + lambda (v_k - w))`, K_k times.
 
-    w is the model that the client received, and v_k stays with the client. Both take the same
-    steps on the same batches, as in the released code; the paper's Algorithm 1 has a number of
-    steps and a rate of its own for v_k. Before a client's first dispatch, v_k is the initial model.
-    The released code's choice of lambda by validation is left out.
+    w is the model that the client received, and v_k stays with the client. Both take the same steps
+    on the same batches, as in the released code; the paper's Algorithm 1 has a number of steps and
+    a rate of its own for v_k. Before a client's first dispatch, v_k is the initial model. The
+    released code also chooses lambda by validation; this does not.
 
     Args:
       problem: the model and the loss.

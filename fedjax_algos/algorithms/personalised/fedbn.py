@@ -24,27 +24,27 @@ def fedbn(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedAvg of all params but those of normalisation layers, which each client keeps.
+    """FedAvg of all params except in normalisation layers, which each client keeps.
 
-    A client trains both parts together; its statistics, such as BatchNorm's means, are its own,
-    too. Before its first dispatch a client has the initial ones. The global model has the initial
-    params of these layers and the mean of the statistics; in the released code its statistics are
-    the initial ones, too, and it is not evaluated. In the released code all clients train in each
-    round. A model without such layers and statistics is refused: FedBN of it would be FedAvg.
+    A client trains all params together. It also keeps its statistics, such as BatchNorm's means.
+    Before its first dispatch it has the initial params and statistics. The global model has the
+    initial params of these layers and the mean of the statistics. In the released code its
+    statistics also stay initial, it is not evaluated, and all clients train in each round. A model
+    without such layers and statistics is refused, because FedBN would be FedAvg.
 
     Args:
       problem: the model and the loss.
       local: how a client trains.
       norm: the params of the normalisation layers: a pattern of their paths, or a function from a
-        path to a bool. The default is every path with "norm", such as "BatchNorm_0/scale", and so
-        also LayerNorm and GroupNorm, where the paper has BatchNorm alone.
+        path to a bool. The default matches every path with "norm", such as "BatchNorm_0/scale". It
+        includes LayerNorm and GroupNorm; the paper has BatchNorm alone.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: weights of the mean delta: "uniform" as in the paper's algorithm, or "examples"
         (proportional to n_i).
 
     Raises:
-      ValueError: if the pattern matches none of the params, or all. The default may match none if
-        the model has statistics, which stay with the client, too.
+      ValueError: if the pattern matches none or all of the params. The default may match none if
+        the model has statistics, because clients keep these.
     """
     parts = split_params(problem, norm)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))

@@ -17,7 +17,7 @@ from fedjax_algos.core.trees import Parts, Pattern, add_scaled, check_match, spl
 
 
 def average_shared(problem, local, parts: Parts, server_learning_rate, weighting) -> Algorithm:
-    """FedAvg of the shared leaves alone; the global model keeps its other leaves."""
+    """Averages the shared leaves as FedAvg does; the global model keeps its other leaves."""
 
     def broadcast(server, group):
         return parts.shared_leaves(server.params)
@@ -35,7 +35,7 @@ def average_shared(problem, local, parts: Parts, server_learning_rate, weighting
 def in_turns(
     inner: optax.GradientTransformation, parts: Parts, head_steps
 ) -> optax.GradientTransformation:
-    """Applies `inner`, from fresh states, to the head in `head_steps` steps, then to the body."""
+    """Applies `inner` to the head for `head_steps` steps, then, from a fresh state, to the body."""
 
     def only(tree, steps_done):
         leaves = [
@@ -49,11 +49,11 @@ def in_turns(
 
     def update(gradient, state, params=None):
         steps_done, state = state
-        first = steps_done == head_steps  # the body has an optimiser of its own
+        first = steps_done == head_steps  # the body's optimiser starts afresh
         fresh = inner.init(params)
         state = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, state)
         update, state = inner.update(only(gradient, steps_done), state, params)
-        return only(update, steps_done), (steps_done + 1, state)  # decay moves both parts
+        return only(update, steps_done), (steps_done + 1, state)  # else decay moves both parts
 
     return optax.GradientTransformation(init, update)
 
@@ -72,9 +72,9 @@ def fedrep(
 
     `h_i <- h_i - alpha grad_h f(h_i, phi)` in the first steps of a local update, and
     `phi_i <- phi_i - alpha grad_phi f(h_i, phi_i)` in the last ones. Only the body is sent. The
-    head of the global model stays the initial one, so its own accuracy means little. A client's
-    first head is the initial one. In the released code it is the mean of the last cohort's heads;
-    head and body take whole epochs, with momentum and weight decay; and in a last round all clients
+    global model keeps the initial head, so its own accuracy means little. A client's first head is
+    the initial one. In the released code it is the mean of the last cohort's heads. There, head and
+    body also train for whole epochs with momentum and weight decay, and in a last round all clients
     train their heads alone.
 
     Args:
@@ -91,7 +91,7 @@ def fedrep(
         n_i) as in the released code on FEMNIST and Sent140.
 
     Raises:
-      ValueError: if the pattern matches none of the params, or all.
+      ValueError: if the pattern matches none or all of the params.
     """
     parts = split_params(problem, head)
     check_match("fedrep: head", parts, head, rest="the body")

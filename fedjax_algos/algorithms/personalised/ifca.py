@@ -1,4 +1,4 @@
-"""IFCA: several models; each client trains the one that has the lowest loss on its examples.
+"""IFCA: each client trains the model, out of several, with the lowest loss on its examples.
 
 Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020,
 https://arxiv.org/abs/2006.04088, Algorithm 1 with model averaging (option II).
@@ -51,10 +51,10 @@ def ifca(
     """`j = argmin_j F_i(theta_j)`; then FedAvg of each theta_j over the clients that chose it.
 
     F_i is the mean loss over all of client i's training examples, without dropout. A model that no
-    client chose stays. A client downloads all models and uploads one delta. The choice stays with
-    the client as its state; before its first dispatch it is the first model. The first model starts
-    as that of the run, the others as the problem's initialisation with keys of their own, the same
-    for every seed. `params`, the model that is evaluated as the global one, is the mean of the
+    client chose is unchanged. A client downloads all models and uploads one delta. It keeps its
+    choice as its state; before its first dispatch this is the first model. The first model starts
+    as the run's initial model. The others are the problem's initial models for further keys, the
+    same for every seed. `params`, which is evaluated as the global model, is the mean of the
     models.
 
     Args:

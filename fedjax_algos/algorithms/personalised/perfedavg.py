@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global model from which one local step leads to a good model of each client.
+"""Per-FedAvg: learns a global model that one local step adapts well to each client.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948, Algorithm 1.
@@ -30,8 +30,8 @@ def perfedavg(
     """`w~ = w - alpha g(w; D)`; `w <- w - beta (I - alpha H(w; D'')) g(w~; D')`, tau times; FedAvg.
 
     D, D' and D'' are three batches. "first_order" leaves the Hessian H out; "hessian_free" takes
-    its product with d = g(w~; D') as `(g(w + delta d) - g(w - delta d)) / (2 delta)`. The released
-    code of pFedMe, which compares with this algorithm, is of first order.
+    its product with d = g(w~; D') as `(g(w + delta d) - g(w - delta d)) / (2 delta)`. pFedMe's
+    released code compares with this algorithm in its first-order form.
 
     A client's own model is w after a step with rate alpha on its examples:
     `make_evaluate_personal(problem, local)` with `steps=1` and `learning_rate=alpha`.
@@ -40,7 +40,7 @@ def perfedavg(
       problem: the model and the loss.
       local: how a client trains: tau steps with learning rate beta. In step k, D is batch k, D'
         batch tau + k and D'' batch 2 tau + k of its stream; with `batches="full"` all are the same.
-        With `batches="persistent"` the stream goes on after the batches that a dispatch has taken.
+        With `batches="persistent"` the stream continues after the batches that a dispatch used.
       alpha: alpha, at least 0, the rate of the client's own step; 0 is FedAvg on D'.
       form: the form of the gradient, see above.
       delta: delta, above 0, in units of params / gradient.

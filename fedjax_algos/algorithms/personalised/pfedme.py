@@ -34,7 +34,7 @@ def pfedme(
     `w <- (1 - beta) w + beta mean_i w_i`. A client's own model is its last theta_i. The released
     code starts the K steps from the last theta_i of the same local update instead, adds 0.001 theta
     to their gradient, and evaluates w_i as the client's own model. In the paper and its code all
-    clients train in each round, and some of them send; here the cohort alone trains.
+    clients train in each round, and some of them send; here only the cohort trains.
     `local.transform` acts on lambda (w_i - theta_i).
 
     Args:

@@ -1,4 +1,4 @@
-"""FLOPs and memory of a client, counted from the code."""
+"""Counts a client's FLOPs and memory from the code."""
 
 from fedjax_algos.analysis.costs.flops import Flops as Flops
 from fedjax_algos.analysis.costs.flops import UncountedError as UncountedError

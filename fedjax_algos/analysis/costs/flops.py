@@ -1,15 +1,15 @@
-"""Floating-point operations of a traced function, counted by a walk through its jaxpr.
+"""Counts the floating-point operations of a traced function by a walk through its jaxpr.
 
 - A multiply-add of a matrix product or a convolution: 2. Where a convolution's kernel meets padding
   or the holes of a dilation: 0.
 - Elementwise arithmetic on floats (a root or an exponential like a sum): 1 for each output element.
-- A reduction of floats, or a cumulative one: 1 for each input element.
+- A reduction of floats, also a cumulative one: 1 for each input element.
 - Comparisons, selections, data movement, casts, random bits, and arithmetic on integers: 0.
 - Results that are never used: 0, because the compiler removes them.
 
 A loop counts as its body times its length, a conditional as its most expensive branch, and
-`platform_dependent` as its default, on every platform. XLA's own `cost_analysis` counts the body of
-a loop once, whatever the length.
+`platform_dependent` as its default, on every platform. XLA's own `cost_analysis` counts a loop's
+body once, whatever the length.
 """
 
 import math
@@ -40,17 +40,17 @@ class Flops(NamedTuple):
 
     Attributes:
       fixed: operations outside of loops whose lengths depend on the dispatch.
-      loops: each with the operations of its body and its length as a function of the dispatch.
+      loops: those loops, with the operations of the body and the length for a dispatch.
     """
 
     fixed: float
     loops: tuple["Loop", ...] = ()
 
     def of(self, dispatches: Dispatch) -> np.ndarray:
-        """The operations of the local update of each dispatch, float64[...].
+        """Returns the operations of each dispatch's local update, float64[...].
 
         Args:
-          dispatches: leaves are NumPy arrays [...].
+          dispatches: dispatches with leaves of NumPy arrays [...].
         """
         dispatches = with_arrays(dispatches)
         flops = np.full(np.shape(dispatches.num_steps), self.fixed, np.float64)
@@ -64,14 +64,14 @@ class Flops(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A body that runs `length(dispatches)` times."""
+    """A loop whose body runs `length(dispatches)` times."""
 
     length: DispatchInteger
     body: Flops
 
 
 def total(parts: Sequence[Flops]) -> Flops:
-    """The sum of several counts."""
+    """Adds several counts."""
     return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
 
 
@@ -97,7 +97,7 @@ def _product(eqn):
 def _convolution(eqn):
     images, kernel, outputs = (v.aval.shape for v in (*eqn.invars, *eqn.outvars))
     params = eqn.params
-    # axes in the order batch (of a kernel: features out), features (in), and then the space
+    # axes in the order batch (features out for a kernel), features (in), then the spatial axes
     image_axes, kernel_axes, output_axes = params["dimension_numbers"]
     flops = 2 * outputs[output_axes[0]] * outputs[output_axes[1]] * kernel[kernel_axes[1]]
     for axis, (padding, _) in enumerate(params["padding"]):
@@ -179,13 +179,13 @@ _INTEGERS: dict[str, Callable] = {
 
 
 def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
-    """The operations of a trace; `known` has the integers that its first inputs are, or None."""
+    """Counts the operations of a trace; `known` gives its first inputs as integers, or None."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
 def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
-    """Bytes that outermost loops change, and the most that one only reads, without `data`."""
+    """Returns bytes that the outermost loops change, and the most one only reads; skips `data`."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})
     changed, read = zip((0, 0), *loops, strict=True)
@@ -193,7 +193,7 @@ def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]
 
 
 def _loops(jaxpr, data):
-    """(bytes changed, bytes read) of each outermost loop; `data` are the variables not to count."""
+    """Yields (bytes changed, bytes read) of each outermost loop, without variables in `data`."""
     used, data = _used(jaxpr), set(data)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -215,9 +215,9 @@ def _loop_bytes(eqn, used, from_data):
     else:
         first, (num_consts, num_carry) = 0, _scan_inputs(eqn)
         body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
-    after = iter(body.outvars)  # of the carries that are used
+    after = iter(body.outvars)  # the carries that are used
     results = [None] * num_consts + [next(after) if alive else None for alive in live]
-    results += [None] * (len(body.invars) - len(results))  # of what is scanned, and kept as a whole
+    results += [None] * (len(body.invars) - len(results))  # for scanned inputs
     needed, changed, read = _used(body), 0, {}
     for var, result, atom, skip in zip(
         body.invars, results, eqn.invars[first:], from_data[first:], strict=True
@@ -225,12 +225,12 @@ def _loop_bytes(eqn, used, from_data):
         if result is not None and result is not var:
             changed += _float_bytes(atom)
         elif var in needed and not skip and not isinstance(atom, Literal):
-            read[atom] = _float_bytes(atom)  # once, however often it is passed
+            read[atom] = _float_bytes(atom)  # counted once even if passed several times
     return changed, sum(read.values())
 
 
 def _walk(closed, arguments):
-    """(operations, what is known of the outputs), given what is known of the first inputs."""
+    """Returns (operations, outputs that are known integers), given the known first inputs."""
     jaxpr = closed.jaxpr
     consts = zip(jaxpr.constvars, closed.consts, strict=True)
     known = dict(zip(jaxpr.invars, arguments, strict=False))
@@ -285,7 +285,7 @@ def _cond(eqn, arguments, used):
 
 
 def _while(eqn, arguments, used):
-    """A loop between known integers, or one without floats, such as that of a permutation."""
+    """Counts a loop between known integers, or one without floats, such as a permutation's."""
     body, _ = _live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
@@ -306,7 +306,7 @@ _CONTROL = {"scan": _scan, "cond": _cond, "while": _while}
 
 
 def _bounds(eqn):
-    """Which carried values are the counter and the bound of `while counter < bound`, or None."""
+    """Returns the carries that are counter and bound of `while counter < bound`, or None."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     carried = body.invars[eqn.params["body_nconsts"] :]
     if len(test.eqns) != 1 or test.eqns[0].primitive.name != "lt" or eqn.params["cond_nconsts"]:
@@ -326,7 +326,7 @@ def _bounds(eqn):
 
 
 def _live_body(eqn, used):
-    """A loop's body without what is never used after any iteration: (body, carries used)."""
+    """Removes what no iteration uses from a loop's body; returns (body, carries used)."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     tested = _used(test)
     tests = test.invars[eqn.params["cond_nconsts"] :]
@@ -355,7 +355,7 @@ def _constant(aval, value):
 
 
 def _is_integer(aval):
-    """Whether it is a scalar integer or truth value."""
+    """Returns True for a scalar integer or truth value."""
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", np.float32)
     return shape == () and any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.bool_))
 
@@ -373,8 +373,8 @@ def _source_line(eqn):
 
 
 def _scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried."""
+    """Returns the number of a scan's constant inputs, and of its carried ones."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
-    consts, carried, _ = eqn.params["ft_in"].unpack()  # trees of them, in newer jax
+    consts, carried, _ = eqn.params["ft_in"].unpack()  # trees, in newer jax
     return len(list(consts)), len(list(carried))

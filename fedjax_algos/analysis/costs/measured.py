@@ -1,4 +1,4 @@
-"""Operations and memory of a local update, counted from the trace of the algorithm's functions."""
+"""Counts a local update's operations and memory in the trace of the algorithm's functions."""
 
 import functools
 import operator
@@ -23,9 +23,9 @@ class ClientMemory(NamedTuple):
     """Bytes that an algorithm needs on a client, besides its examples and one step's gradient.
 
     Attributes:
-      between_rounds: of the client's state, and of what later broadcasts build upon.
-      in_round: of the state, of the broadcast, and of the arrays that local training changes.
-      in_training: of the arrays that local training changes, and of those that one of its loops
+      between_rounds: the client's state, and whatever later broadcasts build upon.
+      in_round: the state, the broadcast, and the arrays that local training changes.
+      in_training: the arrays that local training changes, and the arrays that one of its loops
         reads, as if nothing else were kept.
     """
 
@@ -35,12 +35,12 @@ class ClientMemory(NamedTuple):
 
 
 def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
-    """The floating-point operations of a local update, as a function of its dispatch.
+    """Counts the floating-point operations of a local update, as a function of its dispatch.
 
-    They are counted in the trace of the algorithm's own `client_update` and of the prelude's, by
-    the rules of `flops.py`: gradients, optimiser and corrections, with the actual number of local
-    steps and of passes over the examples. The masked rows of a short batch count, because they are
-    computed. The server's functions are not counted.
+    They are counted in the traces of the algorithm's and the prelude's `client_update`, by the
+    rules of `flops.py`: gradients, optimiser and corrections, with the actual number of local steps
+    and passes over the examples. The masked rows of a short batch count, because they are computed.
+    The server's functions are not counted.
 
     Args:
       algorithm: the algorithm whose local updates are counted.
@@ -59,7 +59,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
 
 
 def count_report_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
-    """The operations with which a candidate finds what it reports; see `count_flops`."""
+    """Counts the operations of the value that a candidate reports; see `count_flops`."""
     selection = algorithm.selection
     assert selection is not None
     tree, leaves = _shapes_of(state, data)
@@ -76,14 +76,14 @@ def count_report_flops(algorithm: Algorithm, state: FederatedState, data: Federa
 
 
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
-    """The memory that the algorithm needs on a client, from the shapes of its trace.
+    """Counts the memory that the algorithm needs on a client, from the shapes of its trace.
 
-    Between rounds it is the client's state. In a round it is that state, the broadcast (the model's
-    statistics included), and the float arrays that the loops change: the local model, moving
-    optimiser statistics, the sum of a full gradient. With a prelude the larger exchange counts. Not
-    counted are the examples, frozen params, and what lives within one step: activations and
-    gradients. `in_training` is the FedGBO paper's Table I, in which the local model takes the place
-    of x unless the local steps read it: FedAvg needs |x|, FedProx 2|x| and MFL |x| + |s|.
+    Between rounds it is the client's state. In a round it is this state, the broadcast (including
+    the model's statistics), and the float arrays that the loops change: the local model, moving
+    optimiser statistics, the sum of a full gradient. With a prelude the larger exchange counts. The
+    examples, frozen params, and whatever lives within one step (activations, gradients) are not
+    counted. `in_training` is the FedGBO paper's Table I: the local model takes the place of x
+    unless the local steps read it, so FedAvg needs |x|, FedProx 2|x| and MFL |x| + |s|.
 
     Args:
       algorithm, state, data: as for `count_flops`.
@@ -106,11 +106,11 @@ _INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in 
 
 
 class _Exchange(NamedTuple):
-    """A `client_update` as it is traced for one client."""
+    """A `client_update` traced for one client."""
 
     jaxpr: ClosedJaxpr
     inputs: int  # bytes of the broadcast, the model's statistics and the client's state
-    examples: list[bool]  # for each input of the trace whether it is of the client's examples
+    examples: list[bool]  # for each input of the trace: whether it is one of the examples
 
 
 def _exchanges(algorithm, state, data):
@@ -118,7 +118,7 @@ def _exchanges(algorithm, state, data):
 
 
 def _shapes_of(state, data):
-    """The tree and the leaves of what `exchange_shapes` takes after the algorithm."""
+    """Flattens the arguments of `exchange_shapes` after the algorithm into a tree and leaves."""
     check_not_consumed(state)
     dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in _FIELDS))
     inputs = state.server, shared_of(state), data, dispatch
@@ -129,7 +129,7 @@ def _shapes_of(state, data):
 
 @functools.lru_cache(maxsize=64)
 def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
-    """The `client_update`s of a round and its prelude; runs of an engine share one trace."""
+    """Traces the `client_update`s of a round and its prelude, once for all runs of an engine."""
     shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
 
     def exchange(phase, broadcast, own):

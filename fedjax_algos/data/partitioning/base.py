@@ -1,4 +1,4 @@
-"""What all partitions share: the result, the registry, and tables int[num_clients, num_classes]."""
+"""The type `Partition`, the registry, and helpers for tables int[num_clients, num_classes]."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from fedjax_algos.core.registry import Registry
 
 
 class Partition(NamedTuple):
-    """Which examples each client holds, in compressed sparse rows.
+    """The examples of each client, in compressed sparse rows.
 
     Client i holds the examples `indices[offsets[i]:offsets[i + 1]]`.
 
@@ -30,15 +30,15 @@ class Partition(NamedTuple):
 
     @property
     def num_clients(self) -> int:
-        """N, clients without examples included."""
+        """N, including clients without examples."""
         return len(self.offsets) - 1
 
     def counts(self) -> np.ndarray:
-        """int32[num_clients]: n_i, the number of examples of each client."""
+        """Returns int32[num_clients]: n_i, the number of examples of each client."""
         return np.diff(self.offsets)
 
     def digest(self) -> str:
-        """SHA-256 of the partition in hexadecimal digits, the same on every machine."""
+        """Returns the partition's SHA-256 in hexadecimal digits, the same on every machine."""
         content = np.concatenate([self.offsets, self.indices]).astype("<i4")
         return hashlib.sha256(content.tobytes()).hexdigest()
 
@@ -48,12 +48,12 @@ class Partition(NamedTuple):
 
         Args:
           rows: int[n_i] for each client.
-          shared: whether several clients may hold an example, or one client several times.
+          shared: whether an example may occur several times, in one client or in several.
 
         Raises:
-          TypeError: for anything else than a sequence of arrays.
-          ValueError: for rows of a client that are not numbers of examples, or examples that are
-            there twice without `shared`.
+          TypeError: for anything but a sequence of arrays.
+          ValueError: for rows that are not numbers of examples, and for an example that occurs
+            twice without `shared`.
         """
         if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
             raise KindError(
@@ -76,17 +76,17 @@ class Partition(NamedTuple):
 
 
 def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
-    """Divides each client's examples into those to train on and those that are held out.
+    """Divides each client's examples into training and held-out examples.
 
     Args:
       partition: the partition of all examples.
       share: the share of each client's n_i examples that are held out, from 0 to below 1. Their
-        number is rounded down for most clients, and up for those nearest to the next number, so
-        that the total does not depend on the sizes. Every client keeps at least one.
+        number is rounded down for most clients, and up for the clients nearest to the next number.
+        So the total does not depend on the sizes. Every client keeps at least one example.
       seed: the seed of the draw, which is uniform.
 
     Returns:
-      Two partitions over the same clients. `federate` takes the second one with `allow_empty=True`.
+      Two partitions over the same clients. `federate` needs `allow_empty=True` for the second one.
     """
     fits = is_number(share, float) and 0 <= share < 1
     require(fits, f"share={share!r} is out of range; give a number from 0 to below 1")
@@ -105,7 +105,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
 
 
 def describe_counts(counts: np.ndarray) -> str:
-    """The smallest and the largest count as text, such as `2..60`."""
+    """Formats the smallest and the largest count, such as `2..60`."""
     return f"{counts.min()}..{counts.max()}"
 
 
@@ -113,15 +113,15 @@ partitions = Registry[Partition]("partition", Partition)
 
 
 def even_sizes(total: int, num_clients: int) -> np.ndarray:
-    """int[num_clients]: sizes of a sum that differ by at most one, the larger ones first."""
+    """Divides a total into int[num_clients] sizes that differ by at most 1, larger ones first."""
     return (total + num_clients - 1 - np.arange(num_clients)) // num_clients
 
 
 def raise_to_minimum(sizes: np.ndarray, minimum: int) -> np.ndarray:
-    """int[num_clients]: the sizes after the largest gave examples, one by one, to those below."""
+    """Moves examples, one by one, from the largest clients to those below the minimum."""
     missing = np.maximum(minimum - sizes, 0).sum()
     low, high = minimum, max(minimum, sizes.max())
-    while low < high:  # bisects the level to which the largest sizes fall
+    while low < high:  # bisects the new largest size
         level = (low + high + 1) // 2
         enough = np.maximum(sizes - level, 0).sum() >= missing
         low, high = (level, high) if enough else (low, level - 1)
@@ -131,7 +131,7 @@ def raise_to_minimum(sizes: np.ndarray, minimum: int) -> np.ndarray:
 
 
 def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.ndarray:
-    """Logarithms of draws of Dir(concentration) along the last axis; finite if draws underflow."""
+    """Draws log Dir(concentration) along the last axis; finite even if the draws underflow."""
     a = np.maximum(concentration, 1e-300)  # Gamma(a) = Gamma(a + 1) U^(1/a)
     logs = np.log(rng.standard_gamma(a + 1)) - rng.standard_exponential(a.shape) / a
     logs -= logs.max(axis=-1, keepdims=True)
@@ -139,7 +139,7 @@ def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.nda
 
 
 def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarray:
-    """exp(logs) [shares, ...] where allowed, else 0; they sum to 1 along the first axis."""
+    """Returns exp(logs) [shares, ...] where allowed, else 0, with sum 1 along the first axis."""
     logs = np.where(allowed, logs, -np.inf)
     weights = np.exp(logs - logs.max(axis=0))
     return weights / weights.sum(axis=0)
@@ -148,9 +148,9 @@ def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarr
 def draw_class_counts(
     rng: np.random.Generator, number: int, logs: np.ndarray, available: np.ndarray
 ) -> np.ndarray:
-    """int[classes] of `number` draws by exp(logs) [classes], renormalised over those available."""
-    # All are drawn at once, and what a class has not again among the others: the distribution of
-    # successive draws, because a draw of an exhausted class is always repeated.
+    """Counts `number` draws by exp(logs) [classes], without replacement, as int[classes]."""
+    # All are drawn at once, and draws beyond a class's examples are repeated. The distribution is
+    # the same as for successive draws, which also repeat each draw of an exhausted class.
     drawn = np.zeros_like(available)
     while number > 0:
         batch = rng.multinomial(number, renormalise(logs, available > drawn))
@@ -161,7 +161,7 @@ def draw_class_counts(
 
 
 def divide_by_weights(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
-    """int[num_clients, ...]: sizes int[...], cut at the rounded cumulative sums of the weights."""
+    """Cuts sizes int[...] at the weights' rounded cumulative sums, to int[num_clients, ...]."""
     ends = np.cumsum(weights, axis=0)
     return np.diff(np.rint(ends / ends[-1] * sizes).astype(int), axis=0, prepend=0)
 
@@ -188,13 +188,13 @@ def partition_by_table(
 
 
 def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int[keys]: the order that sorts the keys, random among equal ones."""
+    """Returns int[keys]: the order that sorts the keys, random among equal ones."""
     order = rng.permutation(len(keys))
     return order[np.argsort(keys[order], kind="stable")]
 
 
 def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
-    """A client's example numbers as int[n_i]."""
+    """Returns a client's example numbers as int[n_i]."""
     rows, own = np.asarray(rows), f"the rows of client {client}"
     fix = "give its example numbers, in one axis"
     require(rows.ndim == 1, f"{own} have shape {rows.shape}; {fix}")
@@ -217,7 +217,7 @@ def check_table(num_clients: int, num_classes: int) -> None:
 def checked(
     labels: np.ndarray, num_clients: int, seed: int, min_examples: int = 1
 ) -> tuple[np.ndarray, np.random.Generator]:
-    """The labels as an array, and a generator; ValueError unless they suffice for the clients."""
+    """Returns the labels as an array, and a generator; ValueError if there are too few labels."""
     labels = np.asarray(labels)
     shape = f"labels have shape {labels.shape}; give one label for each example"
     require(labels.ndim == 1, shape)

@@ -1,4 +1,4 @@
-"""Partitions by labels: Dirichlet-distributed, or clients that hold only some of the classes."""
+"""Partitions by labels: Dirichlet distributions, or clients with only some of the classes."""
 
 from typing import Annotated
 
@@ -9,9 +9,9 @@ from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.data.partitioning import base
 from fedjax_algos.data.partitioning.base import Partition, partitions
 
-REDRAWS = 100  # of a table in which a client has too few examples, or a class no holder
+REDRAWS = 100  # of a table where a client has too few examples, or a class has no holder
 
-# FedCompass' code for ten classes, by number of clients: the fewest and most classes of a client.
+# The fewest and most classes of a client in FedCompass' code, by clients, for ten classes.
 CLASSES = {1: (10, 10), 2: (7, 8), 3: (6, 8), 4: (5, 7), 5: (5, 6), 6: (4, 6), 7: (4, 5)}
 CLASSES_OF_MORE = (3, 5)  # for 8 clients or more
 
@@ -25,11 +25,11 @@ def dirichlet(
     alpha: Positive = 0.1,
     min_examples: Count = 2,
 ) -> Partition:
-    """Each class is divided over the clients by its own draw of Dir(alpha 1_N); sizes are unequal.
+    """Divides each class over the clients by its own draw of Dir(alpha 1_N); sizes are unequal.
 
     A small alpha is heterogeneous: a few clients hold most of a class. Clients with fewer than
-    `min_examples` then receive random examples of the largest ones: none is lost or duplicated, and
-    the function ends.
+    `min_examples` then receive random examples of the largest clients. No example is lost or
+    duplicated, and the function always ends.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
@@ -65,27 +65,27 @@ def dirichlet_balanced(
     alpha: NonNegative = 0.1,
     tries: Annotated[int, Range(1, 10**6)] = 100,
 ) -> Partition:
-    """As `dirichlet`, but clients have equal sizes: the split in the code of GHBM and FedHBM.
+    """Divides classes as `dirichlet`, with equal sizes: the split in the code of GHBM and FedHBM.
 
-    One class after another is divided by a draw of Dir(alpha 1_N) without the shares of clients
-    that already have 1/N of all examples. Of `tries` such tables the one with the smallest standard
-    deviation of sizes is used. Random surplus examples then move to smaller clients, until sizes
-    differ by at most one. alpha = 0 sorts the examples by label and gives each client one of N
-    contiguous shards: one class each, if every class is a multiple of 1/N of the examples.
+    One class after another is divided by a draw of Dir(alpha 1_N), without the shares of clients
+    that already have 1/N of all examples. This is done `tries` times, and the table with the
+    smallest standard deviation of sizes is used. Random surplus examples then move to smaller
+    clients until sizes differ by at most one. alpha = 0 sorts the examples by label and gives each
+    client one of N contiguous shards: one class each, if 1/N of all examples divides every class.
 
-    If a positive alpha gives each class to fewer clients than must hold it, the repair decides
-    most: with 10 classes, 100 clients are most heterogeneous near 0.1, and almost alike for 0.001.
+    If a positive alpha gives a class to fewer clients than must hold it, the repair dominates: with
+    10 classes, 100 clients are most heterogeneous near alpha = 0.1, and almost alike for 0.001.
 
     Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
     Heavy-Ball Momentum", https://arxiv.org/abs/2311.18578, and its code,
     https://github.com/RickZack/GHBM; the text describes `dirichlet_classes` instead. The paper's
-    settings are alpha = 0 and, for IID clients, 10,000. Parts are rounded, not floored, and the
-    clients with most examples receive the remainders of the sizes.
+    settings are alpha = 0 and, for IID clients, 10,000. Here parts are rounded, not floored, and
+    the clients with most examples receive the remainders of the sizes.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
-      tries: number of tables from which the most even one is chosen, from 1 to a million.
+      tries: the number of tables to choose the most even one from, 1 to a million.
 
     Raises:
       ValueError: if there are more clients than examples.
@@ -105,7 +105,7 @@ def dirichlet_balanced(
 def draw_balanced_table(
     per_class: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """int[num_clients, num_classes]: one of the tables of which `dirichlet_balanced` chooses."""
+    """Draws int[num_clients, num_classes], one try of `dirichlet_balanced`."""
     table = np.zeros((num_clients, len(per_class)), int)
     sizes = np.zeros(num_clients, int)
     for label, size in enumerate(per_class):
@@ -120,16 +120,16 @@ def draw_balanced_table(
 def dirichlet_classes(
     labels: np.ndarray, num_clients: int, seed: int, *, alpha: NonNegative = 0.1
 ) -> Partition:
-    """Clients of equal size, each with its own label distribution q_i ~ Dir(alpha prior).
+    """Gives clients of equal size their own label distributions q_i ~ Dir(alpha prior).
 
-    The prior is the distribution of all labels, so that the concentrations of all classes sum to
-    alpha. One client after another draws its examples by q_i without replacement; q_i is
-    renormalised when a class is exhausted. So the last clients take what remains and may lack a
-    class for any alpha. alpha = 0 is that of `dirichlet_balanced`. Sizes differ by at most one.
+    The prior is the distribution of all labels, so the concentrations of all classes sum to alpha.
+    One client after another draws its examples by q_i without replacement; q_i is renormalised when
+    a class is exhausted. So the last clients take what remains and may lack a class for any alpha.
+    alpha = 0 is the same as in `dirichlet_balanced`. Sizes differ by at most one.
 
     Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification", https://arxiv.org/abs/1909.06335, and the text of the GHBM paper,
-    https://arxiv.org/abs/2311.18578. For exhausted classes neither has a rule; this one is ours.
+    https://arxiv.org/abs/2311.18578. Neither has a rule for exhausted classes; this one is ours.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
@@ -152,7 +152,7 @@ def dirichlet_classes(
 
 
 def _shards(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """The examples sorted by label, in contiguous shards of equal size, in random order."""
+    """Sorts the examples by label and deals contiguous shards of equal size in random order."""
     shards = np.array_split(base.shuffled_argsort(labels, rng), num_clients)
     return Partition.of([shards[i] for i in rng.permutation(num_clients)])
 
@@ -167,18 +167,18 @@ def dual_dirichlet(
     alpha2: Positive = 0.5,
     min_examples: Count = 2,
 ) -> Partition:
-    """One Dirichlet for the sizes of clients and one for their labels: FedCompass' second split.
+    """Draws sizes from one Dirichlet and labels from another: FedCompass' second split.
 
     With w ~ Dir(alpha1/m 1_m) and k_i ~ Dir(alpha2 prior), client i receives the share
     w_i k_ic / sum_j w_j k_jc of class c. The prior is the distribution of all labels. If a client
-    has fewer than `min_examples`, everything is drawn again, up to 100 times; after that the draw
+    has fewer than `min_examples`, everything is drawn again, up to 100 times. After that the draw
     that lacks the fewest examples is repaired with random examples of the largest clients.
 
     Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client
     Devices Using a Computing Power-Aware Scheduler", ICLR 2024, Algorithm 5,
-    https://arxiv.org/abs/2309.14675, which has no minimum size. Shares are computed from
-    logarithms, so none is 0/0. Its code floors the parts and gives the remainders to the last
-    client; here classes are cut at rounded cumulative sums.
+    https://arxiv.org/abs/2309.14675, which has no minimum size. We compute shares from logarithms,
+    so none is 0/0. Its code floors the parts and gives the remainders to the last client; we cut
+    classes at rounded cumulative sums.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients m, the seed of the draw.
@@ -211,23 +211,23 @@ def dual_dirichlet(
 def classes_per_client(
     labels: np.ndarray, num_clients: int, seed: int, *, classes: Count = 2
 ) -> Partition:
-    """Every client holds the same number of distinct classes, and all classes have equal slots.
+    """Gives every client the same number of distinct classes, and each class equally many clients.
 
-    There are N P slots, as many for each class (some have one more where they do not divide). They
-    are shuffled and assigned to the clients. A client that has a class twice exchanges one slot
-    with a random client without that class. The examples of a class are divided evenly over its
-    slots. Sizes are equal if the classes are.
+    The N P slots are divided evenly over the classes (some have one more if they do not divide),
+    shuffled and assigned to the clients. A client that has a class twice exchanges one slot with a
+    random client without that class. The examples of a class are divided evenly over its slots.
+    Clients have equal sizes if the classes have.
 
-    The setting of FedLGA: Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning
-    via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not specify the
-    assignment. The common cut of label-sorted examples into shards can give a client fewer classes.
+    This is the setting of FedLGA: Li et al., "FedLGA: Toward System-Heterogeneity of Federated
+    Learning via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not
+    specify the assignment. Cutting label-sorted examples into shards can give a client fewer.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the assignment.
       classes: P, the number of classes of each client, at least 1.
 
     Raises:
-      ValueError: for fewer classes than P, slots than classes, or examples of a class than slots.
+      ValueError: for fewer classes than P, fewer slots than classes, or too small a class.
     """
     labels, rng = base.checked(labels, num_clients, seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
@@ -253,8 +253,8 @@ def classes_per_client(
 
 
 def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int[num_clients, num_classes] of 0 and 1 with the same sums, made by exchanging slots."""
-    # If client i has class c twice, some client j lacks it; if i has all classes of j, then j has
+    """Exchanges slots until int[num_clients, num_classes] is 0 or 1, with the same sums."""
+    # If client i has class c twice, some client j lacks it. If i has all classes of j, then j has
     # one of them twice. In both cases an exchange leaves fewer duplicates, so the loop ends.
     slot_counts = slot_counts.copy()
     while (slot_counts > 1).any():
@@ -280,29 +280,29 @@ def class_partition(
     deviation: NonNegative = 3.0,
     min_examples: Count = 1,
 ) -> Partition:
-    """Clients hold a random number of random classes, in uneven parts: FedCompass' first split.
+    """Gives clients uneven parts of a random number of random classes: FedCompass' first split.
 
-    Each client draws its number of classes uniformly from `min_classes` to `max_classes`, and that
-    many of them; all clients draw again, up to 100 times, until every class has a holder. A class
+    Each client draws a number of classes uniformly from `min_classes` to `max_classes`, and that
+    many classes. All clients draw again, up to 100 times, until every class has a holder. A class
     is divided over its holders in proportion to |N(mean, deviation^2)|.
 
-    Li et al., "FedCompass", ICLR 2024, Algorithm 4, https://arxiv.org/abs/2309.14675. The numbers
-    of classes are those of its code for 10 classes: 5 to 6 for 5 clients, 3 to 5 for 8 or more. A
-    class is shuffled before it is divided, which the code does not do. If no draw reaches every
-    class, those without holders replace classes with several, or are added to clients with room.
+    Li et al., "FedCompass", ICLR 2024, Algorithm 4, https://arxiv.org/abs/2309.14675. The default
+    numbers of classes are from its code for 10 classes: 5 to 6 for 5 clients, 3 to 5 for 8 or more.
+    We shuffle a class before we divide it; the code does not. If no draw reaches every class,
+    classes without a holder replace classes with several, or are added to clients with room.
     Clients with fewer than `min_examples` receive random examples of the largest, of any class.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients m, the seed of the draw.
-      min_classes: the fewest classes of a client, at least 1; None for the code's, but at most all.
-      max_classes: the most classes of a client, at least `min_classes`; None likewise.
+      min_classes: the fewest classes of a client, at least 1; None for the code's, at most all.
+      max_classes: the most classes of a client, at least `min_classes`; None for the code's.
       mean: mu, the mean length of a part, above 0; only the ratio to `deviation` matters.
       deviation: sigma, the standard deviation of the length of a part, at least 0.
       min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if the clients cannot hold all classes, if the numbers of classes contradict each
-        other or the data, or if there are fewer than `num_clients * min_examples` examples.
+        other or the data, or for fewer than `num_clients * min_examples` examples.
     """
     labels, rng = base.checked(labels, num_clients, seed, min_examples)
     _, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
@@ -327,7 +327,7 @@ def class_partition(
 def draw_class_holders(
     num_clients: int, num_classes: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """bool[num_clients, num_classes]: who holds `low` to `high` classes; each has a holder."""
+    """Draws bool[num_clients, num_classes]: `low` to `high` classes each, and every class held."""
     all_classes = np.tile(np.arange(num_classes), (num_clients, 1))
     for _ in range(REDRAWS):
         numbers = rng.integers(low, high, num_clients, endpoint=True)

@@ -1,4 +1,4 @@
-"""Partitions by no labels (IID, by quantity, natural), and Pachinko by labels with a hierarchy."""
+"""Partitions without labels (IID, by quantity, natural), and Pachinko for a label hierarchy."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ CIFAR100_COARSE = (
 
 @partitions.register
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
-    """A shuffle, cut into parts whose sizes differ by at most one.
+    """Shuffles the examples and cuts them into parts whose sizes differ by at most one.
 
     Args:
       labels: [examples]; only their number is used.
@@ -44,14 +44,14 @@ def quantity(
     beta: Positive = 0.5,
     min_examples: Count = 2,
 ) -> Partition:
-    """Sizes are a draw of Dir(beta 1_N) and independent of the labels.
+    """Draws the clients' sizes from Dir(beta 1_N), independently of the labels.
 
     A shuffle is cut at the rounded cumulative sums. Clients with fewer than `min_examples` then
     receive examples of the largest ones. A small beta gives most examples to few clients.
 
     Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022,
-    https://arxiv.org/abs/2102.02079, draw again until every client has 10 examples, which may never
-    end; here small sizes are repaired.
+    https://arxiv.org/abs/2102.02079, draw again until every client has 10 examples. That may never
+    end, so we repair small sizes instead.
 
     Args:
       labels: [examples]; only their number is used.
@@ -72,10 +72,10 @@ def quantity(
 def natural(
     users: np.ndarray, num_clients: int, seed: int, *, min_examples: Count = 1
 ) -> Partition:
-    """The data set's natural clients, sorted by name; examples keep their order.
+    """Uses the data set's natural clients, sorted by name; examples keep their order.
 
-    If there are more natural clients than `num_clients`, the seed draws some without replacement,
-    and the others are left out, as are those with fewer than `min_examples`.
+    Natural clients with fewer than `min_examples` are left out. If more than `num_clients` remain,
+    the seed draws some without replacement.
 
     Args:
       users: int or str[examples], the natural client of each example, in place of the labels.
@@ -96,7 +96,7 @@ def natural(
 def choose_clients(
     counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
 ) -> np.ndarray:
-    """int64[num_clients], ascending: the natural clients with `min_examples`, or some of them."""
+    """Returns int64[num_clients], ascending: natural clients with at least `min_examples`."""
     check_whole("min_examples", min_examples)
     chosen = np.flatnonzero(counts >= min_examples)
     number = max(1, len(chosen)) if num_clients is None else num_clients
@@ -120,17 +120,17 @@ def pachinko(
     leaf_alpha: Positive = 10.0,
     hierarchy: tuple[int, ...] = CIFAR100_COARSE,
 ) -> Partition:
-    """Each client has a distribution over coarse labels, and for each of them over its fine labels.
+    """Gives each client a distribution over coarse labels, and one over each one's fine labels.
 
     A client draws r ~ Dir(root_alpha 1) over the coarse labels and, for each of them,
     f ~ Dir(leaf_alpha 1) over its fine labels. For each of its examples it draws a coarse label
     by r, a fine label by f, and a random example of that label, without replacement. An exhausted
-    fine label is removed from f and an exhausted coarse label from r, which are renormalised.
+    fine label is removed from f, an exhausted coarse label from r, and the rest is renormalised.
     Clients draw one after another, so the last ones take what remains. Sizes differ by at most one.
 
-    The allocation of TensorFlow Federated's CIFAR-100 of 500 clients with 100 examples each, which
-    documents the two defaults (Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
-    https://arxiv.org/abs/2003.00295). Its own split is a file and is not reproduced: the
+    This is the allocation of TensorFlow Federated's CIFAR-100 with 500 clients of 100 examples, and
+    the two defaults are documented there (Reddi et al., "Adaptive Federated Optimization", ICLR
+    2021, https://arxiv.org/abs/2003.00295). Its split itself is a file and is not reproduced: the
     seed draws another one. The method is Li and McCallum's, "Pachinko Allocation", ICML 2006.
 
     Args:
@@ -138,7 +138,7 @@ def pachinko(
       num_clients, seed: the number of clients N, and the seed of the draw.
       root_alpha: concentration over coarse labels, above 0; small values are heterogeneous.
       leaf_alpha: concentration over the fine labels of a coarse one, above 0.
-      hierarchy: the coarse label of each fine label, a whole number; by default CIFAR-100's.
+      hierarchy: the coarse label of each fine label, whole numbers; CIFAR-100's by default.
 
     Raises:
       ValueError: for a hierarchy without an entry for each label, or more clients than examples.

@@ -1,4 +1,4 @@
-"""Readers of CIFAR-10 and CIFAR-100 in their binary version, which needs no pickle."""
+"""Readers of CIFAR-10 and CIFAR-100 in the binary version, which needs no pickle."""
 
 import gzip
 import io
@@ -50,14 +50,14 @@ def cifar100(*, path: PathLike, labels: Literal["fine", "coarse"] = "fine") -> D
     """CIFAR-100: 60,000 photos of 32x32 pixels in 100 classes, in the binary version.
 
     "x" is uint8[n, 32, 32, 3]; 50,000 examples are for training, in the order of the file. Each
-    has a fine label and one of 20 coarse labels. The fine label determines the coarse one, as the
-    partition `pachinko` assumes; a file where it does not is refused.
+    has a fine label and one of 20 coarse labels. The fine label must determine the coarse one, as
+    the partition `pachinko` assumes; other files are refused.
 
     Args:
       path: `cifar-100-binary.tar.gz`, or the folder with `train.bin` and `test.bin`.
-      labels: which label "y" is.
+      labels: the label that "y" is.
 
-    Source: as of `cifar10`.
+    Source: as for `cifar10`.
     """
     coarse_of, num_classes = np.array(CIFAR100_COARSE), {"fine": 100, "coarse": 20}[labels]
     arrays = []
@@ -73,7 +73,7 @@ def cifar100(*, path: PathLike, labels: Literal["fine", "coarse"] = "fine") -> D
 def _read(
     path: PathLike, names: tuple[str, ...], limits: tuple[int, ...]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)] of files, also in a tar.gz."""
+    """Yields each file's images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)]."""
     contents: dict[str, bytes] = {}
     with reading(path, _KIND, _FIX, tarfile.TarError, zlib.error):
         if os.path.isdir(path):

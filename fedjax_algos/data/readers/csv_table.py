@@ -1,4 +1,4 @@
-"""Reader of tables of numbers with a column of classes, and one of clients if there is one."""
+"""Reader of tables of numbers with a column of classes and an optional column of clients."""
 
 from collections.abc import Sequence
 
@@ -27,22 +27,22 @@ def csv(
     separator: str = ",",
     standardise: bool = False,
 ) -> Dataset:
-    """A table with a row for each example: a column of classes, and all others are numbers.
+    """A table with a row for each example: a column of classes, all other columns are numbers.
 
-    The first line has the names of the columns. "x" is float32[n, columns] in the order of the
-    file, as the numbers are there. Classes are numbered in ascending order of their names; names
-    that all are whole numbers are ordered as numbers.
+    The first line has the names of the columns. "x" is float32[n, columns], the file's numbers in
+    the file's order. Classes are numbered in ascending order of their names; if all names are whole
+    numbers, they are ordered as numbers.
 
     Args:
       path: the file of the training examples, in UTF-8.
       label: the column of the classes, numbers or texts.
-      user: the column of the natural clients; None without such a column.
-      test: the file of the test examples with the same columns; None draws them from `path`.
-      test_share: the share of rows that is drawn for the test without `test`, with a fixed seed.
-      drop: columns that are left out, with semicolons between them, such as "id;date".
+      user: the column of the natural clients, if any.
+      test: the file of the test examples, with the same columns; None draws them from `path`.
+      test_share: the share of rows drawn as test examples if `test` is None, with a fixed seed.
+      drop: columns to leave out, separated by semicolons, such as "id;date".
       separator: the character between two fields, such as a semicolon, or tab.
-      standardise: whether the mean of the training rows is subtracted from each column, and the
-        result is divided by their standard deviation, if this is not 0.
+      standardise: whether to subtract each column's mean over the training rows, and to divide by
+        its standard deviation if this is not 0.
     """
     separator = {"tab": "\t", "\\t": "\t"}.get(separator, separator)
     fix = "give one character, such as ;, or tab"
@@ -88,7 +88,7 @@ def _check_whole_numbers(source: str, names: list[str], parts: Sequence[Batch]) 
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
-    """float64[rows]: a column; ValueError, which names the row, for a text."""
+    """Returns a column as float64[rows]; the ValueError for a text names its row."""
     texts = table.columns[name]
     try:
         return np.array(texts, float)

@@ -1,4 +1,4 @@
-"""Readers of the medical data of several hospitals in FLamby: Fed-ISIC2019 and Fed-IXI."""
+"""Readers of FLamby's medical data from several hospitals: Fed-ISIC2019 and Fed-IXI."""
 
 import gzip
 import math
@@ -21,10 +21,10 @@ from fedjax_algos.data.readers.image_folder import ImageFiles, Table
 
 _CENTRES = 6  # of Fed-ISIC2019
 _CLASSES = 8  # MEL, NV, BCC, AK, BKL, DF, VASC, SCC
-_HOSPITALS = ("Guys", "HH", "IOP")  # of Fed-IXI in FLamby's order, by the column Manufacturer
+_HOSPITALS = ("Guys", "HH", "IOP")  # of Fed-IXI, by FLamby's number in the column Manufacturer
 _SHAPE = (48, 60, 48)
 _FIX = "fetch the file again"
-_MAX_BYTES = 2**29  # of a volume that is not compressed; larger ones are treated as errors
+_MAX_BYTES = 2**29  # of an uncompressed volume; larger ones are treated as errors
 _HEADER_BYTES = 348
 _SIZES = [_HEADER_BYTES.to_bytes(4, "little"), _HEADER_BYTES.to_bytes(4, "big")]
 
@@ -42,14 +42,14 @@ def fed_isic2019(
 
     Clients 0 to 5 are FLamby's centres: BCN, HAM_vidir_molemax, HAM_vidir_modern, HAM_rosendahl,
     MSK and HAM_vienna_dias, with 9930, 3163, 2691, 1807, 655 and 351 training images, and 2483,
-    791, 672, 452, 164 and 88 test images. The test set has the same clients; all of them together
-    are FLamby's pooled test set. "x" is uint8[n, image_size, image_size, 3], the middle of the
-    image, and "y" the column `target`.
+    791, 672, 452, 164 and 88 test images. The test set has the same clients; together they are
+    FLamby's pooled test set. "x" is uint8[n, image_size, image_size, 3], the middle of the image,
+    and "y" is the column `target`.
 
     Args:
       path: the folder that FLamby's scripts `download_isic.py` and `resize_images.py` have filled,
         with FLamby's file `train_test_split`.
-      split: that file, in the folder.
+      split: FLamby's file `train_test_split`, in the folder.
       file: the path of an image in the folder, as in `image_folder`.
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`. FLamby's
@@ -61,7 +61,7 @@ def fed_isic2019(
     rotates, flips, shears and brightens images at random, cuts out a random square and erases parts
     of it; here every image is its middle, as in FLamby's test set. FLamby subtracts the mean of
     ImageNet and divides by its standard deviation; here pixels stay 0 to 255. Its scripts round the
-    side of a few images down to 223 pixels, which are scaled to `shorter_side` here.
+    side of a few images down to 223 pixels; here those are scaled to `shorter_side`.
     """
     image_format = square(image_size, shorter_side)
     columns = "image", "target", "center", "fold", "fold2"
@@ -91,18 +91,18 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
     Clients 0 to 2 are FLamby's centres Guys, HH and IOP, with 249, 145 and 59 training volumes and
     62, 36 and 15 test volumes; the test set has the same clients. "x" is float32[n, 48, 60, 48, 1]
     and "y" int32[n, 48, 60, 48], 1 where the brain is. As in FLamby, volumes of another size, such
-    as the 83 x 44 x 55 voxels of the data set, are resized to the means of boxes of voxels (mode
-    "area" of PyTorch); the intensities of each volume are then shifted and divided to mean 0 and
-    standard deviation 1, and a resized voxel is part of the brain if its whole box is.
+    as the data set's 83 x 44 x 55 voxels, are resized to the means of boxes of voxels (PyTorch's
+    mode "area"). Each volume's intensities are then standardised to mean 0 and standard deviation
+    1. A resized voxel is part of the brain if its whole box is.
 
     Args:
-      path: the folder with a folder for each person, `IXI002-Guys-0828/T1/*.nii.gz` and
-        `IXI002-Guys-0828/label/*.nii.gz`, in the data set's archive `IXI_sample`, and with FLamby's
-        file `metadata_tiny.csv`.
-      split: that file, in the folder.
+      path: the extracted folder of the archive `IXI_sample`, which has a folder for each person,
+        `IXI002-Guys-0828/T1/*.nii.gz` and `IXI002-Guys-0828/label/*.nii.gz`, and FLamby's file
+        `metadata_tiny.csv`.
+      split: FLamby's file `metadata_tiny.csv`, in the folder.
 
-    Source: as of `fed_isic2019`, flamby/datasets/fed_ixi. FLamby reads the archive, here its
-    folder is read; FLamby's masks are one-hot, with a channel for each of the two classes.
+    Source: as for `fed_isic2019`, flamby/datasets/fed_ixi. FLamby reads the archive itself, and its
+    masks are one-hot, with a channel for each of the two classes.
     """
     needed("nibabel", "fed_ixi")
     table = image_folder.read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
@@ -115,9 +115,9 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
 
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
-    """The name of each person's folder, by number as in the table."""
+    """Returns the name of each person's folder, by the person's number in the table."""
     folders: dict[str, str] = {}
-    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
+    with reading(path, "the folder of Fed-IXI", "give the folder with a folder for each person"):
         for name in os.listdir(path):
             if match := re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name):
                 number = str(int(match[1]))
@@ -169,7 +169,7 @@ def _only_file(folder: Path) -> Path:
 
 
 def read_volume(path: Path) -> np.ndarray:
-    """float64[...]: the voxels of a gzipped NIfTI-1 file, scaled as its header says."""
+    """Reads a gzipped NIfTI-1 file as float64[...] voxels, scaled as its header says."""
     import nibabel
 
     errors = (
@@ -182,12 +182,12 @@ def read_volume(path: Path) -> np.ndarray:
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = read_bounded(unpacked, _MAX_BYTES)
         start = content[:_HEADER_BYTES]
-        known = start[:4] in _SIZES and start[-4:] == b"n+1\0"  # which nibabel corrects
-        require(known, "it is no NIfTI-1 file of header and voxels")
+        known = start[:4] in _SIZES and start[-4:] == b"n+1\0"  # nibabel would repair others
+        require(known, "it is not a NIfTI-1 file of header and voxels")
         header = nibabel.Nifti1Header(start)
         shape, dtype = header.get_data_shape(), header.get_data_dtype()
         volume = len(shape) == 3 and min(shape) >= 1 and dtype.kind in "uif"
-        require(volume, f"it is {dtype}{list(shape)}, no volume of numbers")
+        require(volume, f"it is {dtype}{list(shape)}, not a volume of numbers")
         size = int(header["vox_offset"]) + math.prod(shape) * dtype.itemsize
         require(len(content) == size, f"it has {len(content)} bytes, not {size}")
         voxels = np.asarray(nibabel.Nifti1Image.from_bytes(content).dataobj, np.float64)
@@ -196,8 +196,8 @@ def read_volume(path: Path) -> np.ndarray:
 
 
 def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """float64[shape]: the means of boxes of voxels, which may overlap, as PyTorch's mode "area"."""
-    count = 1.0  # along an axis of n, result i of m has floor(i n / m) to below ceil((i + 1) n / m)
+    """Resizes a volume by means of boxes that may overlap, as PyTorch's mode "area"."""
+    count = 1.0  # box i of m, on an axis of n, is floor(i n / m) to below ceil((i + 1) n / m)
     for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
         starts = np.arange(m) * n // m
         ends = -(-np.arange(1, m + 1) * n // m)

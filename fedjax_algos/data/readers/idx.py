@@ -1,4 +1,4 @@
-"""Readers of IDX files, the format of MNIST: MNIST, Fashion-MNIST and others; EMNIST."""
+"""Readers of IDX files: MNIST and data sets in its format, and EMNIST."""
 
 import gzip
 import math
@@ -29,7 +29,7 @@ def idx(*, path: PathLike, train: str = "train", test: str = "t10k") -> Dataset:
 
     Args:
       path: the folder, such as torchvision's `MNIST/raw`.
-      train, test: with which the names of the files begin.
+      train, test: the beginnings of the files' names.
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits", which describes the
     format, https://web.archive.org/web/2021/http://yann.lecun.com/exdb/mnist/;
@@ -49,13 +49,13 @@ def emnist(
 
     Training and test examples are 697,932 and 116,323 in 62 classes (byclass) or 47 (bymerge),
     112,800 and 18,800 in 47 (balanced), 124,800 and 20,800 in 26 (letters), 240,000 and 40,000 in
-    10 (digits), 60,000 and 10,000 in 10 (mnist). The images of the files are transposed; here they
-    are upright: "x" is uint8[n, 28, 28]. The labels of letters, 1 to 26 in the files, are 0 to 25.
-    The files do not name the writers: `leaf` with task=femnist has those.
+    10 (digits), 60,000 and 10,000 in 10 (mnist). The files' images are transposed; here they are
+    upright: "x" is uint8[n, 28, 28]. The labels of letters, 1 to 26 in the files, become 0 to 25.
+    The files do not name the writers; `leaf` with task=femnist does.
 
     Args:
       path: the folder with `emnist-byclass-train-images-idx3-ubyte` and so on, with `.gz` or not.
-      split: which of the six data sets.
+      split: one of the six data sets.
 
     Source: Cohen, Afshar, Tapson, van Schaik, "EMNIST: an extension of MNIST to handwritten
     letters", 2017, https://arxiv.org/abs/1702.05373;
@@ -75,7 +75,7 @@ def emnist(
 
 
 def _read(folder: PathLike, start: str) -> list[np.ndarray]:
-    """The images [n, ...] and labels [n] of one part of a data set."""
+    """Reads the images [n, ...] and labels [n] of one part of a data set."""
     arrays = []
     with reading(folder, "a folder of IDX files", _FIX):
         listed = sorted(os.listdir(folder))
@@ -87,13 +87,13 @@ def _read(folder: PathLike, start: str) -> list[np.ndarray]:
             shown = ", ".join(listed)[:200] or "nothing"
             require(path != Path(folder), f"it has no {fitting[1]} but {shown}")
         with reading(path, "an IDX file", _FIX, zlib.error), open_regular(path) as file:
-            is_packed = file.peek(2)[:2] == b"\x1f\x8b"  # whatever the name says
+            is_packed = file.peek(2)[:2] == b"\x1f\x8b"  # regardless of its name
             arrays.append(_array(gzip.GzipFile(fileobj=file) if is_packed else file))
     return arrays
 
 
 def _array(file: Any) -> np.ndarray:
-    """The array of an IDX file, whose size is known from its header."""
+    """Reads the array of an IDX file; its header gives the size."""
     magic = file.read(4)  # two zeros, the type, the number of axes
     known = len(magic) == 4 and magic[:2] == b"\0\0" and magic[2] in _TYPES
     require(known, "it begins with other bytes")

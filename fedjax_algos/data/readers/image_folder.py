@@ -1,4 +1,4 @@
-"""Readers of folders of images, which tables divide over clients: one's own, GLDv2, iNaturalist."""
+"""Readers of image folders that CSV files divide over clients: any folder, GLDv2, iNaturalist."""
 
 import csv
 import functools
@@ -23,7 +23,7 @@ from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import ImageFormat, square
 
-PART = 256  # images without clients that are read at once
+PART = 256  # images read at once if the table has no clients
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
 _KIND = "a CSV file of examples"
@@ -45,14 +45,14 @@ def image_folder(
     shorter_side: Count = 256,
     min_examples: Count = 1,
 ) -> ClientDataset:
-    """Images in a folder, which two CSV files divide over clients; read client by client.
+    """Images in a folder that two CSV files divide over clients; read client by client.
 
-    A row of the training file has a client, the id of an image and a class. That of the test file
-    has the same, or no client: images are then read in parts of 256, as if these were clients.
-    Clients are numbered in ascending order of their names, and classes in that of all class names
-    of both files; names that all are whole numbers are ordered as numbers, so classes 0 to K - 1
-    keep theirs. Other columns are not read. An image is scaled to `shorter_side`, and its middle is
-    cut out: "x" is uint8[n, image_size, image_size, 3]. A missing image is found when it is read.
+    A row of the training file has a client, the id of an image and a class. A row of the test file
+    has the same, or no client: test images are then read in parts of 256, as if these were clients.
+    Clients and classes (of both files) are numbered in ascending order of their names. If all names
+    are whole numbers, they are ordered as numbers, so classes 0 to K - 1 keep theirs. Other columns
+    are not read. An image is scaled to `shorter_side` and its middle is cut out: "x" is
+    uint8[n, image_size, image_size, 3]. A missing image is found when it is read.
 
     Args:
       path: the folder.
@@ -61,7 +61,7 @@ def image_folder(
         id, `{id[0]}` for its first character, and `*` for any folder, as in `*/{id}.jpg`.
       client_column, image_column, class_column: the names of the columns.
       image_size: pixels of both sides of the result, at least 1.
-      shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
+      shorter_side: pixels of a whole image's shorter side, at least `image_size`.
       min_examples: training clients with fewer images are left out and counted in `notes`.
     """
     image_format = square(image_size, shorter_side)
@@ -99,7 +99,7 @@ def gldv2(
     """Landmarks-User-160k: photos of the Google Landmarks Dataset v2, by photographer.
 
     1,262 photographers have 164,172 photos of 2,028 landmarks. The folder has the images as in the
-    data set's archives, and the CSV files of the split. Read as by `image_folder`.
+    data set's archives, and the split's CSV files. They are read as by `image_folder`.
 
     Args:
       path: the folder.
@@ -110,9 +110,9 @@ def gldv2(
 
     Source: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution",
     ECCV 2020, https://arxiv.org/abs/2003.08082; the files of the split are linked from
-    https://github.com/google-research/google-research/tree/master/federated_vision_datasets, whose
-    page gives 1,062 photographers where TensorFlow Federated has 1,262. TensorFlow Federated leaves
-    out images that are missing; here they are an error.
+    https://github.com/google-research/google-research/tree/master/federated_vision_datasets. That
+    page gives 1,062 photographers, TensorFlow Federated has 1,262. TensorFlow Federated leaves out
+    missing images; here they are an error.
     """
     return image_folder(
         path=path, train=train, test=test, file=file, image_size=image_size,
@@ -133,17 +133,17 @@ def inaturalist(
 ) -> AnyDataset:
     """iNaturalist-User-120k: photos of plants and animals of iNaturalist 2017, by photographer.
 
-    9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641. The folder
-    has the extracted `train_val_images` and the CSV files of the split. As these do not say in
-    which folder an image is, the folders are listed once, when the first image is read. Read as by
-    `image_folder`; the classes are in the column `class`, not the competition's in `label`.
+    9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641 photos. The
+    folder has the extracted `train_val_images` and the split's CSV files. These do not give an
+    image's folder, so all folders are listed once, when the first image is read. Classes are in the
+    column `class`; `label` has the competition's. Files are read as by `image_folder`.
 
     Args:
       path: the folder.
-      train, test: the CSV files, in the folder; those of iNaturalist-Geo divide by place.
+      train, test: the CSV files, in the folder; iNaturalist-Geo's files divide by place.
       file, image_size, shorter_side, min_examples: as in `image_folder`.
 
-    Source: as of `gldv2`; the images are linked from
+    Source: as for `gldv2`; the images are linked from
     https://github.com/visipedia/inat_comp/tree/master/2017.
     """
     return image_folder(
@@ -153,14 +153,14 @@ def inaturalist(
 
 
 class Table(NamedTuple):
-    """Columns of a CSV file with at least one row: by name, the text of each row, never empty."""
+    """Columns of a CSV file with at least one row; no field is empty."""
 
     name: str  # the path of the file, for messages
-    columns: dict[str, list[str]]
+    columns: dict[str, list[str]]  # by name, the text of each row
     digest: str  # SHA-256 of the file in hexadecimal digits
 
     def where(self, column: str, value: str) -> "Table":
-        """The rows that have a value in a column; ValueError if there are none."""
+        """Selects the rows with a value in a column; ValueError if none has it."""
         kept = [row for row, found in enumerate(self.columns[column]) if found == value]
         with reading(self.name, _KIND, _FIX):
             require(kept, f"it has no row with {column}={value}")
@@ -176,7 +176,7 @@ def read_table(
     others: bool = False,
     separator: str = ",",
 ) -> Table:
-    """Reads columns of a CSV file in UTF-8, whose first line has their names; or all `others`."""
+    """Reads the named columns, or all if `others`, of a CSV file in UTF-8 with a header."""
     with reading(path, _KIND, _FIX, csv.Error):
         content = read_file(path)
         lines = io.StringIO(content.decode("utf-8-sig"), newline="")
@@ -202,20 +202,20 @@ def read_table(
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The distinct names, ascending: as numbers if all are whole numbers ("07" is none)."""
+    """Sorts the distinct names: as numbers if all are whole numbers ("07" is a text)."""
     distinct = set(names)
     numbers = all(map(_NUMBER.fullmatch, distinct))
     return sorted(distinct, key=int if numbers else None)
 
 
 def numbered(names: list[str], order: list[str]) -> np.ndarray:
-    """int32[names]: the place of each name in an order that has them all."""
+    """Returns int32[names]: the place of each name in an order that has them all."""
     places = {name: place for place, name in enumerate(order)}
     return np.array([places[name] for name in names], np.int32)
 
 
 def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
-    """int32[rows]: the classes in a column; ValueError unless they are 0 to num_classes - 1."""
+    """Returns a column of classes as int32[rows]; ValueError unless all are below num_classes."""
     known = set(map(str, range(num_classes)))
     with reading(table.name, _KIND, f"give whole numbers from 0 to {num_classes - 1}"):
         for row, value in enumerate(table.columns[column]):
@@ -224,7 +224,7 @@ def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
 
 
 class ImageFiles:
-    """The paths of images by id, below one folder; with `*` it is listed at the first reading."""
+    """The paths of images by id, below one folder. With `*`, the first read lists the folder."""
 
     def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):
         self.folder, self.pattern, self._lock = Path(folder), pattern, threading.Lock()
@@ -234,7 +234,7 @@ class ImageFiles:
         whole = all(part == "*" or "*" not in part for part in folders)
         fits = "" in fields and not _leaves(pattern) and (not searched or (once and whole))
         fix = "give one such as {id}.jpg, {id[0]}/{id}.jpg or */{id}.jpg"
-        require(fits, f"file={pattern!r} is no path of an image; {fix}")
+        require(fits, f"file={pattern!r} is not a path of an image; {fix}")
         longest = max((int(field) for field in fields if field), default=-1)
         self._paths: dict[str, str] = {}  # by id
         with reading(self.folder, "the folder of the images", "correct the table"):
@@ -242,23 +242,23 @@ class ImageFiles:
                 bad = len(each) <= longest or (searched and "/" in each)
                 path = pattern if bad else _ID.sub(functools.partial(_part, each), pattern)
                 bad = bad or _leaves(each if searched else path)
-                require(not bad, f"'{each[:80]}' is no id of an image with file={pattern!r}")
+                require(not bad, f"'{each[:80]}' is not an id of an image with file={pattern!r}")
                 self._paths[each] = path
 
     def read(self, image: str, owner: str) -> bytes:
-        """The content of an image's file; `owner` is its client, for messages."""
+        """Reads an image's file; `owner` is its client, for messages."""
         shown = self.path_of(image)
         with reading(f"{self.folder}: {owner}, {shown}", "an image", "fetch the file again"):
             return read_file(self.folder / shown, MAX_IMAGE_BYTES)
 
     def path_of(self, image: str) -> str:
-        """The path of an image in the folder; one that was not found keeps its `*`."""
+        """Returns an image's path in the folder; the path of a missing image keeps its `*`."""
         with self._lock:  # several threads read
             return self._found.get(image, self._paths[image])
 
     @functools.cached_property
     def _found(self) -> dict[str, str]:
-        """The path of each image that is found by listing the folders."""
+        """The path of each image found by listing the folders."""
         found: dict[str, str] = {}
         if "*" not in self.pattern:
             return found
@@ -275,12 +275,12 @@ class ImageFiles:
 
 
 def _part(image: str, field: re.Match) -> str:
-    """What `{id}` or `{id[0]}` stands for."""
+    """Returns the value of `{id}` or `{id[0]}`."""
     return image[int(field[1])] if field[1] else image
 
 
 def _leaves(path: str) -> bool:
-    """Whether a path may lead out of its folder, or is none."""
+    """Returns True if a path may lead out of its folder, or is not valid."""
     return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
@@ -293,8 +293,8 @@ def image_source(
     client: str,
     min_examples: int = 1,
 ) -> tuple[ClientSource, tuple[str, ...]]:
-    """The images of a table with labels int32[rows] by client, and notes of what is left out."""
-    # without clients, whose column's name is empty, each PART rows are read like one
+    """Makes a source of a table's images with labels int32[rows], and notes of what is left out."""
+    # if the table has no clients (`client` is ""), each PART rows are read like one
     ids = table.columns[image]
     owners = table.columns[client] if client else [""] * len(ids)
     times = Counter(zip(owners, ids, strict=True))

@@ -35,17 +35,17 @@ def synthetic(
     Args:
       alpha: standard deviation of the u_k, at least 0: how much the clients' models differ.
       beta: standard deviation of the B_k, at least 0: how much the clients' inputs differ.
-      clients: number of natural clients, at least 1.
-      iid: one W, b ~ N(0, 1) for all clients, and v_k = 0; alpha and beta then have no effect.
-      train_fraction: share of each client's examples used for training, between 0 and 1.
+      clients: the number of natural clients, at least 1.
+      iid: whether all clients have one W, b ~ N(0, 1), and v_k = 0. Then alpha and beta have no
+        effect.
+      train_fraction: the share of each client's examples used for training, between 0 and 1.
       seed: the seed of the data, at least 0. All runs share the data, whatever their seeds.
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks"
     (https://arxiv.org/abs/1812.06127), 5.1, and https://github.com/litian96/FedProx. The paper
-    writes N(0, alpha) without saying whether alpha is the variance; as in that code it is the
+    writes N(0, alpha) without saying whether alpha is the variance; as in its code, it is the
     standard deviation. Deviations from the code: other random numbers; no shuffle before the split,
-    because the draws of a client are exchangeable; and at least one training and one test example
-    of each client for any fraction.
+    because a client's draws are exchangeable; each client has at least one example in both sets.
     """
     smallest = clients * 50 * FEATURES * 4  # a client has at least 50 examples
     check_memory(f"clients={clients}", smallest, "give fewer clients")
@@ -72,7 +72,7 @@ def synthetic(
 
 
 def _stored_digits():
-    """The images and labels in scikit-learn's own file, because the package is slow to import."""
+    """Reads images and labels from scikit-learn's file; importing the package is slow."""
     spec: Any = find_spec("sklearn")
     try:
         file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
@@ -88,8 +88,8 @@ def _stored_digits():
 def digits() -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, scaled to 0..1; no download.
 
-    "x" is float32[n, 64]. Every fifth example of each class, in the order of the file, is in the
-    test set (364 examples), so the split is the same for all seeds.
+    "x" is float32[n, 64]. Every fifth example of each class, in the file's order, is in the test
+    set (364 examples), so the split is the same for all seeds.
     """
     images, labels = _stored_digits()
     test = np.zeros(len(labels), bool)

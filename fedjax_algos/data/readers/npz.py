@@ -20,19 +20,19 @@ USERS = ("user_train", "client_train", "writer_train")  # names of the array of 
 
 @datasets.register
 def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None = None) -> Dataset:
-    """A data set in one .npz file, of which only the required arrays are read.
+    """A data set in one .npz file; other arrays in the file are not read.
 
     The file contains `x_train` [n, ...], `y_train` [n], `x_test` [m, ...] and `y_test` [m]. Instead
     of `x_train` it may contain `jpeg_train` uint8[bytes], concatenated grey or RGB files, and
     `offset_train` [n + 1], the start of each file; likewise for the test set. Images are then
-    decoded to uint8 [n, height, width] or [n, height, width, 3].
+    decoded to uint8[n, height, width] or uint8[n, height, width, 3].
 
-    The examples are held in memory once, in the type of the file. Pickled objects are rejected.
+    The examples are held in memory once, in the file's dtype. Pickled objects are rejected.
 
     Args:
       path: the file.
-      users: name of the array of the training examples' natural clients, [n]; None for the first
-        that exists of `user_train`, `client_train` and `writer_train`.
+      users: the array of the training examples' natural clients, [n]. None for the first one that
+        exists of `user_train`, `client_train` and `writer_train`.
       num_classes: at least 1; one more than the largest label if None.
     """
     kind = "an .npz file of arrays"
@@ -51,8 +51,8 @@ def read_arrays(
     fix: str,
     choose: Callable[[Collection[str]], Mapping[str, str]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The arrays of an archive by role, whose names `choose` gives; None: all by their names."""
-    # a damaged archive raises many types, and so does a header, which NumPy parses as Python
+    """Reads the arrays of an archive by role; `choose` gives their names, None reads all."""
+    # a damaged archive raises many types, and so does a header, because NumPy parses it as Python
     with reading(path, kind, fix, Exception), open_regular(path) as file:
         archive = zipfile.ZipFile(file)
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
@@ -73,7 +73,7 @@ def read_arrays(
 
 
 def _required(names: Collection[str], users: str | None) -> dict[str, str]:
-    """The names of the arrays to read, by role."""
+    """Returns the names of the arrays to read, by role."""
     required = {}
     for part in ("train", "test"):
         is_jpeg = f"x_{part}" not in names and f"jpeg_{part}" in names
@@ -84,7 +84,7 @@ def _required(names: Collection[str], users: str | None) -> dict[str, str]:
 
 
 def _decode(files: np.ndarray, offsets: np.ndarray, source: str, fix: str) -> np.ndarray:
-    """uint8[n, height, width(, 3)]: image i is `files[offsets[i]:offsets[i + 1]]`."""
+    """Decodes uint8[n, height, width(, 3)]; image i is `files[offsets[i]:offsets[i + 1]]`."""
     with reading(source, "JPEG images", fix):
         found = f"they are {files.dtype}{list(files.shape)}"
         require(files.dtype == np.uint8 and files.ndim == 1, f"{found}, not uint8[bytes]")

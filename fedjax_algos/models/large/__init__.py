@@ -1,1 +1,1 @@
-"""Residual networks, MobileNetV2, EfficientNet, ViT and the U-Net, and pretrained weights."""
+"""Residual networks, MobileNetV2, EfficientNet and ViT, and pretrained weights."""

@@ -26,7 +26,7 @@ from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 
 class Stage(NamedTuple):
-    """Blocks of one width, of which the first has the stride."""
+    """Blocks of one width; only the first has the stride."""
 
     expansion: int  # t: expanded channels for each channel of the input
     features: int  # c: channels of the outputs
@@ -60,7 +60,7 @@ class Unit(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Multiplies each channel with a number in (0, 1) that a perceptron makes of all means."""
+    """Multiplies each channel by a number in (0, 1) that a perceptron makes from all means."""
 
     features: int  # of the hidden layer
     convolution: Callable[..., nn.Module]
@@ -73,7 +73,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to more channels, a depthwise convolution, 1x1 back, and the inputs of the same shape."""
+    """1x1 to more channels, a depthwise convolution, 1x1 back, and a shortcut if shapes agree."""
 
     stage: Stage
     stride: int
@@ -159,11 +159,11 @@ def mobilenet_v2(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """MobileNetV2 of width 1, for images of any size such as 224x224; it is 32 times reduced.
+    """MobileNetV2 of width 1, for images of any size such as 224x224, which it reduces 32 times.
 
     It has 3,504,872 parameters for 1,000 classes, and is torchvision's `mobilenet_v2` and timm's
-    `mobilenetv2_100`: all padding is symmetric. Initial kernels are Kaiming normal by fan out,
-    those of the head normal with 0.01. Dropout precedes the head.
+    `mobilenetv2_100`: all padding is symmetric. Initial kernels are Kaiming normal by fan out; the
+    head's are normal with 0.01. Dropout precedes the head.
     """
     module = InvertedResidualNetwork(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
@@ -188,17 +188,17 @@ def efficientnet_b0(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """EfficientNet-B0, for images of any size such as 224x224; it is 32 times reduced.
+    """EfficientNet-B0, for images of any size such as 224x224, which it reduces 32 times.
 
     It has 5,288,548 parameters for 1,000 classes, and is torchvision's and timm's
     `efficientnet_b0`: all padding is symmetric. The paper's code has asymmetric padding for strides
     of 2, epsilon 1e-3 and momentum 0.99; timm calls that network `tf_efficientnet_b0`. Initial
-    kernels are Kaiming normal by fan out, those of the head
-    U(-1 / sqrt(classes), 1 / sqrt(classes)). Dropout precedes the head.
+    kernels are Kaiming normal by fan out; the head's are U(-1 / sqrt(classes), 1 / sqrt(classes)).
+    Dropout precedes the head.
 
     Args:
-      stochastic_depth: rate at which the branch of the last block would be left out for an example;
-        that of block l of 16, from 0, is l / 16 of it.
+      stochastic_depth: s; for an example, the branch of block l of 16, from 0, is left out with
+        probability s l / 16.
     """
     module = InvertedResidualNetwork(
         EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,

@@ -1,4 +1,4 @@
-"""Residual networks: those of the papers for 32x32 images, and torchvision's for ImageNet.
+"""Residual networks: the papers' for 32x32 images, and torchvision's for ImageNet.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
 https://arxiv.org/abs/1512.03385.
@@ -169,7 +169,7 @@ def resnet18_imagenet(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """torchvision's ResNet-18, for images of any size such as 224x224; it is 32 times reduced.
+    """torchvision's ResNet-18, for images of any size such as 224x224, which it reduces 32 times.
 
     It begins with a 7x7 convolution and a 3x3 max pool, each of stride 2, where `resnet18` has one
     3x3 convolution of stride 1. It has 11,689,512 parameters for 1,000 classes. Initial kernels are
@@ -196,9 +196,9 @@ def resnet50(
 ) -> Problem:
     """torchvision's ResNet-50 of bottlenecks, for images of any size such as 224x224.
 
-    It has 25,557,032 parameters for 1,000 classes. The 3x3 convolution of a bottleneck has the
-    stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
-    as in `resnet18_imagenet`.
+    It has 25,557,032 parameters for 1,000 classes. The stride is in the 3x3 convolution of a
+    bottleneck (version 1.5); the paper has it in the first 1x1 convolution. Everything else is as
+    in `resnet18_imagenet`.
     """
     options = norm, groups, convolutions, Bottleneck, True
     module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)

@@ -116,10 +116,10 @@ def vit(
     weights: PathLike | None = None,
     head: Head = "loaded",
 ) -> Problem:
-    """A vision transformer of any size; the default is one for 32x32 images.
+    """A vision transformer of any size; the defaults are for 32x32 images.
 
-    The default has 1,205,898 parameters for CIFAR-10. Layers are those of torchvision: GELU with
-    the error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
+    The default has 1,205,898 parameters for CIFAR-10. Layers are as in torchvision: GELU with the
+    error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
 
     Args:
       patch_size: height and width of a patch in pixels; a divisor of the image's.

@@ -1,4 +1,4 @@
-"""Pretrained weights: files of tensors, PyTorch's names in them, and the params made of them."""
+"""Pretrained weights: reads files of tensors, and converts PyTorch's names and axes to params."""
 
 import functools
 import math
@@ -37,17 +37,17 @@ _SAFETENSORS = {
 
 
 def load_weights(path: PathLike) -> dict[str, np.ndarray]:
-    """The tensors of a file by name, such as a state dict of PyTorch.
+    """Reads the tensors of a file by name, such as a state dict of PyTorch.
 
     Args:
-      path: a file .safetensors, which needs the package safetensors (extra `weights`), or .pth or
-        .pt, which torch reads with `weights_only=True`, so that nothing in it is run. Or a folder
-        of Hugging Face with one or several files .safetensors; see also `load_config`.
+      path: a .safetensors file, which needs the package safetensors (extra `weights`), or a .pth or
+        .pt file, which torch reads with `weights_only=True`, so that nothing in it is run. Or a
+        Hugging Face folder with one or several .safetensors files; see also `load_config`.
 
     Raises:
-      ValueError: for another suffix, a file that is missing, damaged, too large for the memory, or
-        no tensors by name, for a folder that lacks files or tensors of its index, and if the
-        package that reads the file is not installed.
+      ValueError: for another suffix; for a file that is missing, damaged, larger than the memory,
+        or without tensors by name; for a folder that lacks files or tensors of its index; and if
+        the package that reads the file is not installed.
     """
     if os.path.isdir(path):
         return _read_folder(Path(path))
@@ -59,10 +59,10 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def load_config(folder: PathLike) -> dict[str, Any]:
-    """The settings of a model in a folder of Hugging Face, `config.json`, such as its sizes.
+    """Reads the settings of a model, such as its sizes, from a Hugging Face folder's `config.json`.
 
     Args:
-      folder: the folder, whose weights `load_weights` reads.
+      folder: the folder; `load_weights` reads its weights.
 
     Raises:
       ValueError: for a file that is missing or damaged.
@@ -78,7 +78,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
-    """The tensors of the files that the index names, or of all files .safetensors."""
+    """Reads the tensors of the files that the index names, or of all .safetensors files."""
     places: dict[str, str] = {}  # the file of each tensor
     index = folder / "model.safetensors.index.json"
     if index.exists():
@@ -122,7 +122,7 @@ def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
     torch = needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
     fix = "save the state dict of the model alone, as safetensors"
-    # torch raises many types for damaged files: those of pickle, of archives, and its own
+    # torch raises many types for damaged files: from pickle, from archives, and its own
     with reading(path, "a PyTorch file of tensors", fix, Exception):
         files.require_regular(path)
         files.check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
@@ -144,30 +144,30 @@ def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
 def convert_weights(
     weights: Weights, names: Names, model: Model, *, head: Head = "loaded"
 ) -> Model:
-    """A model with the weights of a network that has PyTorch's names and order of axes.
+    """Returns a model with the weights of a network in PyTorch's names and order of axes.
 
     A weight [out, in, height, width] becomes a kernel [height, width, in, out], and [out, in]
-    becomes [in, out]. Each tensor must have its place, and each place its tensor, except for
-    BatchNorm's counters `num_batches_tracked`, which have no counterpart. Narrower floats become
-    those of the model; wider ones are refused.
+    becomes [in, out]. Each tensor must have its leaf, and each leaf its tensor, except for
+    BatchNorm's counters `num_batches_tracked`, which have no counterpart. Narrower floats are cast
+    to the model's type; wider ones are refused.
 
     Args:
       weights: float[...] by name, as `load_weights` returns them.
       names: the name in `weights` of each module of the model by path, such as
-        {"stem/Conv_0": "features.0.0"}; a path stands for all modules below it, and the leaves
-        kernel, scale, bias, embedding, mean and var have PyTorch's names. A path of a single leaf
-        goes before: its whole name, or (name, convert), where `convert` makes the leaf of the
-        tensor, also of a part of it. The path of a module that the weights do not have, such as an
-        adapter, has None: its leaves are those of `model`.
+        {"stem/Conv_0": "features.0.0"}. A path stands for all modules below it; PyTorch's names of
+        the leaves kernel, scale, bias, embedding, mean and var are added. The path of a leaf takes
+        precedence: it has the tensor's whole name, or (name, convert), where `convert` makes the
+        leaf from the tensor or a part of it. A module that the weights do not have, such as an
+        adapter, has None and keeps the leaves of `model`.
       model: a model of the same structure. Only the shapes and types of its leaves are read, so
         `jax.eval_shape(problem.init, key)` suffices.
       head: "new" leaves the params of the module "head" as in `model`, and ignores its tensors.
 
     Returns:
-      NumPy arrays of the model's types; new heads and paths with None are those of `model`.
+      NumPy arrays of the model's types; new heads and paths with None are as in `model`.
 
     Raises:
-      ValueError: for missing, surplus, wrongly shaped and infinite tensors, which are named.
+      ValueError: for missing, surplus, wrongly shaped and infinite tensors, with their names.
     """
     check_choice("head", head, get_args(Head))
     used: set[str] = set()
@@ -187,26 +187,26 @@ def convert_weights(
         return _checked(name, place, convert(weights[name]), leaf)
 
     params = jax.tree_util.tree_map_with_path(converted, model.params)
-    statistics: Any = jax.tree_util.tree_map_with_path(  # whose paths begin with the collection
+    statistics: Any = jax.tree_util.tree_map_with_path(  # its paths begin with the collection
         lambda path, leaf: converted(path[1:], leaf), model.statistics
     )
     surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))
     listed = f"the weights have {', '.join(map(repr, surplus[:5]))} ({len(surplus)} in all)"
     fix = "give the weights of this network (running means belong to BatchNorm)"
-    require(not surplus, f"{listed}, for which the model has no place; {fix}")
+    require(not surplus, f"{listed}, which the model has no place for; {fix}")
     return model._replace(params=params, statistics=statistics)
 
 
 def pretrained(
     problem: Problem, weights: PathLike | Weights, names: Sequence[Names], *, head: Head = "loaded"
 ) -> Problem:
-    """The problem whose initial model has given weights.
+    """Returns the problem with given weights in its initial model.
 
-    `init` takes the arrays from the host when its program runs, so they are no part of the program.
+    `init` takes the arrays from the host when it runs, so its program does not contain them.
 
     Args:
       problem: made by `classifier` or `nnx_classifier`, or another one whose params and statistics
-        are nested dicts. `freeze` comes after, and `trainable` of `nnx_classifier` is left out.
+        are nested dicts. Call `freeze` afterwards, and leave out `trainable` of `nnx_classifier`.
       weights: the file, or the tensors by name; they stay in memory.
       names: as for `convert_weights`, one for each naming; the best match is taken.
       head: "new" draws the params of the module "head" as without weights, for other classes.
@@ -238,7 +238,7 @@ def pretrained(
 
 
 def _source(place: str, names: Names) -> tuple[str, Convert] | None:
-    """The name of the tensor of a leaf, and what makes the leaf of it; None for a new leaf."""
+    """Returns the name of a leaf's tensor, and what converts it; None for a new leaf."""
     exact, path = names.get(place), place.split("/")
     if isinstance(exact, tuple):
         return exact
@@ -251,7 +251,7 @@ def _source(place: str, names: Names) -> tuple[str, Convert] | None:
             return None
         if isinstance(module, str) and path[-1] in _LEAVES:
             return f"{module}.{_LEAVES[path[-1]]}", convert
-    raise ValueError(f"names have none for {place}; add its path or that of its module")
+    raise ValueError(f"names have none for {place}; add its path or its module's path")
 
 
 def _to_kernel(weight: np.ndarray) -> np.ndarray:
@@ -260,7 +260,7 @@ def _to_kernel(weight: np.ndarray) -> np.ndarray:
 
 
 def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
-    """The array in the type of the leaf."""
+    """Returns the array in the type of the leaf, checked."""
     fix = "for other classes give head='new', which draws a new head"
     fix = fix if place.startswith("head/") else "give the weights of this network"
     becomes = f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}"
@@ -278,16 +278,16 @@ def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
 def with_weights(
     problem: Problem, weights: PathLike | Weights | None, head: Head, names: Sequence[Names]
 ) -> Problem:
-    """The problem with the weights of a file, or unchanged without one."""
+    """Returns the problem with the weights of a file, or unchanged without one."""
     if weights is not None:
         return pretrained(problem, weights, names, head=head)
-    fix = "give weights=FILE, too"
+    fix = "also give weights=FILE"
     require(head == "loaded", f"head={head!r} has no effect without weights; {fix}")
     return problem
 
 
 def inverted_residual_names(stages: Stages, squeeze: bool) -> list[Names]:
-    """torchvision's and timm's names of EfficientNet, or without `squeeze` of MobileNetV2."""
+    """Returns torchvision's and timm's names of EfficientNet, or MobileNetV2 without `squeeze`."""
     blocks = _blocks(stages)
     last = len(stages if squeeze else blocks) + 1
     names = _unit("stem", "features.0") | _unit("last", f"features.{last}")
@@ -307,9 +307,9 @@ def inverted_residual_names(stages: Stages, squeeze: bool) -> list[Names]:
 
 
 def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
-    """The names of torchvision's and of timm's ViT; positions are resized to rows and columns."""
+    """Returns torchvision's and timm's names of ViT; positions are resized to rows and columns."""
     positions = functools.partial(resize_positions, grid=grid)
-    packed = "SelfAttention_0/query_key_value"  # each head by head, in both of them, too
+    packed = "SelfAttention_0/query_key_value"  # head by head in both libraries
     kernels = [(f"{name}.weight", _rows_of_patches) for name in ("conv_proj", "patch_embed.proj")]
     rows: list[Any] = [
         ("class_token", "class_token", "cls_token"),
@@ -338,9 +338,9 @@ def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
 
 
 def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """float[1, 1 + patches, width], with a square of patches, for another grid; others unchanged.
+    """Resizes a square of patches, float[1, 1 + patches, width], to a grid; keeps other arrays.
 
-    As in timm: bicubic with a = -1/2 and antialiasing, and the class token, the first one, stays.
+    As in timm: bicubic with a = -1/2 and antialiasing; the class token, the first one, stays.
     """
     patches = embedding.shape[1] - 1 if embedding.ndim == 3 else 0
     side = math.isqrt(max(patches, 0))
@@ -356,7 +356,7 @@ def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray
 
 
 def unet_3d_names(levels: int) -> Names:
-    """The names for `UNet3D` of the package `unet` and of FLamby."""
+    """Returns the names of `UNet3D` in the package `unet` and in FLamby."""
     blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
     blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
     names: dict[str, Any] = {
@@ -387,7 +387,7 @@ def _timm_names(blocks: Sequence[Any]) -> Names:
 
 
 def _blocks(stages: Stages) -> list[tuple[int, int, str, list[str]]]:
-    """(stage, block, name of its module, units before the last) of all blocks."""
+    """Lists (stage, block, name of its module, units before the last) of all blocks."""
     return [
         (number, block, f"stage{number}_block{block}", ["expand", "depthwise"][s.expansion == 1 :])
         for number, s in enumerate(stages)
@@ -396,7 +396,7 @@ def _blocks(stages: Stages) -> list[tuple[int, int, str, list[str]]]:
 
 
 def residual_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
-    """torchvision's and timm's for blocks of some convolutions, without their shortcut's."""
+    """Returns torchvision's and timm's names; blocks have `convolutions` besides the shortcut's."""
     names = {"Conv_0": "conv1", "Normalisation_0": "bn1", "head": "fc"}
     kind = {2: "Block", 3: "Bottleneck"}[convolutions]
     theirs = [f"layer{stage}.{n}" for stage, count in enumerate(blocks, 1) for n in range(count)]
@@ -409,7 +409,7 @@ def residual_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
 
 
 def _unit(ours: str, convolution: str, normalisation: str = "") -> dict[str, Any]:
-    """Of a convolution and its normalisation; by default the two parts of one module."""
+    """Names a convolution and its normalisation, by default the two parts of one module."""
     if not normalisation:
         convolution, normalisation = f"{convolution}.0", f"{convolution}.1"
     return {f"{ours}/convolution": convolution, f"{ours}/normalisation": normalisation}

@@ -1,10 +1,10 @@
 """Convolution that is fast when each client has its own weights.
 
-Mapped over clients, `lax.conv` becomes one grouped convolution, whose gradient inside a loop on a
-CPU is tens of times slower. If patches are gathered by slices and multiplied with the kernel, it
-has matrix products and additions only. So has Winograd's form, with fewer products. Accelerators
-have `lax.conv`: patches are nine times the images, and need gigabytes for a large cohort. The
-package in `native/` brings oneDNN's convolutions for a CPU, which are faster than all of these.
+Mapped over clients, `lax.conv` becomes one grouped convolution. On a CPU its gradient inside a loop
+is tens of times slower. Gathering patches by slices and multiplying them with the kernel takes
+matrix products and additions only; Winograd's form does so with fewer products. Accelerators use
+`lax.conv`: patches are nine times the images, and need gigabytes for a large cohort. The package in
+`native/` has oneDNN's convolutions for a CPU, which are faster than all of these.
 """
 
 import functools
@@ -28,17 +28,16 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 Sizes = Sequence[int]  # one for each axis
 Sides = Sequence[tuple[int, int]]  # entries added before and after, for each axis
 Form = Callable[..., jax.Array]  # of arrays: one way to compute a layer
-_MIN_WINOGRAD_CHANNELS = 16  # channels and features from which "auto" uses Winograd's form
+_MIN_WINOGRAD_CHANNELS = 16  # channels and features; "auto" uses Winograd's form from there on
 _ACCELERATORS = ("cuda", "rocm", "tpu")
 
 
 @functools.cache  # so that layers share traces
 def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **static: Any) -> Form:
-    """One function in several forms, of which a platform's own is selected at compile time.
+    """Joins several forms of one function; each platform's own is selected at compile time.
 
-    Traces do not depend on the platform, and counted costs are those of `reference`, which is the
-    form of a CPU without one of its own. Reverse mode differentiates each form. `static` are
-    options of all forms.
+    Traces do not depend on the platform. Costs are counted for `reference`, which a CPU also uses
+    if `cpu` is None. Reverse mode differentiates each form. `static` are options of all forms.
     """
     forms = {**dict.fromkeys(_ACCELERATORS, accelerator), "default": reference}
     forms |= {} if cpu is None else {"cpu": cpu}
@@ -66,12 +65,12 @@ def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **s
 
 
 def pair(each: Any) -> Any:
-    """A number for both axes as a pair; any other value unchanged."""
+    """Returns a number as a pair for both axes; any other value unchanged."""
     return (each, each) if isinstance(each, int) else each
 
 
 def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[tuple[int, int]]:
-    """What a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
+    """Returns what a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
     if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
         return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
     each = (padding,) * len(size) if isinstance(padding, int) else padding
@@ -82,7 +81,7 @@ def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[t
 
 
 def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> list[int]:
-    """The number of outputs along each axis with the `pads`; 0 if the window does not fit."""
+    """Returns the number of outputs along each axis; 0 if the window does not fit."""
     return [
         max(0, (length + sum(side) - extent) // stride + 1)
         for length, extent, stride, side in zip(size, window, strides, sides, strict=True)
@@ -92,7 +91,7 @@ def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> lis
 def whole_outputs(
     size: Sizes, window: Sizes, strides: Sizes, sides: Sides, pool: Sizes
 ) -> tuple[list[int], list[int]]:
-    """`output_size`, and how many outputs are in whole pools; ValueError for none."""
+    """Returns `output_size`, and how many outputs are in whole pools; ValueError for none."""
     outputs = output_size(size, window, strides, sides)
     whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
     small = f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of"
@@ -102,7 +101,7 @@ def whole_outputs(
 
 
 def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **more: Any) -> Any:
-    """The outputs of a layer with Flax's fields, and a kernel of a shape; its params and bias."""
+    """Applies a layer with Flax's fields and a kernel of this shape; makes its params."""
     kernel = layer.param("kernel", layer.kernel_init, shape, layer.param_dtype)
     bias = None
     if layer.use_bias:
@@ -135,9 +134,9 @@ def convolve(
         products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
         lax on a GPU or TPU. On a CPU it is oneDNN's for float32 if the package in `native/` is
         installed; else winograd for float32 and float64 if that form applies and there are at least
-        16 channels and 16 features, and otherwise patches. Costs are counted as those of patches.
-        Results agree up to rounding; in float32 winograd's error is up to a few times the others'.
-        Only "lax" has forward-mode derivatives (`jax.jvp`).
+        16 channels and 16 features, and otherwise patches. Costs are counted as patches. Results
+        agree up to rounding; in float32 winograd's error is up to a few times the others'. Only
+        "lax" supports forward mode (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -173,7 +172,7 @@ def _by_lax(images, kernel, strides, sides, whole):
 
 
 def _padded(images, window, strides, sides, whole):
-    """Padded images, without the rows and columns that only outputs outside of pools read."""
+    """Pads images, and cuts the rows and columns that only outputs outside of pools read."""
     outputs = output_size(images.shape[1:3], window, strides, sides)
     if any(map(any, sides)):
         images = jnp.pad(images, ((0, 0), *sides, (0, 0)))
@@ -192,7 +191,7 @@ def _by_patches(images, kernel, strides, sides, whole):
 
 
 def _patches(images, window, strides):
-    """float[batch, height, width, window * channels]: the inputs of each output pixel."""
+    """Gathers the inputs of each output, float[batch, height, width, window * channels]."""
     rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     (down, right), channels = strides, images.shape[3]
     if rest := -images.shape[2] % right:
@@ -214,7 +213,7 @@ def _patches(images, window, strides):
 
 @jax.custom_vjp
 def _multiply(rows, weights):
-    """`rows @ weights`, float[n, k] and float[k, m], with another order in its gradient."""
+    """Computes float[n, k] @ float[k, m], with another order in the gradient."""
     return rows @ weights
 
 
@@ -223,7 +222,7 @@ def _multiply_forward(rows, weights):
 
 
 def _multiply_backward(residuals, gradient):
-    """The gradient of `@`; with the longer side of the weights last, a CPU is 1.5 times as fast."""
+    """The gradient of `@`; a CPU is 1.5 times as fast with the longer side of the weights last."""
     rows, weights = residuals
     over_rows = (((0,), (0,)), ((), ()))
     if rows.shape[1] <= gradient.shape[1]:
@@ -240,7 +239,7 @@ _multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
 def _winograd(images, kernel, strides, sides, whole):
-    """A convolution with strides of 1 by Winograd's minimal filtering, F(2, 3).
+    """Convolves with strides of 1 by Winograd's minimal filtering, F(2, 3).
 
     Two neighbouring outputs y of a filter g of three over inputs d take four products, not six:
 
@@ -279,7 +278,7 @@ def _outputs(products):
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _inputs(images, axis):
-    """The four sums of all tiles, which start at every second index of an axis."""
+    """Returns the four sums of all tiles, which start at every second index of an axis."""
     reach = images.shape[axis] - 3  # from the first tile to the last
     d = [jax.lax.slice_in_dim(images, i, i + reach, 2, axis) for i in range(4)]
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
@@ -290,7 +289,7 @@ def _inputs_forward(images, axis):
 
 
 def _inputs_backward(axis, _, gradients):
-    """Even and odd indices are summed separately; scattering each into zeros would be slower."""
+    """Sums even and odd indices separately; scattering each into zeros would be slower."""
     first, plus, minus, last = gradients
 
     def padded(part, before, after):
@@ -312,7 +311,7 @@ _inputs.defvjp(_inputs_forward, _inputs_backward)
 class Conv(nn.Module):
     """`flax.linen.Conv` for images, with the same fields, parameters and results.
 
-    `pool` and `implementation` are those of `convolve`.
+    `pool` and `implementation` are as in `convolve`.
     """
 
     features: int

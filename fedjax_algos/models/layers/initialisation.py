@@ -10,7 +10,7 @@ Initialisation = Literal["flax", "torch"]
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
-    """The initialiser U(-bound, bound)."""
+    """Returns the initialiser U(-bound, bound)."""
 
     def draw(key, shape, dtype=jnp.float32, out_sharding=None):
         return jax.random.uniform(key, shape, dtype, -bound, bound)

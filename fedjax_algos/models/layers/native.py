@@ -1,14 +1,14 @@
-"""oneDNN's convolutions and dense layers on a CPU, if the package `fedjax_algos_native` is there.
+"""oneDNN's convolutions and dense layers on a CPU, if `fedjax_algos_native` is installed.
 
 The package is in the folder `native/` of the repository; `pip install ./native` compiles it. A
-layer is one bilinear operation of JAX in three forms, each of which is a gradient of the others:
+layer is one bilinear operation of JAX in three forms. Each form is a gradient of the others:
 
     outputs = forward(images, kernel)
     images = to_images(outputs, kernel)
     kernel = to_kernel(images, outputs)
 
 It can be differentiated any number of times, forward and in reverse. Mapped over clients it stays
-one call, in which a loop goes over them.
+one call, with a loop over the clients inside.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ FORWARD, TO_IMAGES, TO_KERNEL = range(3)
 
 
 def installed() -> bool:
-    """Whether the package is there, and FEDJAX_ALGOS_NATIVE=0 does not switch it off."""
+    """Returns whether the package is installed and not switched off by FEDJAX_ALGOS_NATIVE=0."""
     switched_off = os.environ.get("FEDJAX_ALGOS_NATIVE") == "0"
     return not switched_off and importlib.util.find_spec("fedjax_algos_native") is not None
 
@@ -37,7 +37,7 @@ INSTALLED = installed()
 
 
 def applies(*arrays: jax.Array) -> bool:
-    """Whether there are native layers for these arrays: for float32, if they are installed."""
+    """Returns whether native layers take these arrays: float32, if they are installed."""
     return INSTALLED and all(each.dtype == jnp.float32 for each in arrays)
 
 
@@ -49,7 +49,7 @@ def convolve(
     whole: tuple[int, ...] | None = None,
     groups: int = 1,
 ) -> jax.Array:
-    """A convolution with padding by `sides`; `whole` are the outputs to compute, by default all.
+    """Convolves with padding by `sides`; `whole` are the outputs to compute, by default all.
 
     Images are [batch, space..., channels], and kernels [window..., channels / groups, features].
     """
@@ -69,7 +69,7 @@ def convolve(
 def dot_general(
     left: jax.Array, right: jax.Array, dimension_numbers: Any, *options: Any, **more: Any
 ) -> jax.Array:
-    """`lax.dot_general`, for Flax's layers: native for a vector of each row and a matrix."""
+    """Computes `lax.dot_general` for Flax's layers, natively for rows and a matrix."""
     over_last = ((left.ndim - 1,), (0,)), ((), ())
     contracted, batched = (tuple(map(tuple, pair)) for pair in dimension_numbers)
     if not applies(left, right) or (contracted, batched) != over_last or right.ndim != 2:
@@ -79,12 +79,12 @@ def dot_general(
 
 
 def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """The product of float32[n, k] and float32[k, m]."""
+    """Multiplies float32[n, k] and float32[k, m]."""
     return _bind(FORWARD, (len(rows), weights.shape[1]), (), (), 1, rows, weights)
 
 
 def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
-    """The operations of a layer, from the shapes of both operands and of the result."""
+    """Counts the operations of a layer from the shapes of both operands and the result."""
     kernel, outputs = (
         (shapes[1], shapes[2]) if form == FORWARD
         else (shapes[1], shapes[0]) if form == TO_IMAGES
@@ -94,7 +94,7 @@ def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
 
 
 def _bind(form, shape, strides, sides, groups, left, right):
-    """One form, whose result without leading axes has a shape."""
+    """Binds one form; `shape` is the result's without leading axes."""
     options = {"form": form, "shape": shape, "strides": strides, "sides": sides, "groups": groups}
     return layer_p.bind(left, right, **options)
 
@@ -104,7 +104,7 @@ layer_p.def_impl(lambda *operands, **params: jax.jit(partial(layer_p.bind, **par
 
 
 def _leading(operand, params):
-    """The leading axes of an operand, such as clients."""
+    """Returns the leading axes of an operand, such as clients."""
     return operand.shape[: operand.ndim - len(params["strides"]) - 2]
 
 
@@ -179,7 +179,7 @@ def _on_cpu(left, right, *, form, strides, sides, groups, **params):
 
 
 def _elsewhere(left, right, **params):
-    """The same forms by `lax`, for a GPU or TPU."""
+    """Computes the same forms by `lax`, for a GPU or TPU."""
     if _leading(left, params):
         return jax.vmap(partial(_elsewhere, **params))(left, right)
     space, form = len(params["strides"]), params["form"]

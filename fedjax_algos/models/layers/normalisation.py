@@ -9,9 +9,9 @@ import numpy as np
 class BatchNorm(nn.BatchNorm):
     """`flax.linen.BatchNorm` for images, with the same fields, variables and results.
 
-    The sums over pixels are taken for each example, so that the mask concerns small arrays only:
-    Flax writes the masked images, their squares and a mask of the images' size. The outputs are
-    `x a + b` with numbers a and b for each channel, whose gradient does not need `x - mean`.
+    Pixels are summed for each example, so only small arrays are masked; Flax writes the masked
+    images, their squares and a mask of the images' size. The outputs are `x a + b` with numbers a
+    and b for each channel, so the gradient does not need `x - mean`.
     """
 
     @nn.compact
@@ -38,7 +38,7 @@ class BatchNorm(nn.BatchNorm):
 
 
 def _moments(x, mask):
-    """The mean and the variance of each channel over the examples of a mask."""
+    """Returns the mean and the variance of each channel over the examples of a mask."""
     axes, of_pixels = tuple(range(1, x.ndim - 1)), np.prod(x.shape[1:-1])
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     sums = wide.sum(axes), (wide * wide).sum(axes)

@@ -1,4 +1,4 @@
-"""Activations that are divided over the devices of a client."""
+"""Divides activations over the devices of a client."""
 
 import jax
 from jax.sharding import PartitionSpec
@@ -7,14 +7,14 @@ from fedjax_algos.core.types import MODEL_AXIS
 
 
 def shard(x: jax.Array, *axes: str | None) -> jax.Array:
-    """The same array, divided over the devices that compute a client together.
+    """Divides an array over the devices that compute a client together.
 
     Call it where a model is applied. It is a constraint for the compiler, and changes no value.
     Where no devices share a client, as in evaluations, it does nothing.
 
     Args:
       x: an array of a model, such as the inputs or outputs of a layer.
-      axes: for each axis of the array "model" if it is divided, or None; missing ones are None.
+      axes: for each axis of the array, "model" if it is divided, or None, which is the default.
 
     Raises:
       ValueError: for other names, and for more names than axes.

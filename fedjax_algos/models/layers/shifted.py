@@ -1,9 +1,9 @@
 """Depthwise convolution and pooling that are fast when each client has its own weights.
 
 A sum of shifted images, each times one weight for each channel, stays elementwise if it is mapped
-over clients, as does the largest entry of shifted images. `lax.conv_general_dilated` with a group
-for each channel is slow on a CPU, and so is the gradient of a window's maximum in a loop, which
-accelerators have instead.
+over clients. So does the maximum of shifted images. On a CPU, `lax.conv_general_dilated` with a
+group for each channel is slow, and so is the gradient of a window's maximum in a loop. Accelerators
+use these two.
 """
 
 import functools
@@ -25,7 +25,7 @@ DepthwiseImplementation = Literal["auto", "shifts", "lax"]
 
 
 def shifted(images: jax.Array, window: Sizes, strides: Sizes) -> Iterator[jax.Array]:
-    """What each entry of the window meets in padded images, [batch, rows, columns, channels]."""
+    """Yields the pixels under each entry of the window, [batch, rows, columns, channels]."""
     rows, columns = convolution.output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     down, right = strides
     for i, j in itertools.product(*map(range, window)):
@@ -47,9 +47,9 @@ def convolve_depthwise(
       images, strides, padding: as for `convolve`.
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
       implementation: "shifts" adds products of shifted images and weights; "lax" is
-        `lax.conv_general_dilated`; "auto" is lax on a GPU or TPU, oneDNN's on a CPU as in
-        `convolve`, and otherwise shifts, as which costs are counted. Results agree up to rounding.
-        Only "lax" has `jax.jvp`.
+        `lax.conv_general_dilated`. "auto" is lax on a GPU or TPU, oneDNN's on a CPU as in
+        `convolve`, and otherwise shifts; costs are counted as shifts. Results agree up to rounding.
+        Only "lax" supports `jax.jvp`.
 
     Returns:
       float[batch, rows, columns, channels].
@@ -89,7 +89,7 @@ def _by_padded_shifts(images, kernel, strides, sides):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _by_shifts(images, kernel, strides):
-    """The convolution of padded images."""
+    """Convolves padded images."""
     images = jax.lax.optimization_barrier(images)  # otherwise each weight would pad them again
     weights = kernel[:, None, :, None]  # [height, 1, width, 1, 1, channels]
     places = itertools.product(*map(range, kernel.shape[:2]))
@@ -108,7 +108,7 @@ def _backward(strides, residuals, gradient):
 
 
 def _image_gradient(images, kernel, gradient, strides):
-    """The convolution of the gradient, spread by the strides, with the mirrored kernel."""
+    """Convolves the gradient, spread by the strides, with the mirrored kernel."""
     sides = [(0, 0, 0)]
     for axis in (1, 2):
         extent, stride = kernel.shape[axis - 1], strides[axis - 1]
@@ -119,7 +119,7 @@ def _image_gradient(images, kernel, gradient, strides):
 
 
 def _kernel_gradient(images, gradient, window, strides):
-    """The sums over batch, rows and columns of shifted images times the gradient."""
+    """Sums shifted images times the gradient over batch, rows and columns."""
     # a CPU adds arrays several times as fast as it sums over inner axes, and longer ones faster
     channels = images.shape[-1]
     count, shape = window[0] * window[1], gradient.shape[1:]
@@ -169,10 +169,10 @@ def max_pool(
     strides: tuple[int, int] | None = None,
     padding: Padding = "VALID",
 ) -> jax.Array:
-    """`flax.linen.max_pool` for images, whose gradient is fast in loops.
+    """`flax.linen.max_pool` for images, with a gradient that is fast in loops.
 
-    The first of several largest entries receives the gradient, as in Flax. There are no
-    forward-mode derivatives (`jax.jvp`).
+    The first of several largest entries receives the gradient, as in Flax. Forward mode (`jax.jvp`)
+    is not supported.
 
     Args:
       images, padding: as for `convolve`.
@@ -202,7 +202,7 @@ def _pool(images, window):
 
 
 def _corners(images, window):
-    """The entries at each position of all windows, each [batch, rows, columns, channels]."""
+    """Returns all windows' entries at each position, each [batch, rows, columns, channels]."""
     batch, height, width, channels = images.shape
     rows, columns = height // window[0], width // window[1]
     whole = images[:, : rows * window[0], : columns * window[1]]
@@ -246,7 +246,7 @@ def _shifted_forward(images, window, strides):
 
 
 def _shifted_backward(window, strides, residuals, gradient):
-    """Of each entry, the sum over the windows in which it is the first largest one."""
+    """Sums, for each entry, over the windows where it is the first largest entry."""
     images, largest = residuals
     first = jnp.full(largest.shape, -1, jnp.int32)  # position in its window
     entries = list(enumerate(shifted(images, window, strides)))

@@ -2,8 +2,8 @@
 
 On a CPU the gradient of a three-dimensional `lax.conv` in a loop is tens of times slower than
 products of patches, and gathered patches are 27 times the volume. Here a loop goes over the planes
-of the output, which `convolve` makes of the input's planes that the window touches, as channels.
-Accelerators have the three-dimensional `lax.conv`.
+of the output. `convolve` makes each from the input's planes that the window touches, as channels.
+Accelerators use the three-dimensional `lax.conv`.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def convolve_3d(
       kernel: float[depth, height, width, channels, features].
       strides, padding: as for `convolve`, for three axes.
       implementation: how planes are convolved, as for `convolve`; "lax" is one
-        `lax.conv_general_dilated`, which "auto" is on a GPU or TPU. On a CPU it may be oneDNN's.
+        `lax.conv_general_dilated`. "auto" is lax on a GPU or TPU, and may be oneDNN's on a CPU.
 
     Returns:
       float[batch, depth, height, width, features].
@@ -78,7 +78,7 @@ def _by_planes(volumes, kernel, strides, sides, implementation="auto"):
 class Conv3D(nn.Module):
     """`flax.linen.Conv` for volumes, with the same fields, parameters and results.
 
-    `implementation` is that of `convolve_3d`.
+    `implementation` is as in `convolve_3d`.
     """
 
     features: int

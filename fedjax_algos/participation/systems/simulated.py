@@ -1,4 +1,4 @@
-"""Simulated systems: clients' speeds, losses and times away are drawn."""
+"""Simulated systems, which draw clients' speeds, losses and times away."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from fedjax_algos.participation.systems.system_model import (
     SystemModelWithSpeeds,
 )
 
-_JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # streams of NumPy's generators, after those of works
+_JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # tags of NumPy's streams, after local work's
 # The first dispatches of many clients are drawn together, because there may be a million clients;
 # then increasing numbers of dispatches of one client, because fast clients make far more of them.
 _CLIENTS, _FIRST_DISPATCHES = 256, 4  # _CLIENTS divides CLIENTS_IN_BLOCK
@@ -117,7 +117,7 @@ class SimulatedSystem:
         return self._first_times(range(client, client + 1))[0]
 
     def _first_times(self, clients):
-        """t_i at the start, of clients in one block."""
+        """Returns t_i at the start, for clients in one block."""
         number, first = divmod(clients[0], local_work.CLIENTS_IN_BLOCK)
         block = local_work.block_of_times(self.distribution, self.seed, number)
         return (self.seconds_per_step * block[first : first + len(clients)]).tolist()
@@ -144,7 +144,7 @@ class SimulatedSystem:
             if not first_dispatch:
                 changed[:, 0] = False
             fresh = self.seconds_per_step * self.distribution.draw(rng, shape)
-            # t_i of a dispatch is that of the last change so far, or else the one before them
+            # a dispatch has t_i from the last change so far, or else from before all changes
             last = np.maximum.accumulate(np.arange(1, num_dispatches + 1) * changed, axis=1)
             times = np.take_along_axis(np.concatenate([times, fresh], axis=1), last, axis=1)
             self._latest.update(zip(clients, times[:, -1].tolist(), strict=True))

@@ -1,6 +1,6 @@
 """System models: how long dispatches take and which of them are lost, under any planner.
 
-Also systems of given times, in Python or in a CSV file, and sessions, when a client is available.
+Also systems of given times, in Python or a CSV file, and sessions of clients' availability.
 """
 
 import bisect
@@ -33,7 +33,7 @@ class SystemModel(Protocol):
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
-        """Seconds that a dispatch takes, including communication.
+        """Returns the seconds that a dispatch takes, including communication.
 
         Args:
           client, number: its id, and the number of this dispatch of the client, from 0.
@@ -41,25 +41,25 @@ class SystemModel(Protocol):
         """
 
     def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
-        """Whether and how the client leaves during a dispatch, which is then lost.
+        """Returns when the client leaves a dispatch, which is then lost, and for how long.
 
         Args:
           client, number: as for `seconds`.
 
         Returns:
-          None, or (share of the dispatch's time after which the client leaves, seconds away). The
+          None if it stays, or (share of the dispatch's time until it leaves, seconds away). The
           server learns of the loss when the client leaves.
         """
 
 
 @runtime_checkable
 class SystemModelWithSessions(SystemModel, Protocol):
-    """A system model whose clients leave and come back at given times, in all compared methods."""
+    """A system model whose clients come and go at given times, the same in all compared methods."""
 
     def unavailability_at(
         self, client: int, now: float, seconds: float
     ) -> tuple[float, float] | None:
-        """Whether and how the client leaves during a dispatch; replaces `unavailability`.
+        """Returns when the client leaves, and for how long; replaces `unavailability`.
 
         Args:
           client: the client's id.
@@ -72,10 +72,10 @@ class SystemModelWithSessions(SystemModel, Protocol):
 
 @runtime_checkable
 class SystemModelWithSpeeds(SystemModel, Protocol):
-    """A system model that knows the clients' mean speeds, which tiers are made of."""
+    """A system model that knows the clients' mean speeds, which define the tiers."""
 
     def expected_seconds_per_step(self, client: int) -> float:
-        """The client's t_i at the start, without communication.
+        """Returns the client's t_i at the start, without communication.
 
         Args:
           client: the client's id.
@@ -83,16 +83,16 @@ class SystemModelWithSpeeds(SystemModel, Protocol):
 
 
 class SystemModelFactory(Protocol):
-    """Makes the system model of a seed; the factories of system models return it."""
+    """Makes the system model of a seed; factories of system models return one."""
 
     def __call__(
         self, seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        """The system model of a seed.
+        """Makes the system model of a seed.
 
         Args:
           seed: the seed of all draws, at least 0.
-          download_bytes, upload_bytes: that a client receives and sends in a dispatch.
+          download_bytes, upload_bytes: bytes that a client receives and sends in a dispatch.
         """
 
 
@@ -100,7 +100,7 @@ system_models = Registry[SystemModelFactory]("system model", Callable)
 
 
 def system_of(spec: str, batch_size: int) -> SystemModelFactory:
-    """The system model that a spec names, with the batch size of the run if it needs one.
+    """Returns the system model that a spec names, with the run's batch size if it needs one.
 
     Args:
       spec: such as "simulated:speeds=exponential".
@@ -126,7 +126,7 @@ def check_unavailability(client: int, number: int, unavailability: tuple[Any, An
 
 
 def transfer_seconds(download: float, upload: float, bytes_per_second: float | None) -> float:
-    """The seconds that a dispatch's bytes take; 0 if `bytes_per_second` is None."""
+    """Returns the seconds that a dispatch's bytes take; 0 without `bytes_per_second`."""
     require_at_least_0(download_bytes=download, upload_bytes=upload)
     return 0.0 if bytes_per_second is None else (download + upload) / bytes_per_second
 
@@ -203,7 +203,7 @@ class FixedSystem:
         return self._unavailable.get((client, number))
 
     def expected_seconds_per_step(self, client: int) -> Any:
-        """The client's time, or the mean of its times; ValueError for a client without a time.
+        """Returns the client's mean time; ValueError for a client without a time.
 
         Args:
           client: the client's id.
@@ -225,7 +225,7 @@ def traced(
     communication_seconds: float = 0.0,
     bytes_per_second: float | None = None,
 ) -> SystemModelFactory:
-    """Your own times, for example measured ones. The system is the same for all seeds.
+    """Makes a system of given times, such as measured ones, the same for all seeds.
 
     Args:
       seconds_per_step: float[num_clients], the same for all dispatches, or float[num_clients,
@@ -254,11 +254,11 @@ def traced(
 def csv(
     *, file: str, communication_seconds: NonNegative = 0.0, bytes_per_second: Positive | None = None
 ) -> SystemModelFactory:
-    """Your own times in a CSV file, for example measured ones: a line for each client.
+    """Your own times in a CSV file, such as measured ones: a line for each client.
 
     The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With `dispatch`
     (0, 1, ... for each client) each dispatch has a line of its own, and one after the last line of
-    its client is an error: nothing is repeated. With `lost_after` and `seconds_away`, too, a
+    its client is an error: nothing is repeated. With the columns `lost_after` and `seconds_away`, a
     dispatch that has values there is lost after this share of its time, from 0 to 1, and the client
     is back after these seconds, `inf` for never. The system is the same for all seeds. Lines of
     clients that the run does not have are not used.
@@ -280,7 +280,7 @@ def csv(
 
 
 def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> SystemModelFactory:
-    """A factory of the same system for all seeds, to whose dispatches it adds the bytes' time."""
+    """Returns a factory of the same system for all seeds; dispatches also take the bytes' time."""
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
@@ -293,7 +293,7 @@ def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> Syste
 
 
 def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, float]]]:
-    """The arguments of `FixedSystem` in a file: seconds per step, and unavailability."""
+    """Reads the arguments of `FixedSystem`: seconds per step, and unavailability."""
     text = io.StringIO(read_file(path).decode("utf-8-sig"), newline="")
     header, *lines = [*csv_files.reader(text, strict=True)] or [[]]
     columns = [each.strip() for each in header]
@@ -328,7 +328,7 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
 
 def _whole(line, text):
     fits = text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_INT32
-    require(fits, f"line {line}: {text[:80]!r} is no whole number; give 0, 1, 2, ...")
+    require(fits, f"line {line}: {text[:80]!r} is not a whole number; give 0, 1, 2, ...")
     return int(text)
 
 
@@ -336,11 +336,11 @@ def _number(line, text):
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"line {line}: {text[:80]!r} is no number; give one") from None
+        raise ValueError(f"line {line}: {text[:80]!r} is not a number; give one") from None
 
 
 class Sessions(NamedTuple):
-    """The times in which a client is available, both ends included, in each period."""
+    """The times of each period when a client is available, both ends included."""
 
     starts: tuple[Any, ...]  # ascending, from 0 to below the period; sessions that touch are one
     ends: tuple[Any, ...]  # at most the period
@@ -348,7 +348,7 @@ class Sessions(NamedTuple):
 
     @classmethod
     def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
-        """Joins sessions, in ascending order, that touch; none starts when the period ends."""
+        """Joins sessions that touch, given in ascending order; none starts when the period ends."""
         firsts: list[Any] = []
         lasts: list[Any] = []
         for start, end in zip(starts, ends, strict=True):
@@ -360,7 +360,7 @@ class Sessions(NamedTuple):
         return cls(tuple(firsts), tuple(lasts), period)
 
     def unavailability(self, now: Any, seconds: Any) -> tuple[Any, Any] | None:
-        """What happens to a dispatch; see `SystemModelWithSessions.unavailability_at`."""
+        """See `SystemModelWithSessions.unavailability_at`."""
         starts, ends, period = self
         if not starts:
             return 0, math.inf

@@ -1,4 +1,4 @@
-"""Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
+"""Runs on the virtual clock: executes plans, single or merged, and evaluates at equal intervals."""
 
 import math
 import time
@@ -41,19 +41,19 @@ from fedjax_algos.runs.loops.checkpoints import (
     saved_identity,
 )
 from fedjax_algos.runs.loops.identity import identity
-from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_run
+from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
 from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
-_ALL = ""  # the name of the only part of the runs
-_ROWS = "rows_in_flight"  # of a checkpoint
-_MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
+_ALL = ""  # the folder's name if there is a single checkpoint
+_ROWS = "rows_in_flight"  # an array of a checkpoint
+_MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than single dispatches
 
 
 class AsyncResult(NamedTuple):
     """A finished run: `state` after the last server step, `rows` of the evaluations, and `plan`.
 
-    A planner that keeps a record has left it in `plan.trace`.
+    A planner that keeps a record leaves it in `plan.trace`.
     """
 
     state: FederatedState
@@ -81,26 +81,26 @@ def simulate_async(
     checkpoints: Checkpoints | str | Path | None = None,
     progress: bool = False,
 ) -> AsyncResult:
-    """Runs an algorithm on the virtual clock: the planner plans the whole run, which is executed.
+    """Runs an algorithm on the virtual clock: plans the whole run, then executes the plan.
 
     Args:
-      executor: a compiled algorithm, of `make_executor`.
+      executor: a compiled algorithm from `make_executor`.
       data: the clients' examples, as `federate` or `open_federated` returns them; all take part.
-      planner: who is dispatched when, such as `asynchrony.compass()`.
+      planner: plans the dispatches, such as `asynchrony.compass()`.
       system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
         seed it is the same for all methods, apart from communication, which depends on their bytes.
       seconds: simulated seconds, above 0.
       seed: the seed of the model, the system model and the clients' batches.
-      evaluations: number of evaluations after the one at the start, at equal simulated intervals.
+      evaluations: the number of evaluations after the first, at equal simulated intervals.
       on_evaluation: called with each row as it is measured.
       on_memory: called before any training, with the most models and updates in flight.
-      test, params, evaluate, checkpoints, progress: as in `simulate`; a bar is of simulated time.
+      test, params, evaluate, checkpoints, progress: as in `simulate`; a bar shows simulated time.
 
     Returns:
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
       `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
-      one made at or before the row's time. Of a lost dispatch the download is counted alone. A run
-      whose model is not finite stops as in `simulate`.
+      one made at or before the row's time. A lost dispatch counts as a download alone. A run whose
+      model is not finite stops as in `simulate`.
 
     Raises:
       ValueError: if no client arrives within `seconds`, for an argument out of range, or for
@@ -134,12 +134,12 @@ def simulate_async_seeds(
     merged_bytes: int | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
 ) -> dict[int, AsyncResult]:
-    """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
+    """Runs an algorithm on the virtual clock with several seeds, and can merge their plans.
 
-    The dispatches of merged plans share waves and compiled calls, which is faster where few clients
-    of different speeds cannot fill a wave. With layout "sequential" the results are bit for bit
-    those of each seed alone, apart from the last bit of a server rule of one's own that adds two
-    products, which the compiler may fuse in one program only.
+    The dispatches of merged plans share waves and compiled calls. This is faster where few clients
+    of different speeds cannot fill a wave. With layout "sequential", the results equal each seed's
+    alone, bit for bit. The one exception is the last bit of a custom server rule that adds two
+    products: the compiler may fuse them in one of the programs only.
 
     Args:
       executor, planner, system: as in `simulate_async`.
@@ -147,16 +147,16 @@ def simulate_async_seeds(
         the plans of examples in files are not merged.
       seconds, test, evaluations, params, evaluate: as in `simulate_async`.
       on_evaluation: called with the seed and each of its rows as it is measured.
-      on_memory: called once, before any training, with the largest memory of what is in flight.
-      merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
-        seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
+      on_memory: called once, before any training, with the largest memory in flight.
+      merged_bytes: the limit for server states, client rows, and models and updates in flight. As
+        many seeds are merged as fit; 0 merges none. None is 1 GiB for layout "vmapped" or several
         devices, else 0.
-      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it. Seeds
-        whose plans were merged go on together, and others apart.
+      checkpoints: as in `simulate`; with several plans, each has a folder in it. Seeds with merged
+        plans resume together, and others apart.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
-      runs is the time since all of them started. A merged run that has stopped is computed on
+      runs is the time since all of them started. A merged run that has stopped is still computed,
       without rows, so its state is later than its last row.
 
     Raises:
@@ -168,17 +168,29 @@ def simulate_async_seeds(
 
 
 def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes=None):
-    """The results by seed; see `simulate_async_seeds`."""
-    clock.check(executor, data)
+    """Returns the results by seed; see `simulate_async_seeds`."""
+    planned = plan_runs(executor, data, clock)
+    return run_planned(executor, planned, on_evaluation, on_memory, checkpoints, merged_bytes)
+
+
+def run_planned(
+    executor: Executor,
+    planned: Mapping[int, PlannedRun],
+    on_evaluation: Callable[[int, Row], Any],
+    on_memory: Callable[[InFlightMemory], None],
+    checkpoints: Checkpoints | str | Path | None,
+    merged_bytes: int | None = None,
+) -> dict[int, AsyncResult]:
+    """Trains planned runs of one clock; see `simulate_async_seeds`."""
+    clock = next(iter(planned.values())).clock
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
-    if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
+    if any(isinstance(run.data, StoredData) for run in planned.values()):
         merged_bytes = 0
     saved = _saved_parts(as_checkpoints(checkpoints))
     saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
-    groups: dict[Any, list[PlannedRun]] = {}  # that share a checkpoint, or of equal shapes
-    for seed, of_seed in data.items():
-        run = plan_run(executor, of_seed, clock, seed)
+    groups: dict[Any, list[PlannedRun]] = {}  # runs with one checkpoint, or with equal shapes
+    for seed, run in planned.items():
         key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
         groups.setdefault(_ALL if _ALL in saved else saved_in.get(seed, key), []).append(run)
     parts = {
@@ -194,12 +206,12 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
     results: dict[int, AsyncResult] = {}
     for part in parts.values():
         results |= part.follow(evaluate, on_evaluation)
-    return {seed: results[seed] for seed in data}
+    return {seed: results[seed] for seed in planned}
 
 
 @from_first
 def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
-    """The seeds that share a checkpoint, by the name of its folder: they go on together."""
+    """Returns the seeds that share a checkpoint and resume together, by the folder's name."""
     if checkpoints is None:
         return {}
     folder = Path(checkpoints.folder)
@@ -209,7 +221,7 @@ def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
 
 
 def _merge(executor, clock, runs, max_bytes):
-    """Runs of equal shapes, merged; in halves if they need more than `max_bytes`."""
+    """Merges runs of equal shapes; halves them until they need at most `max_bytes`."""
     merged = _MergedRuns(executor, clock, runs)
     if len(runs) == 1 or merged.bytes <= max_bytes:
         return [merged]
@@ -218,7 +230,7 @@ def _merge(executor, clock, runs, max_bytes):
 
 
 class _MergedRuns:
-    """Runs with a merged plan, or a single run; `state` is that after the last stop."""
+    """Runs with a merged plan, or a single run; `state` is the state after the last stop."""
 
     state: FederatedState
     saver: RunSaver
@@ -241,11 +253,11 @@ class _MergedRuns:
 
     @property
     def bytes(self) -> int:
-        """Of all that is on the device but examples."""
+        """The bytes of everything on the device except examples."""
         return tree_bytes(self._shapes) + self.memory.bytes
 
     def begin(self, checkpoints: Checkpoints | None) -> None:
-        """Goes on from the last checkpoint, if there is one, with the waves of the rest."""
+        """Resumes from the last checkpoint, if any, and plans the waves of the rest."""
         self.saver = RunSaver(checkpoints, self._identity)
         self.saved = self.saver.restore()
         if self.saved is not None:
@@ -254,7 +266,7 @@ class _MergedRuns:
             self._make_waves(self.begun)
 
     def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
-        """Trains the runs, or the rest of them, with evaluations at simulated times."""
+        """Trains the runs, or the rest of them, and evaluates at simulated times."""
         runs = self.runs
 
         def report(number: int, row: Row, state: Any) -> None:
@@ -273,7 +285,7 @@ class _MergedRuns:
         }
 
     def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
-        """The evaluations from the start on, or from where a checkpoint was made."""
+        """Yields the evaluations from the start, or from the checkpoint."""
         executor, runs, plan, saved = self.executor, self.runs, self.plan, self.saved
         resume = None
         data = executor.put_data(self.data)
@@ -315,7 +327,7 @@ class _MergedRuns:
             yield Stop(steps, evaluations, call.state, last, partial(self._arrays, call))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
-        """The evaluations by the server steps of the merged plan after which they are due."""
+        """Returns the evaluations by the number of server steps of the merged plan before them."""
         runs, plan, clock = self.runs, self.plan, self.clock
         times = np.linspace(0, clock.seconds, clock.evaluations + 1)
         at_steps: dict[int, _Evaluations] = {0: []}
@@ -328,7 +340,7 @@ class _MergedRuns:
         return at_steps
 
     def _identity(self) -> dict[str, Any]:
-        """By what a checkpoint of other runs is recognised."""
+        """Returns what a checkpoint must match to be resumed."""
         executor, first = self.executor, self.runs[0]
         return identity(
             executor.algorithm,
@@ -347,7 +359,7 @@ class _MergedRuns:
         )
 
     def _arrays(self, call: PlanStop) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Returns the arrays of a checkpoint."""
         rows = self.waves.rows_after(call.server_steps, self.plan)
         more = {"metrics": call.metrics, _ROWS: rows._asdict()}
         return call.state._asdict() | call.in_flight._asdict() | more

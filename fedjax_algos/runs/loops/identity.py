@@ -1,4 +1,4 @@
-"""By what a checkpoint or a folder knows its runs, and how they differ from those of now."""
+"""Identifies the runs in a checkpoint or folder, and how they differ from the current ones."""
 
 import re
 import warnings
@@ -19,7 +19,7 @@ from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.loops.run import Rounds
 
-_IN_WORDS = {  # facts that are known by their hashes only
+_IN_WORDS = {  # facts stored as hashes
     "algorithm": "the algorithm, its options or the model",
     "initial_model": "the initial model, which the seed draws",
     "partition_and_values": "the clients' examples",
@@ -47,7 +47,7 @@ def identity(
     test: Batch | None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """By what a checkpoint of other runs is recognised, values of JSON; `dispatch` is any one."""
+    """Returns, as JSON, what a checkpoint must match to be resumed; `dispatch` is any one."""
     return {
         "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
         "clients": data.num_clients,
@@ -66,7 +66,7 @@ def identity_of_rounds(
     end: int,
     **facts: Any,
 ) -> dict[str, Any]:
-    """The identity of runs in rounds until `end`, also by hashes of the first ones' `cohorts`."""
+    """Returns the identity of runs in rounds until `end`, with hashes of the first cohorts."""
     number = min(end, _COMPARED)
     drawn = [each.dispatches(number) for each in cohorts]
     parts: dict[str, Any] = {
@@ -88,24 +88,24 @@ def identity_of_rounds(
 
 
 class OtherRunError(ValueError):
-    """What is saved is of another run; `lines` has one for each difference."""
+    """A checkpoint or folder belongs to another run; `lines` has one line for each difference."""
 
     def __init__(self, what: str, lines: Iterable[str], fix: str):
         super().__init__("\n  ".join([f"{what}:", *lines, fix]))
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -> list[str]:
-    """A line for each fact of JSON that differs; `there` is at a place: "in the checkpoint"."""
+    """Returns a line for each fact that differs; `there` is at `place`, "in the checkpoint"."""
     lines = []
     for name in dict.fromkeys([*there, *here]):
         one, other = there.get(name), here.get(name)
-        if name in _BY_ROUND and one and other:  # of as many rounds as both have
+        if name in _BY_ROUND and one and other:  # compares the rounds that both have
             one, other = zip(*zip(one, other, strict=False), strict=True)
         if one == other:
             continue
         named = printable(name, _SHOWN)
         if name in _IN_WORDS and _HASH.search(f"{one} {other}"):
-            lines.append(f"{_IN_WORDS[name]}: others {place}")
+            lines.append(f"{_IN_WORDS[name]}: different {place}")
         elif isinstance(one, Mapping) and isinstance(other, Mapping):
             lines += [f"{named}, {line}" for line in differences(one, other, place)]
         elif isinstance(one, Mapping) or isinstance(other, Mapping):
@@ -122,7 +122,7 @@ def _shown(value: Any) -> str:
 def check_identity(
     there: dict[str, Any], here: dict[str, Any], position: int, folder: object
 ) -> None:
-    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation."""
+    """Raises OtherRunError for another run's checkpoint, or one between this run's evaluations."""
     known = {"rounds": 0, "devices": 0}
     if there.get("devices") != here.get("devices"):
         known["slots"] = 0
@@ -141,13 +141,13 @@ def check_identity(
 
 
 def warn_of_devices(what: str, there: int | None, here: int | None) -> None:
-    """Warns of a run that goes on with another number of devices."""
+    """Warns if a run resumes on another number of devices."""
     if there != here:
         told = f"{what} is of {there} device(s), and the run goes on with {here}"
         warnings.warn(f"{told}, which may round differently", stacklevel=4)
 
 
 def off_grid(rounds: int, eval_every: int) -> str:
-    """Why a run cannot go on after its end."""
+    """Explains why a run cannot be resumed for more rounds."""
     end = f"the run ended with an evaluation after {rounds} rounds"
-    return f"{end}, no multiple of eval_every={eval_every}, so that a longer run has none there"
+    return f"{end}, not a multiple of eval_every={eval_every}, so a longer run has none there"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: they end a run at its next evaluation, and everything else where it is."""
+"""Handles Ctrl-C and SIGTERM: a run ends at its next evaluation, everything else at once."""
 
 import contextlib
 import os
@@ -6,15 +6,15 @@ import signal
 from collections.abc import Callable, Iterator
 
 _requested: list[int] = []  # numbers of the signals that have arrived in the blocks
-_blocks: list[Callable[[int], None] | None] = []  # the last words of each that has begun
+_blocks: list[Callable[[int], None] | None] = []  # the `last_words` of each open block
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A run has ended at an evaluation because of a signal, or a command where it was.
+    """A signal has ended a run at an evaluation, or a command outside of runs.
 
-    It has the `signal_number` of SIGINT or SIGTERM, and like KeyboardInterrupt is no `Exception`.
-    `alone` tells that other processes of the command go on.
+    `signal_number` is SIGINT or SIGTERM. Like KeyboardInterrupt, it is not an `Exception`. `alone`
+    says that other processes of the command go on.
     """
 
     def __init__(self, signal_number: int, *, alone: bool = False):
@@ -24,12 +24,12 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def finish_calls() -> Iterator[None]:
-    """Lets the first SIGINT or SIGTERM within a `with` block end a run at its next evaluation.
+    """Ends a run at its next evaluation after the first SIGINT or SIGTERM in a `with` block.
 
-    The run then raises `Interrupted`, after it has saved a checkpoint if it saves any. If no run
-    comes to an evaluation any more, the end of the block raises it. A second signal ends the
-    process at once, with exit code 128 + its number; what was saved before stays whole. It works in
-    the main thread only, as signal handlers do.
+    The run then saves a checkpoint, if it saves any, and raises `Interrupted`. If no run reaches
+    another evaluation, the end of the block raises it. A second signal ends the process at once,
+    with exit code 128 + its number; saved files stay intact. This works in the main thread only, as
+    signal handlers do.
     """
     with _handled(lambda number: None):
         yield
@@ -37,9 +37,9 @@ def finish_calls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
-    """Lets the first signal in a `with` block raise `Interrupted`, or be noted by `finish_calls`.
+    """Raises `Interrupted` on the first signal, or records it inside `finish_calls`.
 
-    `last_words` is called with the number of a second signal, which then ends the process at once.
+    A second signal calls `last_words` with its number and ends the process at once.
     """
 
     def arrived(number: int) -> None:
@@ -51,7 +51,7 @@ def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(first, last_words=None):
-    """Calls `first` with the first signal of all blocks that have begun."""
+    """Calls `first` with the first signal, counted over all open blocks."""
 
     def handle(number, frame):
         if _requested:
@@ -80,18 +80,18 @@ def _handled(first, last_words=None):
 
 
 def interruption() -> int | None:
-    """The number of the signal that asks the run to end, if one has arrived."""
+    """Returns the number of the signal that asks the run to end, if one has arrived."""
     return _requested[0] if _requested else None
 
 
 def agreed_interruption() -> int | None:
-    """`interruption` of any of the processes, all of which have to ask."""
+    """Returns the `interruption` of any process; all processes must call this."""
     from fedjax_algos.engine.placed.processes import largest
 
     return largest(interruption() or 0) or None
 
 
 def check_interruption() -> None:
-    """Raises Interrupted in all processes if one has a signal, where nothing has to be saved."""
+    """Raises Interrupted in all processes if one has a signal; saves nothing."""
     if number := agreed_interruption():
         raise Interrupted(number)

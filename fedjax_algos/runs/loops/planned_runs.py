@@ -1,4 +1,4 @@
-"""Runs on the virtual clock before their training: their plans, and what is counted of them."""
+"""Plans runs on the virtual clock before any training, and counts their costs."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number
+from fedjax_algos.core.types import blank_dispatches
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.executor import Executor
@@ -28,7 +29,7 @@ from fedjax_algos.runs.loops.run import (
 
 
 class Clock(NamedTuple):
-    """A run on the virtual clock, or many; `simulate_async` documents the fields."""
+    """The arguments of runs on the virtual clock; `simulate_async` documents the fields."""
 
     planner: Planner
     system: SystemModelFactory
@@ -39,7 +40,7 @@ class Clock(NamedTuple):
     evaluate: Callable | None = None
 
     def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
-        """Raises an error for arguments of another type or out of range."""
+        """Raises an error for arguments of a wrong type or out of range."""
         check_kind("executor", executor, Executor, "give make_executor(algorithm)")
         check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
         fix = "give a planner, such as asynchrony.compass()"
@@ -61,10 +62,11 @@ class Clock(NamedTuple):
 class PlannedRun(NamedTuple):
     """A run before its training."""
 
+    clock: Clock
     seed: int
     data: FederatedData | StoredData
     population: Population
-    state: FederatedState  # the shapes of the initial one
+    state: FederatedState  # the shapes of the initial state
     plan: Plan
     dispatches: Dispatch
     transfer: Transfer
@@ -72,7 +74,7 @@ class PlannedRun(NamedTuple):
     planning_seconds: float
 
     def counted(self, now: float, server_steps: int) -> dict[str, Any]:
-        """The counted columns at a simulated time, by which so many server steps were made."""
+        """Returns the counted columns at a simulated time, after `server_steps` server steps."""
         ended = self.plan.ended <= now
         arrived = ended & (self.plan.fate != LOST)
         num_ended, num_arrived = int(ended.sum()), int(arrived.sum())
@@ -89,24 +91,37 @@ class PlannedRun(NamedTuple):
 
 
 def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
-    """int[num_clients]: the dispatches of each client that have ended by a simulated time."""
+    """Returns int[num_clients]: each client's dispatches that have ended by a simulated time."""
     return np.bincount(plan.client[plan.ended <= now], minlength=num_clients)
 
 
+def plan_runs(
+    executor: Executor,
+    data: Mapping[int, Any],
+    clock: Clock,
+    on_plan: Callable[[int], None] = lambda seed: None,
+) -> dict[int, PlannedRun]:
+    """Checks and plans a run of each seed; calls `on_plan` before each plan."""
+    clock.check(executor, data)
+    planned = {}
+    for seed, of_seed in data.items():
+        on_plan(seed)
+        planned[seed] = plan_run(executor, of_seed, clock, seed)
+    return planned
+
+
 def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedRun:
-    """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
+    """Plans a run without training; it must make a server step within its simulated seconds."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
 
     def shapes(population):
         return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
 
-    # the bytes of a dispatch determine its duration; they are counted on a first, short plan
-    short_plan = clock.planner(clock.system(seed), num_clients, arrivals=1)
     population = Population(num_clients, num_clients, int(counts.sum()))
     state = shapes(population)
-    first = plan_dispatches(short_plan, counts, algorithm.local)
-    transfer = count_transfer(algorithm, state, data, first)
+    # the bytes of a dispatch, by its shapes, determine its duration
+    transfer = count_transfer(algorithm, state, data, blank_dispatches(1))
     system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
     plan = clock.planner(system, num_clients, seconds=clock.seconds)
     check_server_steps(plan, clock.seconds)
@@ -116,4 +131,5 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
     seconds = time.perf_counter() - start
-    return PlannedRun(seed, data, population, state, plan, dispatches, transfer, flops, seconds)
+    known = population, state, plan, dispatches, transfer, flops, seconds
+    return PlannedRun(clock, seed, data, *known)

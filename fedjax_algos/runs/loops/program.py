@@ -1,4 +1,4 @@
-"""The program of batched runs, which takes their differences as arguments, and its calls."""
+"""The compiled program of batched runs, with their differences as arguments, and its calls."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -32,20 +32,20 @@ from fedjax_algos.runs.loops.identity import identity_of_rounds
 from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE, FlopCounter, Rounds, Run, draw_windows
 
-_MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
+_MEMORY = 2**30  # bytes for the runs of one call, unless the runs computed at once need more
 
 
 class Shared(NamedTuple):
-    """What all runs of a program read, on every device."""
+    """The inputs that all runs of a program read, on every device."""
 
     data: FederatedData  # indices [partitions, assigned], offsets [partitions, num_clients + 1]
-    test: Batch | None  # None if there is none, or if each partition has test rows
+    test: Batch | None  # None without test examples, or if each partition has test rows
     test_rows: Any  # int32[partitions, rows] of the examples, or None
     params: Model | None
 
 
 class Entry(NamedTuple):
-    """The arguments in which runs differ, leaves [runs] on the host."""
+    """The arguments that differ between runs, leaves [runs] on the host."""
 
     partition: Any  # int32[]: its row in the shared data
     seed: Any  # uint32[]
@@ -56,22 +56,22 @@ Constants = frozenset[tuple[str, type, Any]]  # with types, because 1, 1.0 and T
 
 
 def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constants:
-    """The values that are part of a program; those named in `traced` are its arguments."""
+    """Returns the values that are part of a program; values in `traced` are its arguments."""
     return frozenset((n, type(value), value) for n, value in values.items() if n not in traced)
 
 
 def screening(non_finite: NonFinite) -> NonFinite:
-    """What the devices do: for "error" the host looks at what they have excluded."""
+    """Returns the mode of the devices: for "error" they exclude, and the host raises."""
     return "exclude" if non_finite == "error" else non_finite
 
 
 class Program(NamedTuple):
-    """All that a compilation depends on, besides shapes. Equal programs share a compilation."""
+    """Everything but shapes that a compilation depends on. Equal programs share a compilation."""
 
     factory: Callable[..., Algorithm]
     problem: Problem
     local: Local
-    constants: Constants  # the hyperparameters that are no arguments
+    constants: Constants  # the hyperparameters that are not arguments
     population: Population
     layout: Layout
     mesh: ClientMesh | None
@@ -79,8 +79,8 @@ class Program(NamedTuple):
     non_finite: NonFinite
 
     def round_of(self, numbers):
-        """A round of a run; `numbers` are traced floats, see `Entry`."""
-        # weakly typed, as Python's numbers are: params of another precision keep theirs
+        """Builds a round of a run; `numbers` are traced floats, see `Entry`."""
+        # weakly typed, like Python's numbers, so params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
         local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
         if rate is not None and not callable(local.learning_rate):
@@ -90,7 +90,7 @@ class Program(NamedTuple):
         return pure_round(algorithm, self.layout, screening(self.non_finite))
 
     def advance(self, shared_and_rounds, state, entry, dispatches):
-        """The state after some rounds, or 0, the means of training and of tests, and finiteness."""
+        """Runs 0 or more rounds; returns the state, means of training and tests, and finiteness."""
         (shared, rounds), run_round = shared_and_rounds, self.round_of(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
@@ -106,7 +106,7 @@ class Program(NamedTuple):
         return state, trained, tested, all_finite(state.server.params)
 
     def of_each(self, function, shared, *inputs):
-        """`function(shared, *inputs)` of each run; inputs and results have leaves [runs, ...]."""
+        """Maps `function(shared, *inputs)` over runs; other leaves are [runs, ...]."""
 
         def share(shared, inputs):
             size = None if self.runs_per_device == 1 else self.runs_per_device
@@ -121,7 +121,7 @@ class Program(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def begin_each(program, shared, entries):
-    """The first states of all runs, leaves [runs, ...]; the program is static."""
+    """Makes the first states of all runs, leaves [runs, ...]; the program is static."""
 
     def begin(shared, entry):
         return program.round_of(entry.numbers).init(entry.seed, program.population, shared.params)
@@ -131,7 +131,7 @@ def begin_each(program, shared, entries):
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def advance_each(program, states, shared, entries, dispatches, rounds):
-    """`Program.advance` of all runs, leaves [runs, ...]; consumes the states. `rounds`: int32[]."""
+    """Maps `Program.advance` over runs, leaves [runs, ...]; consumes states. `rounds`: int32[]."""
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
 
@@ -140,7 +140,7 @@ class ValueReadError(Exception):
 
 
 def unreadable_rate(count: Any) -> Any:
-    """Stands for a client learning rate function that differs between runs; raises an error."""
+    """Raises an error; stands for a learning rate function that differs between runs."""
     raise ValueReadError
 
 
@@ -153,13 +153,13 @@ UNTRACEABLE = (
 
 
 def traced_names(run: Run, static: frozenset[str]) -> list[str]:
-    """The swept values of a run that are arguments of its program; those in `static` are not."""
+    """Names a run's swept values that are arguments of its program, without those in `static`."""
     known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 
 
 def cohorts_of(run: Run, loop: Rounds, algorithm: Algorithm) -> Cohorts:
-    """The cohorts of a run before its first round."""
+    """Returns the cohorts of a run before its first round."""
     return loop.cohorts(run.data, algorithm, run.local, run.seed)
 
 
@@ -170,7 +170,7 @@ def call_size(
     num_runs: int,
     run_bytes: int,
 ) -> tuple[ClientMesh | None, int, int, str]:
-    """The devices, the runs of each at once and of a call, and a note, or ValueError: no memory."""
+    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
     mesh = no_more_devices(mesh, num_runs)
     devices = 1 if mesh is None else mesh.size
     available = memory or _MEMORY
@@ -203,7 +203,7 @@ class Group(NamedTuple):
     size: int  # runs of a call
     note: str
     algorithm: Algorithm  # of the first run
-    state: FederatedState  # the shapes of its first one
+    state: FederatedState  # the shapes of its first state
     transfer: Transfer
 
     @property
@@ -213,7 +213,7 @@ class Group(NamedTuple):
 
 
 class Call:
-    """Runs of one call of a program, and their stops; runs after its own only fill the call."""
+    """Runs of one call of a program, and their stops; runs beyond `own` only fill the call."""
 
     states: FederatedState  # after the last stop; leaves [runs, ...]
 
@@ -234,7 +234,7 @@ class Call:
         self.saver = RunSaver(as_checkpoints(checkpoints, name), self._identity)
 
     def stops(self, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
-        """The evaluations from the start on, or from where a checkpoint was made."""
+        """Yields the evaluations from the start, or from the checkpoint."""
         program, loop = self.group.program, self.group.loop
         divide = partial(put, self.sharding)
         entries = divide(self.entries)
@@ -279,12 +279,12 @@ class Call:
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
     def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
-        """Rounds and float64[runs] operations so far; the states and cohorts go there."""
+        """Restores states and cohorts; returns rounds and float64[runs] operations so far."""
         flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
         if saved is None:
             return 0, flops
         position = stack([drawn.position().after(saved.position) for drawn in self.cohorts])
-        # the runs that fill the call, on another number of devices others, repeat the first one
+        # runs that fill the call repeat the first one; their number depends on the devices
         own = np.arange(self.group.size) * (np.arange(self.group.size) < len(self.own))
         filled = fill(self._arrays(position, flops), saved.arrays)
         filled = jax.tree.map(lambda leaf: leaf[own], filled)
@@ -295,12 +295,12 @@ class Call:
         return saved.position, filled["flops"]
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
-        """What a checkpoint holds of its own runs, leaves [runs, ...]."""
+        """Returns the arrays of a checkpoint for the call's own runs, leaves [runs, ...]."""
         arrays = {"states": fetch(self.states), "cohorts": positions, "flops": flops}
         return jax.tree.map(lambda leaf: leaf[: len(self.own)], arrays)
 
     def _identity(self):
-        """By what a checkpoint of other runs is recognised."""
+        """Returns what a checkpoint must match to be resumed."""
         group, loop, program = self.group, self.group.loop, self.group.program
         tables = {table_of(run): run for run in self.own}
         fingerprints = {key: _table_fingerprint(run) for key, run in tables.items()}
@@ -320,7 +320,7 @@ class Call:
 
 
 def _measure(recorder, trained, tested, excluded, finite, number) -> recording.Measured:
-    """What is measured of one run, of values of all runs."""
+    """Selects one run's measurements from the values of all runs."""
     excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
     with recording.named_errors(f"{recorder.names[number]}: "):
         check_excluded(recorder.non_finite, excluded)
@@ -329,17 +329,17 @@ def _measure(recorder, trained, tested, excluded, finite, number) -> recording.M
 
 
 def stack(trees):
-    """One tree of several, with leaves [trees, ...]."""
+    """Stacks several trees into one, with leaves [trees, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def each_of(stacked, number):
-    """The first trees of a stack."""
+    """Returns the first `number` trees of a stack."""
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(number)]
 
 
 def table_of(run):
-    """What runs that read the same examples have in common."""
+    """Returns a key shared by runs that read the same examples."""
     return id(run.data), id(run.test_rows)
 
 

@@ -1,6 +1,6 @@
-"""What all runs, which are iterators over `Stop`s, do at their evaluations.
+"""Evaluates and records runs: every loop yields `Stop`s, and this module handles them.
 
-`follow` goes through the stops, and a `Recorder` makes the rows that are due there.
+`follow` iterates over the stops, and a `Recorder` makes the rows that are due there.
 """
 
 import contextlib
@@ -34,20 +34,20 @@ WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
     "(clip_norm), or fewer local steps"
 )
-_SHOWN = ("test_accuracy", "test_loss", "train_loss")  # in a bar: the first that was measured
+_SHOWN = ("test_accuracy", "test_loss", "train_loss")  # a bar shows the first that was measured
 _MAX_NAMED = 5  # runs in a warning
 _all_finite = jax.jit(all_finite)
 _COLUMNS = {"method", "seed", "round", "train_loss", *inspect.signature(metrics_row).parameters}
 
 
 class DivergenceWarning(UserWarning):
-    """Updates were not finite and were left out, or the model is not, and the run has stopped."""
+    """Non-finite updates were left out, or the model is not finite and the run has stopped."""
 
 
-# takes a run's number, its row, and the state of the stop (None: a row of a checkpoint before its
-# last one); if it returns True, all runs end
+# takes a run's number, its row, and the state of the stop (None for earlier rows of a checkpoint);
+# if it returns True, all runs end
 Report = Callable[[int, Row, Any], bool | None]
-# of one run: the metrics, the updates that were excluded or None, and whether all params are finite
+# of one run: the metrics, the number of excluded updates or None, whether all params are finite
 Measured = tuple[dict[str, float], int | None, Any]
 
 
@@ -55,18 +55,18 @@ class Due(NamedTuple):
     """An evaluation of one run."""
 
     run: int  # its number in the recorder
-    counted: dict[str, Any]  # columns, by the names of the arguments of `metrics_row`
+    counted: dict[str, Any]  # columns, as arguments of `metrics_row`
     measure: Callable[[], Measured]  # not called for a run that has diverged
 
 
 class Stop(NamedTuple):
-    """Where the compiled calls of some runs are when evaluations are due."""
+    """A point between compiled calls where evaluations of some runs are due."""
 
-    position: int  # rounds or server steps that have been made
+    position: int  # completed rounds or server steps
     due: Sequence[Due]
     state: Any  # of all runs; the next stop consumes it
     last: bool = False
-    arrays: Callable[[], Any] | None = None  # what a checkpoint holds; None where none is worth it
+    arrays: Callable[[], Any] | None = None  # of a checkpoint; None if it is not worth one
 
 
 class Recorder:
@@ -94,7 +94,7 @@ class Recorder:
         self.stopped = self.report(due.run, row, state)
 
     def restore(self, saved: Saved, state: Any) -> None:
-        """Puts the runs where a checkpoint was made, and hands its rows on."""
+        """Restores the runs from a checkpoint, and reports its rows."""
         self.histories, self.diverged = saved.facts["rows"], set(saved.facts["diverged"])
         seconds = max(rows[-1]["wall_seconds"] for rows in self.histories)
         self.started = min(self.started, time.perf_counter() - seconds)
@@ -104,17 +104,17 @@ class Recorder:
 
     @property
     def ended(self) -> bool:
-        """Whether no run goes on, although there may be further stops."""
+        """True if no run continues, although there may be further stops."""
         return bool(self.stopped) or len(self.diverged) == len(self.histories)
 
     def warn(self) -> None:
-        """Warns of the runs whose updates or models were not finite."""
+        """Warns of runs with non-finite updates or models."""
         named = zip(self.names, self.histories, strict=True)
         warn_of_non_finite(dict(named), {self.names[number] for number in self.diverged})
 
 
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
-    """Goes through the stops of some runs, and yields each before it is saved."""
+    """Records and saves each stop of some runs; yields it before it is saved."""
     for stop in stops:
         for due in stop.due:
             recorder.measure(due, stop.state)
@@ -132,7 +132,7 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
 def make_evaluate_model(
     algorithm: Algorithm, test: Batch | None, evaluate: Callable | None
 ) -> Callable[[FederatedState], dict[str, float]]:
-    """Builds `state -> {"test_loss": ..., ...}`, after what the algorithm reports."""
+    """Builds `state -> {"test_loss": ..., ...}`, including the algorithm's reported columns."""
     if evaluate is not None:
         fix = "give make_evaluate(problem)"
         check_callable("evaluate", evaluate, fix, "model", "examples")
@@ -149,7 +149,7 @@ def make_evaluate_model(
 
 
 def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
-    """Adds what a function of the user's own measures of a state, under names that are free."""
+    """Adds the columns of a user's `measure(state)`; their names must not be taken."""
     check_callable("measure", measure, "give a function (state) of names and numbers", "state")
 
     def measured(state: FederatedState) -> dict[str, float]:
@@ -165,7 +165,7 @@ def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
 def measure_state(
     state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
 ) -> Measured:
-    """What is measured of the state of one run; `metrics` have leaves [...] or [runs, ...]."""
+    """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
     trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
     finite = _all_finite(one_copy(state.server.params))
     return trained | evaluate_model(state), count_excluded(state.excluded), finite
@@ -174,10 +174,10 @@ def measure_state(
 def costs_of_rounds(
     rounds: int, position: Position, transfer: Transfer, flops: float, uploads: Any = None
 ) -> dict[str, Any]:
-    """The counted columns after so many rounds.
+    """Returns the counted columns after a number of rounds.
 
-    `flops` are those of all their dispatches, and `uploads` is the number of the updates that were
-    sent; None if all were that answered.
+    `flops` counts all their dispatches. `uploads` is the number of updates sent; None if every
+    client that answered sent one.
     """
     dispatched = int(position.dispatched.sum(dtype=np.int64))
     lost, chosen = (
@@ -198,7 +198,7 @@ def costs_of_rounds(
 def reported(
     algorithm: Algorithm, server: ServerState, *, batched: bool = False
 ) -> dict[str, np.ndarray]:
-    """What an algorithm reports, by column; of a `server` with leaves [runs, ...] if `batched`."""
+    """Returns an algorithm's reports by column; `batched` servers have leaves [runs, ...]."""
     if algorithm.report is None:
         return {}
     found = fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
@@ -208,12 +208,12 @@ def reported(
 
 
 def count_excluded(excluded: Any) -> int | None:
-    """The column `excluded_updates`: of an `Excluded` with leaves [], or of () if all are kept."""
+    """Returns the column `excluded_updates`; `excluded` is an `Excluded`, or () if all are kept."""
     return None if excluded == () else int(excluded.number)
 
 
 def describe_divergence(rows: Sequence[Row]) -> str:
-    """Where a run has stopped, by its rows: its round, and the last finite row."""
+    """Describes where a run has stopped: its round, and the last finite row."""
     last, before = rows[-1], rows[:-1]
     loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
     finite = f"that of round {before[-1]['round']:g}" if before else "none"
@@ -221,13 +221,13 @@ def describe_divergence(rows: Sequence[Row]) -> str:
 
 
 def describe_excluded(number: int) -> str:
-    """How many updates of a method or a run were left out."""
+    """Describes the number of updates that were left out."""
     what, was = ("update of a client", "was") if number == 1 else ("updates of clients", "were")
     return f"{number:g} {what} {was} not finite and {was} left out"
 
 
 def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[str]) -> None:
-    """Warns of runs that have stopped, and of updates left out; `runs` are the rows by name."""
+    """Warns of runs that have stopped, and of updates left out; `runs` has the rows by name."""
     named = []
     for name, rows in runs.items():
         if name in diverged:
@@ -245,7 +245,7 @@ def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[s
 
 @contextlib.contextmanager
 def named_errors(name: str) -> Iterator[None]:
-    """Puts a name before the message of a NonFiniteUpdateError of the block."""
+    """Prefixes a name to the message of a NonFiniteUpdateError raised in the block."""
     try:
         yield
     except NonFiniteUpdateError as error:
@@ -254,7 +254,7 @@ def named_errors(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[float, Row], None]]:
-    """Yields a function to call with what is done and each row; a log has a line for each."""
+    """Yields a function that shows progress and a row: in a bar, or in a line of a log."""
     check_kind("progress", shown, bool, "give True or False")
     if not shown:
         yield lambda done, row: None

@@ -1,4 +1,4 @@
-"""What a run is: its arguments, their checks, and the dispatches of its rounds."""
+"""Defines a run: its arguments, their checks, and the dispatches of its rounds."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from fedjax_algos.participation import Cohorts, Failures, LocalWork, Sampler, un
 from fedjax_algos.participation.cohorts import Position
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
-_ROW_BYTES = 500  # of an evaluation's row, at least
+_ROW_BYTES = 500  # the least memory of an evaluation's row
 FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
 
@@ -40,15 +40,15 @@ class Run(NamedTuple):
     """One of many runs.
 
     Attributes:
-      label: `method` in its rows.
+      label: the column `method` of its rows.
       seed: the seed of the run.
       data: the clients' examples.
-      local: how clients train.
+      local: the clients' training.
       hyperparameters: the options of the algorithm's factory.
       swept: the values that distinguish it from the other runs, by name: some hyperparameters,
-        "client_learning_rate", or anything else, hashable, that its `local` was made from.
-      test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
-        examples of all runs; None for those.
+        "client_learning_rate", or any other hashable value that its `local` was made from.
+      test_rows: int32[rows], the rows of `data.examples` to evaluate on. None for the test examples
+        that all runs share.
     """
 
     label: str
@@ -77,7 +77,7 @@ class RoundOptions(TypedDict, total=False):
 
 
 class Rounds(NamedTuple):
-    """The rounds of a run, or of many; `simulate` documents the fields."""
+    """The arguments of runs in rounds; `simulate` documents the fields."""
 
     cohort_size: int
     rounds: int
@@ -96,7 +96,7 @@ class Rounds(NamedTuple):
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
-        """The cohorts of a run before its first round."""
+        """Returns the cohorts of a run before its first round."""
         names = "sampler", "work", "failures"
         how: Any = {name: getattr(self, name) for name in names}
         how |= cohort_sizes(algorithm, self.cohort_size, data.num_clients)
@@ -108,15 +108,15 @@ class Window(NamedTuple):
     """The rounds between two evaluations."""
 
     rounds: int
-    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
-    flops: float  # of all their dispatches
+    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the longest one's shape
+    flops: float  # of all its dispatches
     position: Position  # of the cohorts after them
 
 
 def draw_windows(
     cohorts: Cohorts, count: FlopCounter, end: int, eval_every: int, state: FederatedState
 ) -> Iterator[Window]:
-    """The windows from the cohorts' next round to `end`, each drawn when it is asked for."""
+    """Yields the windows from the cohorts' next round to `end`, drawing each on demand."""
     longest, num_clients = min(eval_every, end), len(cohorts.counts)
     keeping = bool(jax.tree.leaves(state.origin))
     for done in range(cohorts.next_round, end, longest):
@@ -131,7 +131,7 @@ def draw_windows(
 
 
 def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> dict[str, int]:
-    """The sizes for `Cohorts`: of the cohort, or of candidates and of those that are chosen."""
+    """Returns the sizes for `Cohorts`: the cohort, or the candidates and the chosen clients."""
     if algorithm.selection is None:
         return {"cohort_size": cohort_size}
     candidates = algorithm.selection.num_candidates(cohort_size)
@@ -142,7 +142,7 @@ def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> di
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
-    """Counts the operations of each dispatch, by shapes; NaN and a warning where it cannot."""
+    """Builds a counter of a dispatch's operations; if it cannot count, it warns and gives NaN."""
     try:
         training = count_flops(algorithm, state, data_shapes(data)).of
         if algorithm.selection is None:
@@ -155,12 +155,12 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
 
 
 def _flops_of_candidates(selection, reporting, training, dispatches):
-    """Those of reports, and each candidate's share of the training of those that are chosen."""
+    """Counts reports, and spreads the chosen clients' training over the candidates that answer."""
     filled = dispatches.num_examples > 0
     arrives = filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
     of_one = training(dispatches)
     equal = of_one[arrives]
-    if equal.size and (equal != equal[0]).any():  # who trains is known to the device alone
+    if equal.size and (equal != equal[0]).any():  # only the device knows which ones train
         of_one = np.full_like(of_one, np.nan)
     most = selection.cohort_size(dispatches.client.shape[-1])
     answered = arrives.sum(-1, keepdims=True)
@@ -169,7 +169,7 @@ def _flops_of_candidates(selection, reporting, training, dispatches):
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
-    """Checks a run's examples and their labels; those in files are checked when they are read."""
+    """Checks a run's examples and labels; examples in files are checked when they are read."""
     check_kind("data", data, RunData, RUN_DATA_FIX)
     if isinstance(data, FederatedData):
         check_labels(problem, "the clients' examples", data.examples)
@@ -193,19 +193,19 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
 
 
 def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy") -> None:
-    """Checks that evaluations measure the accuracy, and the metric that compares methods."""
+    """Checks that evaluations measure the accuracy and the target metric."""
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
-    what = f"the model measures {one_of(measured)}, but no accuracy, by which methods are compared"
+    what = f"the model measures {one_of(measured)}, but not accuracy, which comparisons need"
     fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
     require("accuracy" in measured, f"{what}; {fix}")
     check_target_metric(target_metric, [*measured, *CLIENT_COLUMNS.values()])
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:
-    """Raises ValueError unless `test_rows` is None, or int[rows] of examples that there are."""
+    """Raises ValueError unless `test_rows` is None or int[rows] of existing examples."""
     if test_rows is None:
         return
     rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
@@ -216,7 +216,7 @@ def check_test_rows(test_rows: Any, data: FederatedData) -> None:
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
-    """Raises ValueError, with what to give instead, if so many rows do not fit into memory."""
+    """Raises ValueError if this many rows do not fit into memory; `fix` says what to change."""
     check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
 
 
@@ -231,7 +231,7 @@ def check_server_steps(plan: Plan, seconds: float) -> None:
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
-    """Raises ValueError if the rows of so many clients do not fit into host memory or on disk."""
+    """Raises ValueError if this many client rows do not fit into host memory or on disk."""
     what = f"the state of {num_rows} clients"
     if isinstance(state.clients, HostClientState):
         fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"

@@ -1,4 +1,4 @@
-"""Batched runs: those that can share a program are a group, computed in calls that fit memory."""
+"""Batched runs: groups that share a program, computed in calls that fit into memory."""
 
 import copy
 import time
@@ -50,7 +50,7 @@ class BatchedResult(NamedTuple):
 
 
 class ProgramOptions(RoundOptions, total=False):
-    """The keywords of `run_batched` that say what is computed, and how."""
+    """The keywords of `run_batched` for the computation."""
 
     layout: Layout
     devices: Devices
@@ -77,37 +77,37 @@ def run_batched(
     checkpoints: Checkpoints | str | Path | None = None,
     **options: Unpack[ProgramOptions],
 ) -> BatchedResult:
-    """Computes what `simulate` gives for each run, up to rounding, in as few programs as possible.
+    """Computes `simulate` for each run, up to rounding, in as few programs as possible.
 
-    Seeds, client learning rates and swept floats are arguments of a program, with jax's default
+    Seeds, client learning rates and swept floats are arguments of a program, with JAX's default
     precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
     differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
-    programs of their own, and so have, with a note, those with a float that is read in Python.
+    separate programs. So have, with a note, runs with different floats that are read in Python.
 
     Args:
       factory: `(problem, local, **hyperparameters) -> Algorithm`.
       problem: what is learned.
-      runs: those whose data hold the same arrays of examples can share a program.
-      on_evaluation: called with each row as it is measured, and first with those of checkpoints.
+      runs: the runs; runs with the same arrays of examples can share a program.
+      on_evaluation: called with each row as it is measured, after the rows of checkpoints.
       on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
       checkpoints: as in `simulate`; the runs of each call have a folder in it.
       **options: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
         `params` as in `simulate`, for `test` see also `Run.test_rows`; and
         `layout` and `non_finite` as in `make_engine`, by default "auto" and "exclude";
-        `devices`, over which the runs are divided, see `client_mesh`;
+        `devices`, the devices that the runs are divided over, see `client_mesh`;
         `runs_per_device`, the runs that a device computes at once: None is one on a CPU, where many
         copies of the weights only move through memory, and elsewhere as many as `memory` allows;
-        `memory`, bytes for the runs of one call, which holds as many as fit: their `FederatedState`
-        twice, before and after, and their dispatches until the next evaluation. None is 2**30, or
-        what the runs that are computed at once need if this is more.
+        `memory`, bytes for the runs of one call. A call has as many runs as fit, with their
+        `FederatedState` before and after, and their dispatches until the next evaluation. None is
+        2**30, or more if the runs computed at once need it.
 
     Returns:
       The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;
-      `wall_seconds` is the time since all runs began. A run whose model is not finite has no rows
-      after the one that shows it, and one warning names all such runs, as in `simulate`.
+      `wall_seconds` is the time since all runs began. The first row with a non-finite model is the
+      run's last row, and one warning names all such runs, as in `simulate`.
 
     Raises:
-      ValueError: for arguments that `simulate` or the factory refuse, too little memory, or
+      ValueError: for arguments that `simulate` or the factory refuses, too little memory, or
         checkpoints of other runs.
       NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
@@ -117,7 +117,7 @@ def run_batched(
 
 
 class BatchedRuns:
-    """Runs, as in `run_batched`, that were checked and grouped before anything is trained."""
+    """The runs of `run_batched`, checked and grouped before anything is trained."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class BatchedRuns:
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
         self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout
-        # with a `Model` or None, and windows that are no longer than the run
+        # `params` is a `Model` or None, and no window is longer than the run
         self.loop = loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model)
         self.mesh, self.runs_per_device = client_mesh(devices), runs_per_device
         self.memory, self.non_finite = memory, non_finite
@@ -162,11 +162,11 @@ class BatchedRuns:
 
     @property
     def in_order(self) -> list[Run]:
-        """The runs in the order in which they are computed: those of a program are neighbours."""
+        """The runs in the order of their computation, program by program."""
         return [run for group in self.groups for run in group.runs.values()]
 
     def only(self, takes: Callable[[str, int], bool]) -> "BatchedRuns":
-        """The runs of which `takes(label, seed)` is true."""
+        """Keeps the runs where `takes(label, seed)` is true."""
         chosen = copy.copy(self)
         runs = enumerate(self.runs)
         own = {index: run for index, run in runs if takes(run.label, run.seed)}
@@ -190,7 +190,7 @@ class BatchedRuns:
         return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
 
     def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:
-        """Groups of runs that share a program if the values named in `static` are constants."""
+        """Groups runs that share a program if the values named in `static` are constants."""
         groups: dict[Any, dict[int, Run]] = {}
         for index, run in runs.items():
             values, traced = run.hyperparameters | run.swept, programs.traced_names(run, static)
@@ -202,7 +202,7 @@ class BatchedRuns:
         return [self._group(own, static) for own in groups.values()]
 
     def _group(self, runs: dict[int, Run], static: frozenset[str]) -> Group:
-        """A group of runs; raises ValueError for too little memory."""
+        """Makes a group of runs; raises ValueError for too little memory."""
         first, loop = next(iter(runs.values())), self.loop
         local, clients = first.local, first.data.num_clients
         algorithm = self.factory(self.problem, local, **first.hyperparameters)
@@ -214,7 +214,7 @@ class BatchedRuns:
         limits = self.mesh, self.runs_per_device, self.memory
         mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
         traced = programs.traced_names(first, static)
-        if CLIENT_LEARNING_RATE in traced:  # it is no part of the program
+        if CLIENT_LEARNING_RATE in traced:  # it is not part of the program
             rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
             local = local._replace(learning_rate=rate)
         constants = programs.constants_of(first.hyperparameters, traced)
@@ -226,7 +226,7 @@ class BatchedRuns:
         return Group(runs, static, program, loop, size, note, algorithm, state, transfer)
 
     def _run_group(self, group: Group) -> list[str]:
-        """Runs a group, with a program for each value of what cannot be an argument; its notes."""
+        """Runs a group, with a program for each value that cannot be traced; returns its notes."""
         try:
             return [self._run_program(group)]
         except programs.UNTRACEABLE:  # raised by the first call, before any row is reported
@@ -247,7 +247,7 @@ class BatchedRuns:
         raise AssertionError("the last set of names returns or raises")
 
     def _run_program(self, group: Group) -> str:
-        """The note of a group that runs; UNTRACEABLE if a traced value is read in Python."""
+        """Runs a group and returns its note; UNTRACEABLE if Python reads a traced value."""
         tables = {programs.table_of(run): run for run in group.runs.values()}
         rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
         indices, offsets, test_rows = programs.stack(rows)
@@ -262,7 +262,7 @@ class BatchedRuns:
         return group.note
 
     def _follow(self, call: Call, count: FlopCounter) -> None:
-        """Computes the runs of a call, and hands on their rows and last models."""
+        """Computes the runs of a call, and reports their rows and last models."""
         columns = [{"method": run.label, "seed": run.seed} for run in call.own]
         self.rows |= {index: [] for index in call.indices}
 
@@ -283,5 +283,4 @@ class BatchedRuns:
 
 
 def _name(run):
-    """A run in messages."""
     return f"{run.label}, seed {run.seed}"

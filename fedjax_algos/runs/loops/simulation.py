@@ -1,4 +1,4 @@
-"""Runs in rounds: windows of rounds, each of which ends with an evaluation."""
+"""Runs in rounds, in windows that end with an evaluation."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -69,59 +69,58 @@ def simulate(
     """Runs a synchronous simulation.
 
     The rounds between two evaluations are one compiled call. A run can be cut in two:
-    `simulate(..., rounds=10)`, and then the same with the `state` that it returned and
-    `start_round=10`, have the states and the rows of `simulate(..., rounds=20)`, bit for bit.
+    `simulate(..., rounds=10)`, and then the same call with the returned `state` and
+    `start_round=10`, give the states and rows of `simulate(..., rounds=20)`, bit for bit.
     `iterate_rounds` is the same run as an iterator.
 
     Args:
       engine: a compiled algorithm. Other seeds on the same engine compile nothing.
       data: the clients' examples, as `federate`, `engine.put_data` or `open_federated` returns
-        them. Those in files are read cohort by cohort, with the same results, one round in a call.
+        them. Examples in files are read cohort by cohort, one round in a call, with equal results.
       cohort_size: M, the number of clients in a round.
       rounds: the number of rounds that this call runs, at least 1.
       seed: the seed of the model, the cohorts and the clients' batches.
       sampler: draws the cohorts; the default draws uniformly without replacement.
-      work: how much of its local work each client does, such as `participation.partial()`; None is
-        all.
-      failures: which clients train and then do not answer, such as
-        `participation.independent(probability=0.3)`; None is none. Their updates and new rows are
-        lost, and a round without answers leaves the model as it is.
+      work: the part of its local work that each client does, such as `participation.partial()`;
+        None is all.
+      failures: draws clients that train but do not answer, such as
+        `participation.independent(probability=0.3)`; None draws none. Their updates and new rows
+        are lost, and a round without answers leaves the model as it is.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
-      eval_every: rounds between evaluations, at least 1; the start and the end are evaluated too.
-      params: replace the problem's own initialisation: params, or a `Model`.
-      on_evaluation: called with each row as it is measured, and first with those of a checkpoint.
-        If it has a parameter named `state`, it also gets the state, or None for the rows of a
-        checkpoint before the last one; the next rounds CONSUME it, so copy what you keep:
+      eval_every: rounds between evaluations, at least 1; the start and the end are also evaluated.
+      params: params, or a `Model`, in place of the problem's own initialisation.
+      on_evaluation: called with each row as it is measured, after a checkpoint's rows. If it has a
+        parameter named `state`, it also gets the state, or None for a checkpoint's earlier rows.
+        The next rounds CONSUME the state, so copy what you keep:
         `jax.tree.map(jnp.copy, state.server.params)`. If it returns True, the run stops.
-      evaluate: what `make_evaluate` returned, so that engines share its compilation.
-      measure: makes further columns of the state at each evaluation, which it must not consume.
+      evaluate: the result of `make_evaluate`, so that engines share its compilation.
+      measure: computes further columns from the state at each evaluation; must not consume it.
       checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
-        end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
-        with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
-        both runs have.
-      state: what an earlier run returned, to go on from there. It is CONSUMED.
-      start_round: the number of rounds that `state` has seen, which must be given with it; the
-        cohorts go on after them, and the rows count them too.
-      progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
-        line.
+        end. A checkpoint of this run in the folder is resumed, bit for bit. `rounds` may then
+        differ, if the checkpoint is not beyond them and was made at an evaluation of both runs.
+      state: the state that an earlier run returned, to go on from there. It is CONSUMED.
+      start_round: the number of rounds that `state` has seen; required with `state`. The cohorts
+        continue after these rounds, and the rows count them.
+      progress: whether to show a bar, in a terminal or a notebook, or a line for each evaluation in
+        a log.
 
     Returns:
-      The last state, and one row for each evaluation, which `pandas.DataFrame(rows)` makes a table
-      and `analysis.pictures.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
-      examples of all local steps since the last row; `test_loss` and the problem's metrics as
-      `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
-      `make_engine`); `lost`, which have not arrived since the start, if there are `failures`;
+      The last state, and one row for each evaluation. `pandas.DataFrame(rows)` makes them a table
+      and `analysis.pictures.plot_metric(rows)` a figure. Columns: `round`; `train_loss`, the mean
+      over all examples of all local steps since the last row; `test_loss` and the problem's metrics
+      as `test_...`; `excluded_updates`, non-finite updates left out since the start (see
+      `make_engine`); `lost`, updates that did not arrive since the start, if there are `failures`;
       `download_bytes`, `upload_bytes` and `flops` of all clients since the start (see
       `count_flops`), where a client that fails downloads and computes, but does not upload;
-      `wall_seconds` since the start, compilation included. `flops` is NaN, with a warning, for an
+      `wall_seconds` since the start, including compilation. `flops` is NaN, with a warning, for an
       algorithm whose operations cannot be counted. If the test loss or the params of the global
       model are not finite, the run stops with that row and a warning, unless the engine has
       non_finite="keep".
 
     Raises:
-      TypeError: for an object of another type.
-      ValueError: for numbers out of range, what does not fit into memory or to the problem, a
-        client that is twice in a cohort while clients keep state, a state without its start_round
+      TypeError: for an object of a wrong type.
+      ValueError: for numbers out of range, arguments that do not fit into memory or to the problem,
+        a client that is twice in a cohort while clients keep state, a state without its start_round
         or of another algorithm or seed, or checkpoints of another run.
       NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
@@ -153,10 +152,10 @@ def iterate_rounds(
     start_round: int | None = None,
     **rounds: Unpack[RoundOptions],
 ) -> Iterator[tuple[FederatedState, Row]]:
-    """The evaluations of `simulate` one by one, as `for state, row in iterate_rounds(...)`.
+    """Yields the evaluations of `simulate`, as in `for state, row in iterate_rounds(...)`.
 
-    The first pair is that of the start. Each next one runs `eval_every` rounds, which CONSUME the
-    state before: copy it to keep it, with `jax.tree.map(jnp.copy, state)`.
+    The first pair is from the start. Each further one runs `eval_every` rounds, which CONSUME the
+    state before. Copy it to keep it, with `jax.tree.map(jnp.copy, state)`.
 
     Args:
       engine, data, seed, evaluate, state, start_round: as in `simulate`, with the same errors.
@@ -179,7 +178,7 @@ def iterate_rounds(
 
 
 class _SynchronousRun:
-    """A run in rounds; `state`, `done` rounds and `flops` are those after the last stop."""
+    """A run in rounds, with `state`, `done` rounds and `flops` after the last stop."""
 
     def __init__(
         self,
@@ -213,16 +212,16 @@ class _SynchronousRun:
         evaluate_model = recording.make_evaluate_model(engine.algorithm, loop.test, evaluate)
         self.evaluate_model = recording.with_more(evaluate_model, measure)
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
-        if accelerator_memory() is not None:  # a checkpoint is recognised by the layout
+        if accelerator_memory() is not None:  # the layout is part of a checkpoint's identity
             first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))
             engine.choose_layout(state, self.data, first)
         if isinstance(self.data, CohortData):
-            drawn, every = self.draw(), loop.eval_every  # beside the run's own cohorts
+            drawn, every = self.draw(), loop.eval_every  # a copy of the run's cohorts
             windows = (min(every, self.end - done) for done in range(0, self.end, every))
             self.data.reserve(ids for number in windows for ids in drawn.dispatches(number).client)
-        if self.start_round:  # what earlier rounds drew is drawn again
+        if self.start_round:  # redraws the earlier rounds
             self.flops = sum(window.flops for window in self._windows(self.start_round))
-        params = state.server.params  # of the start, which the first call consumes
+        params = state.server.params  # the first call consumes them
         model = "" if checkpoints is None else array_fingerprint(one_copy(params))
         self.saver = RunSaver(checkpoints, partial(self._identity, state, model))
         self.folder = self.saver.checkpoints.folder if self.saver.checkpoints else ""
@@ -231,11 +230,11 @@ class _SynchronousRun:
         return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
 
     def stops(self, recorder: Recorder) -> Iterator[Stop]:
-        """The evaluations from the start on, or from where a checkpoint was made."""
+        """Yields the evaluations from the start, or from the checkpoint."""
         restored = self._restore(recorder)
         start, windows = self.cohorts.position(), self._windows(self.end)
         window = None if recorder.ended else next(windows, None)
-        if window is None:  # the checkpoint was that of the end
+        if window is None:  # the checkpoint was made at the end
             return
         first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
         transfer = self.engine.transfer(self.state, self.data, first)
@@ -257,13 +256,13 @@ class _SynchronousRun:
                 self.state, self.data, window.dispatches, window.rounds
             )
             self.done, self.flops = self.done + window.rounds, self.flops + window.flops
-            window = next(windows, None)  # while the devices compute, for which the row waits
+            window = next(windows, None)  # while the devices compute; the row waits for them
             if window is not None and isinstance(self.data, CohortData):
                 self.data.read_ahead(np.asarray(window.dispatches.client[0]))
             yield stop(metrics, position)
 
     def _restore(self, recorder: Recorder) -> bool:
-        """Puts the run where a checkpoint was made, if there is one."""
+        """Restores the run from its checkpoint, if there is one."""
         saved = self.saver.restore(partial(open_rows, self.state))
         if saved is None:
             return False
@@ -275,12 +274,12 @@ class _SynchronousRun:
         return True
 
     def _arrays(self, position: Position) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Returns the arrays of a checkpoint."""
         arrays = saved_arrays(self.state, self.folder, self.done, self.saver.kept)
         return arrays | {"cohorts": position, "flops": np.float64(self.flops)}
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
-        """By what a checkpoint of another run is recognised; of `state` it reads the shapes."""
+        """Returns what a checkpoint must match to be resumed; reads only the shapes of `state`."""
         engine, placement = self.engine, self.engine.placement
         started = {"start_round": self.start_round} if self.start_round else {}
         return started | identity_of_rounds(
@@ -300,11 +299,11 @@ class _SynchronousRun:
 
 
 def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
-    """Calls a user's `on_evaluation` with what it takes; True if it asks the run to stop."""
+    """Wraps a user's `on_evaluation`, with or without `state`; returns True to stop the run."""
     check_callable("on_evaluation", on_evaluation, fix := "give a function of a row")
     try:
         takes_state = "state" in inspect.signature(on_evaluation).parameters
-    except ValueError:  # some functions of C have no signature
+    except ValueError:  # some C functions have no signature
         takes_state = False
     keywords = {"state": None} if takes_state else {}
     check_callable("on_evaluation", on_evaluation, fix, "row", **keywords)
@@ -317,7 +316,7 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
 
 
 def _check_start(state, start_round, params, seed):
-    """Raises an error for a state of an earlier run that does not fit the other arguments."""
+    """Raises an error for an earlier run's state that does not fit the other arguments."""
     if start_round is not None:
         check_whole("start_round", start_round, 0)
     if state is None:
@@ -328,8 +327,8 @@ def _check_start(state, start_round, params, seed):
     check_kind("state", state, FederatedState, fix)
     check_not_consumed(state)
     fix = "give the number of rounds that it has seen, 0 for one of engine.init"
-    why = "state has no start_round, on which its next cohorts depend"
+    why = "state has no start_round, but its next cohorts depend on it"
     require(start_round is not None, f"{why}; {fix}")
     require(params is None, "state and params are both given; give params where the run begins")
     if (own := int(one_copy(state.seed))) != seed:
-        raise ValueError(f"seed={seed} is not that of the state; give seed={own}")
+        raise ValueError(f"seed={seed} is not the state's seed; give seed={own}")

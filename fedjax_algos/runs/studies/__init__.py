@@ -1,6 +1,6 @@
-"""Studies: many runs, from the settings of an experiment to its methods, its data and its folder.
+"""Studies of many runs: settings, methods, data and results folder of an experiment.
 
-`settings.py` and `method.py` say what is computed, and `experiment.py` prepares it. `sweeps.py` and
-`tuning.py` try many settings. `results_folder.py` locks a folder, says of which runs it is, and
-writes rows; `trackers.py` gives them to TensorBoard and Weights & Biases.
+`settings.py` and `method.py` define what is computed, and `experiment.py` prepares it. `sweeps.py`
+and `tuning.py` try many settings. `opening.py` opens and locks a folder, `results_folder.py` writes
+its configuration and rows, and `trackers.py` sends rows to TensorBoard and Weights & Biases.
 """

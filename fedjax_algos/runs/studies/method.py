@@ -1,8 +1,8 @@
-"""Methods: what a comparison compares, and the specs and labels that name them."""
+"""The methods of a comparison, and the specs and labels that name them."""
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
@@ -21,7 +21,6 @@ from fedjax_algos.core.specs import (
     split_wrappers,
 )
 from fedjax_algos.engine.checks import check_algorithm
-from fedjax_algos.models import models
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.wrappers import wrap, wrappers
@@ -32,12 +31,12 @@ _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
 def method_options(algorithm: str) -> dict[str, Option]:
-    """The options of a method: its algorithm's, its client learning rate and client optimiser."""
+    """Returns a method's options: its algorithm's, the client learning rate and optimiser."""
     return {**options(algorithms[algorithm]), **LOCAL_OPTIONS}
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
-    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec."""
+    """Parses a spec: the algorithm, its typed options, the wrappers and the planner or ""."""
     method, planner = split_planner(spec)
     text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
@@ -49,16 +48,17 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
 
 
 class Method(NamedTuple):
-    """What is compared: an algorithm with its options, wrappers, client optimiser and planner.
+    """A method to compare: an algorithm with its options, wrappers, client optimiser and planner.
 
     Attributes:
       label: its name in tables and pictures.
       algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
-      planner: the planner of the virtual clock; "" in synchronous rounds.
+      planner: the planner of the virtual clock. "" in synchronous rounds, and for the algorithm's
+        own planner until an `Experiment` has built the algorithm.
       client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
-      wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
+      wrappers: the specs of its wrappers, the innermost first; `Settings.wrap` adds outer ones.
     """
 
     label: str
@@ -73,21 +73,20 @@ class Method(NamedTuple):
     def of(
         cls, spec: str, settings: Settings, changes: Mapping[str, str] | None = None
     ) -> "Method":
-        """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
+        """Parses a spec such as `fedprox:mu=0.1,client_learning_rate=0.3`; builds nothing.
 
-        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may
-        follow, as in `fedavg+identity`, and on the virtual clock a planner, as in
+        The algorithm may be a custom one, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may follow,
+        as in `fedavg+identity`, and on the virtual clock a planner, as in
         `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
-        needs local steps and names none takes those of the settings.
+        needs local steps and names none takes the settings' local steps.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
-          settings: learning rates and an optimiser that are given here replace those of the spec.
-          changes: texts or values of options, which replace those of the spec.
+          settings: learning rates and an optimiser given here override the spec.
+          changes: texts or values of options; they override the spec.
 
         Raises:
-          ValueError: for an unknown algorithm, planner or option, a value out of range, or a
-            planner with which the algorithm does not run.
+          ValueError: for an unknown algorithm, planner or option, or a value out of range.
         """
         name, values, wrapped, planner = parse_spec(spec)
         known = method_options(name)
@@ -103,27 +102,34 @@ class Method(NamedTuple):
         optimizer = canonical(settings.client_optimizer or optimizer)
         names = [_called(wrappers[wrappers.parse(each)[0]]) for each in wrapped]
         label = "+".join([_called(algorithms[name]), *names])
-        method = cls(label, name, values, rate, "", optimizer, wrapped)
+        planner = planner and _with_steps(planner, settings)
+        return cls(label, name, values, rate, planner, optimizer, wrapped)
+
+    def on_the_clock(self, algorithm: Algorithm, settings: Settings) -> "Method":
+        """Adds a planner, by default the algorithm's own; in rounds, returns the method unchanged.
+
+        Args:
+          algorithm: the result of `build`.
+          settings: the settings, for the virtual clock and the number of local steps.
+
+        Raises:
+          ValueError: for a planner that the algorithm does not run with.
+        """
         if settings.seconds is None:
-            return method
-        algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
-        planner = planner or algorithm.traits.asynchrony.default
-        kind, given = planners.parse(planner)
-        if "steps" in options(planners[kind]) and "steps" not in given:
-            planner += f"{',' if ':' in planner else ':'}steps={settings.steps}"
-        planners.make(planner)  # checks it
+            return self
+        planner = self.planner or _with_steps(algorithm.traits.asynchrony.default, settings)
         try:
-            check_planner(algorithm, kind)
+            check_planner(algorithm, planners.parse(planner)[0])
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-        return method._replace(planner=planner)
+            raise ValueError(f"{self.algorithm}: {error}") from None
+        return self._replace(planner=planner)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
-        """The algorithm; raises ValueError for an option, optimiser or wrapper that it cannot have.
+        """Builds the algorithm; ValueError for an option, optimiser or wrapper it cannot have.
 
         Args:
           problem: what is learned.
-          settings: give a client's local work.
+          settings: the settings, for a client's local work.
         """
         local = settings.local(self.client_learning_rate, self.client_optimizer)
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
@@ -139,10 +145,10 @@ class Method(NamedTuple):
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
-        """The algorithm's factory, with the method's wrappers within those of all methods.
+        """Wraps the algorithm's factory, first in the method's wrappers, then in all methods'.
 
         Args:
-          settings: name the wrappers of all methods.
+          settings: the settings, for the wrappers of all methods.
         """
         own = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
@@ -167,7 +173,7 @@ class Method(NamedTuple):
         return spec_of(self.algorithm, values, self.planner, self.wrappers)
 
     def configuration(self) -> dict[str, Any]:
-        """The algorithm, the rate, the planner and all options, with the defaults of the rest."""
+        """Returns the algorithm, the rate, the planner and all options, including defaults."""
         known = options(algorithms[self.algorithm])
         values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
         return {
@@ -180,17 +186,25 @@ class Method(NamedTuple):
         }
 
 
+def _with_steps(planner: str, settings: Settings) -> str:
+    """Adds the settings' local steps to a planner's spec if it needs them."""
+    kind, given = planners.parse(planner)
+    if "steps" not in options(planners[kind]) or "steps" in given:
+        return planner
+    return f"{planner}{',' if ':' in planner else ':'}steps={settings.steps}"
+
+
 def configured_spec(configuration: Mapping[str, Any]) -> str:
-    """The spec of a method whose `Method.configuration` is given."""
+    """Returns the spec of a method from its `Method.configuration`."""
     values = dict(configuration)
     name, planner = values.pop("algorithm"), values.pop("planner", "")
     wrapped = split_wrappers(values.pop("wrappers", ""))
-    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
+    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # goes last, because it has its own options
     return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner, wrapped)
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
-    """The methods of several specs.
+    """Parses the methods of several specs, and labels them.
 
     A label is the algorithm's name, with the values of the fewest options that distinguish methods
     of this name, and with the client optimiser if the methods have different ones.
@@ -200,19 +214,16 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
       settings: the settings of all methods.
 
     Raises:
-      ValueError: for a spec that is wrong, or two that mean the same.
+      ValueError: for a wrong spec, or two specs with the same meaning.
     """
     methods = [Method.of(spec, settings) for spec in specs]
-    values = [method.configuration() for method in methods]
-    meanings = [_meaning(method) for method in methods]
-    for index, meaning in enumerate(meanings):
-        if meaning in meanings[:index]:
-            two = f"{specs[meanings.index(meaning)]} and {specs[index]}"
-            raise ValueError(f"the methods {two} are the same; leave one out")
+    check_different(methods, specs)
+    default = {} if settings.seconds is None else {"planner": "default"}
+    values = [default | method.configuration() for method in methods]
     named = []
-    for method in methods:
+    for method, own in zip(methods, values, strict=True):
         pairs = zip(methods, values, strict=True)
-        label = _label(method, [v for m, v in pairs if m.label == method.label])
+        label = _label(method, own, [v for m, v in pairs if m.label == method.label])
         optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
         if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
             label += optimizer
@@ -220,8 +231,17 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     return named
 
 
+def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
+    """Raises a ValueError with their names for two methods with the same meaning."""
+    meanings = [_meaning(method) for method in methods]
+    for index, meaning in enumerate(meanings):
+        if meaning in meanings[:index]:
+            two = f"{names[meanings.index(meaning)]} and {names[index]}"
+            raise ValueError(f"the methods {two} are the same; leave one out")
+
+
 def _meaning(method: Method) -> dict[str, Any]:
-    """The configuration, with the defaults of wrappers and of the planner."""
+    """Returns the configuration, including defaults of wrappers and of the planner."""
 
     def whole(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
         name, given = registry.parse(spec)
@@ -233,9 +253,8 @@ def _meaning(method: Method) -> dict[str, Any]:
     return {**method.configuration(), "wrappers": wrapped, "planner": planner}
 
 
-def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
-    """The name and the values of the fewest options that distinguish all namesakes."""
-    own = method.configuration()
+def _label(method: Method, own: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
+    """Returns the name, and the values of the fewest options that distinguish all namesakes."""
     differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}

@@ -1,4 +1,4 @@
-"""Opens a results folder: finds or makes it, and locks it while it is written."""
+"""Finds or makes a results folder, and locks it while it is written."""
 
 import contextlib
 import itertools
@@ -25,8 +25,8 @@ def open_folder(
 ) -> Iterator[ResultsFolder]:
     """Makes and locks a results folder, by default `results/DEFAULT-N`, or opens one to `resume`.
 
-    `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end. Processes
-    with different shares ("1/4") open one folder at once, and each goes on where its share stopped.
+    `every` and `keep` are as in `Checkpoints`. An empty folder is removed at the end. Processes
+    with different shares ("1/4") may open one folder at once, and each resumes its own share.
     """
     part = None if share is None else Share.parse(share)
     fix = "needs a folder for all parts; give --out FOLDER"
@@ -39,11 +39,11 @@ def open_folder(
 
 @contextlib.contextmanager
 def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
-    """The folder of `open_folder`, in process 0."""
+    """Opens the folder of `open_folder`, in process 0."""
     import filelock
 
     if resume and out is None:
-        raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
+        raise ValueError("resume needs the folder of a run that stopped; give --out FOLDER")
     with writing(Path(out or "results")):
         wanted = Path("results", default) if out is None else Path(out)
         made = {each for each in (wanted, *wanted.parents) if not each.exists()}
@@ -75,7 +75,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
 
 
 def _new_path(default):
-    """The first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist; makes it."""
+    """Makes the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist."""
     for number in itertools.count(1):
         path = Path("results", default if number == 1 else f"{default}-{number}")
         with contextlib.suppress(FileExistsError):
@@ -84,7 +84,7 @@ def _new_path(default):
 
 
 def _unlock(lock, file, made, had_lock):
-    """Releases the lock; its file stays only where a run can go on. Empty folders of ours go."""
+    """Releases the lock; removes its file unless a run can go on, and our own empty folders."""
     path = file.parent
     with contextlib.suppress(OSError):
         empty = not any(entry.name != file.name for entry in path.iterdir())

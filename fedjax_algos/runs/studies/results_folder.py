@@ -1,4 +1,4 @@
-"""A results folder: its lock, its `config.json`, rows as CSV files, and what has ended."""
+"""Reads and writes a results folder: `config.json`, rows as CSV files, and the ended runs."""
 
 import contextlib
 import csv
@@ -34,26 +34,26 @@ from fedjax_algos.runs.loops.identity import OtherRunError, differences, off_gri
 from fedjax_algos.runs.loops.model_file import save_model
 from fedjax_algos.runs.studies.shares import RunName, Share, run_name
 
-# besides the settings
+# entries compared in addition to the settings
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
 _OF_SEEDS = ("partition_sha256", "shares")
-METRICS_SUM = "metrics_sha256"  # in config.json: of metrics.csv
-_OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
+METRICS_SUM = "metrics_sha256"  # the checksum of metrics.csv in config.json
+_OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # the files of a run that has ended
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 LOCK = ".lock"
 _FIX = "name a folder that compare, run or sweep wrote"
-_MAX_DIGITS = 300  # of a number that fits into a float
+_MAX_DIGITS = 300  # of a whole number; more may not fit into a float
 
 
 class ResultsFolder:
     """The results folder of a comparison or a sweep, while it is written; see `open_folder`.
 
-    Process 0 alone reads and writes it, and tells the others what it has read.
+    Only process 0 reads and writes it, and sends the others what it has read.
     """
 
     def __init__(self, path: Path, every: float, keep: int, share: Share | None = None):
         self.path, self.every, self.keep, self.share = path, every, keep, share
-        self.own: frozenset[RunName] | None = None  # the runs of the share; None is all
+        self.own: frozenset[RunName] | None = None  # the runs of the share; None for all
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
         self.extends = False
@@ -64,7 +64,7 @@ class ResultsFolder:
     @property
     @from_first
     def configuration(self) -> dict[str, Any] | None:
-        """The content of `config.json`, whose checksum is compared; None before `begin`."""
+        """The content of `config.json`, after a check of its checksum; None before `begin`."""
         content = read_configuration(self.path)
         try:
             return None if content is None else checked_json(content)
@@ -75,18 +75,18 @@ class ResultsFolder:
 
     @property
     def client_state(self) -> Path:
-        """The folder of the rows of client state on disk, until all runs have ended."""
+        """The folder for client state on disk, until all runs have ended."""
         return self.path / "client_state"
 
     @property
     def is_complete(self) -> bool:
-        """Whether all runs have ended and all files are written."""
+        """True if all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
 
     def divide(self, runs: Sequence[RunName]) -> dict[str, Any]:
-        """Chooses the runs of the share; what `config.json` has of all shares, if there are some.
+        """Chooses the runs of the share; returns the entry of `config.json` on shares, if any.
 
-        The order of the runs is that in which they are computed, so that a share has few programs.
+        `runs` are in the order of their computation, so that a share has few programs.
         """
         if self.share is None:
             return {}
@@ -95,14 +95,14 @@ class ResultsFolder:
         return {"shares": [[run_name(*run) for run in each] for each in shares]}
 
     def takes(self, label: str, seed: int) -> bool:
-        """Whether this process computes a run."""
+        """Returns True if this process computes a run."""
         return self.own is None or (label, seed) in self.own
 
     def begin(self, configuration: dict[str, Any], *, extends: bool = False) -> str | None:
-        """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
+        """Writes `config.json`, or checks that an earlier process's file is of the same runs.
 
         If it `extends`, runs keep their last checkpoints and may go on to more rounds, except in
-        shares; where they do, a line that says so is returned.
+        shares. If they do, it returns a line that says so.
         """
         self.extends = extends and self.share is None
         self.names = folders_of_methods(configuration["methods"])
@@ -110,7 +110,7 @@ class ResultsFolder:
 
     @from_first
     def _begin(self, earlier, configuration):
-        """Of `begin`, what reads and writes."""
+        """Does the reading and writing of `begin`."""
         if earlier is None and not self._write_first(configuration):
             earlier = self.configuration
         if earlier is not None:
@@ -124,21 +124,21 @@ class ResultsFolder:
                 (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
 
     def _go_on(self, earlier, configuration):
-        """Checks the configuration of an earlier process; a line where runs become longer."""
+        """Checks an earlier process's configuration; returns a line if runs become longer."""
         self._check_parts(len(earlier.get("shares", ())))
         here = json.loads(json.dumps(configuration))
         longer = _check_same(self.path, earlier, here, extends=self.extends)
         runs = itertools.product(self.names.values(), here["settings"]["seeds"])
-        is_search = {"grid", "tuning"} <= earlier.keys()  # which keeps scores in place of runs
+        is_search = {"grid", "tuning"} <= earlier.keys()  # a search keeps scores, not runs
         for name, seed in runs if earlier["complete"] and not is_search else ():
             fix = f"put it back, or remove {self.path} and run again"
             check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
-        if self.share is not None:  # the one that wrote config.json may have been killed then
+        if self.share is not None:  # the writer of config.json may have been killed before this
             self._make_folders()
         return self._extend(earlier, configuration) if longer else None
 
     def _check_parts(self, parts):
-        """Raises ValueError unless the folder is divided into as many parts, or none, as here."""
+        """Raises ValueError unless the folder has as many shares, or none, as this command."""
         if parts != (self.share.parts if self.share else 0):
             given = f"share='{self.share}': " if self.share else ""
             how, fix = f"in {parts} shares", f"give --share I/{parts}"
@@ -148,7 +148,7 @@ class ResultsFolder:
             raise ValueError(f"{what}; {fix}, or name another folder")
 
     def _extend(self, earlier, configuration):
-        """Runs that have ended are no longer marked so, unless they ended early."""
+        """Unmarks runs that have ended, unless they ended early; returns a line about it."""
         before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
         self._write({n: v for n, v in earlier.items() if n not in ("runs", "complete")})
         anew = 0
@@ -168,7 +168,7 @@ class ResultsFolder:
         write_json(self.path / name, content)
 
     def _write_first(self, configuration):
-        """Whether `config.json` is written, and not by another share: only one can make a link."""
+        """Writes `config.json`, or returns False if another share has already made the link."""
         if self.share is None:
             self._write(configuration)
             return True
@@ -195,13 +195,13 @@ class ResultsFolder:
 
     @only_first
     def add_clients(self, rows: list[Row]) -> None:
-        """Writes the metrics of each client at the end of a run, the `client_rows` of this run."""
+        """Writes the metrics of each client at the end of a run, its `client_rows`."""
         folder = self._of_run(rows[0]["method"], rows[0]["seed"])
         write_table(folder / "clients.csv", rows)
 
     @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
-        """Writes the last model of a run, and the checksums that mark that the run has ended."""
+        """Writes a run's last model, and the checksums that mark the run as ended."""
         folder = self._of_run(label, seed)
         save_model(folder / "model.npz", model, overwrite=True)
         write_sums(folder, _OF_RUN)
@@ -210,12 +210,12 @@ class ResultsFolder:
 
     @from_first
     def has_ended(self, label: str, seed: int) -> bool:
-        """Whether a run has ended, in this process or another one."""
+        """Returns True if a run has ended, in this process or another one."""
         return (self._of_run(label, seed) / SUMS).exists()
 
     @from_first
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
-        """The rows of a run that has ended, in this process or an earlier one; else None."""
+        """Returns the rows of a run that has ended, in this process or an earlier one, or None."""
         if not self.has_ended(label, seed):
             return None
         folder = self._of_run(label, seed)
@@ -224,11 +224,11 @@ class ResultsFolder:
         return self._rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
-        """Where runs that are computed together are saved: all, those of a method, or one."""
+        """Returns the checkpoints of runs computed together: all runs, a method's, or one."""
         folder = self.path / "runs" / self.names.get(label or "", "")
         if label is not None and seed is not None:
             folder = folder / f"seed-{seed}"
-        alone = seed is not None  # its last model is written at once, which is enough
+        alone = seed is not None  # no last checkpoint, because its model is written at once
         folder = folder / "checkpoints"
         if self.share is not None and not alone:
             folder = folder / f"share-{self.share.number}"
@@ -236,7 +236,7 @@ class ResultsFolder:
 
     @from_first
     def complete(self, configuration: dict[str, Any]) -> None:
-        """Marks the folder as complete, and removes what only runs that go on need."""
+        """Marks the folder as complete, and removes files that only unfinished runs need."""
         table = self.path / "metrics.csv"
         sums = {METRICS_SUM: file_digest(table)} if table.exists() else {}
         self._write(configuration | sums, complete=True)
@@ -245,7 +245,7 @@ class ResultsFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
-        """The rows of a table of a run, "metrics.csv" or "clients.csv"."""
+        """Reads the rows of a run's table, "metrics.csv" or "clients.csv"."""
         return from_first(self._rows_in)(label, seed, name)
 
     def _rows_in(self, label, seed, name):
@@ -255,7 +255,7 @@ class ResultsFolder:
             if (row["method"], row["seed"]) != (label, seed):
                 what = f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among"
                 fix = f"remove {folder}, and this run is made again"
-                raise ValueError(f"{what} those of {label}, seed {seed}; {fix}")
+                raise ValueError(f"{what} rows of {label}, seed {seed}; {fix}")
         return rows
 
     def _of_run(self, label, seed):
@@ -263,7 +263,7 @@ class ResultsFolder:
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:
-    """The content of a folder's `config.json`, which is checked; None if it has none."""
+    """Reads and checks a folder's `config.json`; returns None without one."""
     file = path / "config.json"
     try:
         content = parse_json(read_file(file))
@@ -287,14 +287,14 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
 
 
 def facts(content: dict[str, Any]) -> dict[str, Any]:
-    """What folders of one comparison have in common, of which each has some seeds."""
+    """Returns the facts that all folders of one comparison share; only their seeds differ."""
     settings = {name: value for name, value in content["settings"].items() if name != "seeds"}
     own = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
     return {"settings": settings, **own}
 
 
 def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
-    """The names of the methods' folders, by label."""
+    """Returns the names of the methods' folders, by label."""
     return {
         label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
         for number, label in enumerate(labels, 1)
@@ -302,7 +302,7 @@ def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
 
 
 def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
-    """The runs of a folder with this `config.json` that have not ended."""
+    """Lists the runs of a folder with this `config.json` that have not ended."""
     names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
     ended = {(each.parts[-3], each.parts[-2]) for each in path.glob(f"runs/*/seed-*/{SUMS}")}
     runs = itertools.product(names, seeds)
@@ -312,7 +312,7 @@ def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
 def _check_same(
     path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
 ) -> bool:
-    """Whether the runs of now are those of a folder with more rounds; OtherRunError for others."""
+    """Returns True if the folder's runs get more rounds; raises OtherRunError for other runs."""
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
     settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
     settings = settings | {"devices": None}
@@ -337,7 +337,7 @@ def _check_same(
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows to a CSV file; a column that a row does not have is empty."""
+    """Writes rows to a CSV file; missing columns of a row are empty."""
     columns = dict.fromkeys(name for row in rows for name in row)
     with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
@@ -346,7 +346,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows that `write_table` wrote; ValueError for what is no whole table of metrics."""
+    """Reads the rows that `write_table` wrote; ValueError unless they are a whole metrics table."""
     try:
         text = read_file(path).decode()
         require("\0" not in text, "it has a null character")
@@ -355,7 +355,7 @@ def read_rows(path: Path) -> list[Row]:
         begun = (path.parent / LOCK).exists()
         fix = "repeat its command, which ended before the first row" if begun else _FIX
         raise ValueError(f"{path} cannot be read; {fix}") from None
-    except (ValueError, csv.Error) as error:  # no text, no line, or no table
+    except (ValueError, csv.Error) as error:  # not a text, not a line, or not a table
         raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
     require(rows and set(columns) >= _TEXTS | _WHOLE, f"{path} holds no metrics; {_FIX}")
     for name in columns:
@@ -380,7 +380,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _value(name: str, cell: str, place: str) -> str | int | float:
-    """What a cell holds; ValueError for something else than its column."""
+    """Parses a cell; raises ValueError if it does not fit its column."""
     kind = "text" if name in _TEXTS else "whole number" if name in _WHOLE else "number"
     if kind == "text" and cell:
         return cell
@@ -389,4 +389,4 @@ def _value(name: str, cell: str, place: str) -> str | int | float:
     with contextlib.suppress(ValueError):
         if kind == "number":
             return float(cell)
-    raise ValueError(f"{place} has {name}={cell!r}, which is no {kind}; {_FIX}")
+    raise ValueError(f"{place} has {name}={cell!r}, which is not a {kind}; {_FIX}")

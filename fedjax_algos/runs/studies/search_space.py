@@ -1,8 +1,8 @@
-"""What tuning tries: lists and intervals of values for each method, and equal numbers of settings.
+"""The values that tuning tries: lists and intervals for each method, with equal budgets.
 
-A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option, or
-`ALGORITHM:OPTION=...`, for the methods of one algorithm, which prevails. An algorithm in a file of
-the user's own may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
+A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option.
+`ALGORITHM:OPTION=...` is for the methods of one algorithm, and prevails. A custom algorithm may be
+named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
 """
 
 import itertools
@@ -23,15 +23,15 @@ from fedjax_algos.runs.studies.method import Method, method_options
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.sweeps import Setting, label_of, make_setting, parse_grid
 
-_DIGITS = 3  # of a number that is drawn from an interval
-_EDGE = 0.05  # share of an interval, on its logarithmic scale, that counts as its edge
+_DIGITS = 3  # of a number drawn from an interval
+_EDGE = 0.05  # the share of an interval, on its logarithmic scale, that counts as its edge
 _MAX_DRAWS = 100  # for each number of an interval, until it differs from the others
-_BATCHES = 4  # of settings that are proposed, and run, together
+_BATCHES = 4  # of settings that are proposed and run together
 _MAX_PROPOSALS = 20  # for each point, until it differs from the others
 
 
 class Interval(NamedTuple):
-    """Real numbers from `low` to `high`, of which the logarithm is drawn uniformly."""
+    """Real numbers from `low` to `high`, drawn uniformly on a logarithmic scale."""
 
     low: float
     high: float
@@ -40,16 +40,16 @@ class Interval(NamedTuple):
         return f"{self.low:g}..{self.high:g}"
 
     def at(self, share: float) -> float:
-        """The number at a share, from 0 to 1, of the logarithmic scale, with three digits."""
+        """Returns the number at a share, 0 to 1, of the logarithmic scale, with three digits."""
         return self.rounded(self.low * (self.high / self.low) ** share)
 
     def rounded(self, value: float) -> float:
-        """A number with three digits, within the interval."""
+        """Rounds a number to three digits, within the interval."""
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
 
 class SearchSpace(NamedTuple):
-    """The values that are tried for one method, by option: listed ones or an interval."""
+    """The values to try for one method, by option: a list or an interval."""
 
     method: Method
     values: dict[str, list[Any] | Interval]
@@ -64,16 +64,20 @@ class SearchSpace(NamedTuple):
         sizes = [math.inf if isinstance(v, Interval) else len(v) for v in self.values.values()]
         return math.prod(sizes)
 
+    def planned_by(self, planner: str) -> "SearchSpace":
+        """Returns the same values for the method with a planner."""
+        return self._replace(method=self.method._replace(planner=planner))
+
     def setting(self, settings: Settings, point: Mapping[str, Any]) -> Setting:
-        """The method with the values of a point."""
+        """Returns the method with the values of a point."""
         label = label_of(self.method.label, point)
         return make_setting(settings, self.method, label, dict(point))
 
     def points(self, trials: int | None, seed: int) -> list[dict[str, Any]]:
-        """All points of a grid, or some that are drawn, which differ.
+        """Returns all points of a grid, or draws different ones.
 
-        Methods with the same values of the client learning rate get the same rates, each of them
-        equally often, whatever else is drawn for them.
+        Methods with the same values of the client learning rate get the same rates, each equally
+        often, whatever else is drawn for them.
         """
         if trials is None or trials == self.size:
             columns = ([(name, value) for value in self.values[name]] for name in self.values)
@@ -96,7 +100,7 @@ class SearchSpace(NamedTuple):
         return list(points.values())
 
     def edges(self, point: Mapping[str, Any]) -> list[str]:
-        """The numbers of a point that are the smallest or the largest that were tried."""
+        """Names a point's options that have the smallest or the largest number tried."""
         texts = []
         for name, values in self.values.items():
             value = point[name]
@@ -111,7 +115,7 @@ class SearchSpace(NamedTuple):
 
 
 def _deck(values: list[Any] | Interval, trials: int, generator: np.random.Generator) -> list[Any]:
-    """The values of an option that are tried, each once; of an interval, numbers that differ."""
+    """Returns an option's values to try, each once; draws different numbers from an interval."""
     if not isinstance(values, Interval):
         return list(values)
     drawn: dict[float, None] = {}
@@ -123,7 +127,7 @@ def _deck(values: list[Any] | Interval, trials: int, generator: np.random.Genera
 
 
 def _cycles(deck: list[Any], generator: np.random.Generator) -> Iterator[Any]:
-    """The values of a deck in a new order again and again."""
+    """Yields the values of a deck again and again, each time in a new order."""
     while True:
         yield from (deck[i] for i in generator.permutation(len(deck)))
 
@@ -135,7 +139,7 @@ def parse_spaces(
     settings: Settings,
     trials: int | None = None,
 ) -> list[SearchSpace]:
-    """The search space of each method, which `specs` name; for the texts see the module."""
+    """Parses the search space of each method, named by `specs`; see the module for the texts."""
     parts = map(split_grid, texts)
     grids = [(_algorithm(owner, methods), name, listed) for owner, name, listed in parts]
     chosen: list[dict[str, int]] = []  # for each method, by option, the place of its grid
@@ -162,7 +166,7 @@ def parse_spaces(
 
 
 def _algorithm(owner, methods):
-    """The algorithm that the owner of a grid names, by its whole name or as tables show it."""
+    """Finds the algorithm that the owner of a grid names, in full or as tables show it."""
     given = dict.fromkeys(method.algorithm for method in methods)
     alike = [name for name in given if algorithms[name].__name__ == owner]
     if len(alike) > 1 and owner not in given:
@@ -171,7 +175,7 @@ def _algorithm(owner, methods):
 
 
 def _refuse(text, owner, option, methods):
-    """Says why no method uses a grid."""
+    """Raises a ValueError that says why no method uses a grid."""
     names = [method.algorithm for method in methods]
     known = [each for name in names if owner in ("", name) for each in method_options(name)]
     if owner and owner not in names:
@@ -185,7 +189,7 @@ def _refuse(text, owner, option, methods):
 def _values(
     method: Method, spec: str, settings: Settings, grid: Mapping[str, str]
 ) -> dict[str, list[Any] | Interval]:
-    """The checked lists and intervals of a method."""
+    """Returns the checked lists and intervals of a method."""
     known = method_options(method.algorithm)
     intervals = {n for n, text in grid.items() if known[n].kind is float and ".." in text}
     texts = {n: text.split(".." if n in intervals else ",") for n, text in grid.items()}
@@ -196,7 +200,7 @@ def _values(
         if name in intervals:
             fix = "give LOW..HIGH, such as 0.001..1, or a list"
             ascends = len(listed) == 2 and 0 < listed[0] < listed[1]
-            require(ascends, f"{given} is no interval of real numbers above 0; {fix}")
+            require(ascends, f"{given} is not an interval of real numbers above 0; {fix}")
             values[name] = Interval(*listed)
         elif len(set(listed)) < len(listed):
             raise ValueError(f"{given} names a value twice; give it once")
@@ -204,7 +208,7 @@ def _values(
 
 
 def _check_sizes(spaces, trials):
-    """All methods have the same budget."""
+    """Checks that all methods have the same budget."""
     sizes = {space.method.label: space.size for space in spaces}
     fewest = min(sizes.values())
     for space in spaces:
@@ -224,9 +228,9 @@ def _check_sizes(spaces, trials):
 
 
 class ModelBasedSearch:
-    """Proposes `trials` points that differ, by optuna's tree-structured Parzen estimator.
+    """Proposes `trials` different points by optuna's tree-structured Parzen estimator.
 
-    Where it repeats itself, as it may with lists, a point is drawn without it.
+    If the estimator repeats itself, as it may with lists, a point is drawn without it.
     """
 
     def __init__(self, space: SearchSpace, trials: int, seed: int):
@@ -244,28 +248,28 @@ class ModelBasedSearch:
             else optuna.distributions.CategoricalDistribution(values)
             for name, values in space.values.items()
         }
-        self.points: dict[tuple, dict[str, Any]] = {}  # all that were asked, by their values
+        self.points: dict[tuple, dict[str, Any]] = {}  # all proposed points, by their values
         self.asked: list[Any] = []
 
     def ask(self) -> list[dict[str, Any]]:
-        """The next points, one or more, none of which came before. Empty at the end."""
+        """Returns one or more new points, or none at the end."""
         before = len(self.points)
         self.asked = [self._ask_one() for _ in range(min(self.batch, self.trials - before))]
         return list(self.points.values())[before:]
 
     def _ask_one(self):
-        """A trial of the study whose point is new."""
+        """Returns a trial of the study whose point is new."""
         for _ in range(_MAX_PROPOSALS):
             trial = self.study.ask(self.distributions)
             if self._add(trial.params):
                 return trial
-            self.study.tell(trial, state=self.failed)  # the model leaves it out
+            self.study.tell(trial, state=self.failed)  # the estimator ignores it
         drawn = self.space.points(self.trials, self.seed)
         self.study.enqueue_trial(next(point for point in drawn if self._add(point)))
         return self.study.ask(self.distributions)
 
     def _add(self, params):
-        """Keeps the point of a proposal; whether it is new."""
+        """Keeps the point of a proposal; returns True if it is new."""
         point = {
             name: known.rounded(params[name]) if isinstance(known, Interval) else params[name]
             for name, known in self.space.values.items()
@@ -275,6 +279,6 @@ class ModelBasedSearch:
         return is_new
 
     def tell(self, scores: Sequence[float]) -> None:
-        """Adds the scores of the points of the last `ask`, in their order; NaN counts as 0."""
+        """Adds the scores of the last `ask`'s points, in their order; NaN counts as 0."""
         for trial, score in zip(self.asked, scores, strict=True):
             self.study.tell(trial, score if math.isfinite(score) else 0.0)

@@ -1,4 +1,4 @@
-"""Shares: the runs of a command in N parts, which N processes compute into one folder."""
+"""Divides the runs of a command into N shares, which N processes compute into one folder."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ RunName = tuple[str, int]  # the label of a method and the seed
 
 
 class Share(NamedTuple):
-    """One of several parts of the runs, counted from 1."""
+    """One of several parts of the runs; `number` counts from 1."""
 
     number: int
     parts: int
@@ -22,16 +22,16 @@ class Share(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Share":
-        """The share of a text such as "1/4"; ValueError for another text."""
+        """Parses a text such as "1/4"; raises ValueError for other texts."""
         numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         share = cls(*map(int, numbers.groups())) if numbers else None
         fix = "give I/N with I from 1 to N, such as 1/4"
-        require(share and 1 <= share.number <= share.parts, f"share={text!r} is no part; {fix}")
+        require(share and 1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
         assert share is not None
         return share
 
     def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
-        """The runs of all parts: neighbours stay together, and sizes differ by one at most."""
+        """Returns the runs of all parts, in order; sizes differ by at most one."""
         fix = f"give at most {len(runs)} parts"
         require(self.parts <= len(runs), f"share='{self}': there are only {len(runs)} runs; {fix}")
         ends = [len(runs) * part // self.parts for part in range(self.parts + 1)]
@@ -39,14 +39,14 @@ class Share(NamedTuple):
 
 
 def run_name(label: str, seed: int) -> str:
-    """A run in `config.json` and in messages."""
+    """Names a run in `config.json` and in messages."""
     return f"{label}, seed {seed}"
 
 
 def describe_missing(
     missing: Sequence[RunName], shares: Sequence[Sequence[str]] = (), listed: int = 8
 ) -> str:
-    """So many of the missing runs, with the share that computes each, and the number of others."""
+    """Lists the first missing runs, with their shares, and the number of the others."""
     numbers = {name: number for number, names in enumerate(shares, 1) for name in names}
     groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
     for label, seed in missing:
@@ -67,7 +67,7 @@ def describe_missing(
 def describe_incomplete(
     path: Path, content: Mapping[str, Any], missing: Sequence[RunName], number: int
 ) -> str:
-    """How many of a number of runs have ended, which are missing, and how to go on."""
+    """Describes a folder's ended and missing runs, and how to go on."""
     shares = content.get("shares", ())
     text = f"{str(path)!r} is not complete: {number - len(missing)} of {number} runs have ended"
     again = "the same command, --out and --resume"
@@ -78,6 +78,6 @@ def describe_incomplete(
 
 
 def _options(numbers, shares):
-    """The options of shares; 0 is none, as of a search, whose runs are its trials."""
+    """Formats the options of shares; 0 is no share, as in a search, whose runs are its trials."""
     texts = [f"{number}/{len(shares)}" for number in numbers if number]
     return f" (--share {', '.join(texts)})" if texts else ""

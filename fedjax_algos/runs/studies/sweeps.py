@@ -1,4 +1,4 @@
-"""Sweeps: an algorithm on every setting of a grid and every seed, in few compiled programs."""
+"""Runs an algorithm on every setting of a grid and every seed, in few compiled programs."""
 
 import dataclasses
 import itertools
@@ -37,7 +37,7 @@ from fedjax_algos.runs.studies.method import (
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
 from fedjax_algos.runs.studies.settings import Settings, refuse
 
-# settings of a client's local work, which a grid may contain too
+# settings of a client's local work, also allowed in a grid
 _LOCAL_WORK = (
     "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
     "rate_schedule", "rate_by",
@@ -61,8 +61,8 @@ def sweep(
       algorithm: a registered name, or a factory `(problem, local, *, ...) -> Algorithm`.
       problem: what is learned.
       local: a client's local work.
-      data: the clients' examples, or those of each seed. Seeds share a program if their data hold
-        the same arrays of examples: `data._replace(indices=..., offsets=...)`.
+      data: the clients' examples, for all seeds or by seed. Seeds share a program if their data
+        hold the same arrays of examples: `data._replace(indices=..., offsets=...)`.
       grid: the values of options of the algorithm, of "client_learning_rate" (numbers, or functions
         as in `Local`), or of the other fields of `Local`. Only floats share a program.
       seeds: as in `simulate`.
@@ -81,7 +81,7 @@ def sweep(
         check_callable("algorithm", algorithm, "give a name or a factory, such as 'fedprox'")
     check_kind("grid", grid, Mapping, "give {option: values}")
     for each in data.values() if isinstance(data, Mapping) else [data]:
-        check_kind("data", each, FederatedData, "give what federate returned, or that by seed")
+        check_kind("data", each, FederatedData, "give what federate returned, or a dict by seed")
     factory = algorithms[algorithm] if isinstance(algorithm, str) else algorithm
     name, fixed, known = factory.__name__, dict(hyperparameters or {}), dict(options(factory))
     known[CLIENT_LEARNING_RATE] = LOCAL_OPTIONS[CLIENT_LEARNING_RATE]
@@ -91,7 +91,7 @@ def sweep(
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
             raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
         required = require_option(known, option, name)
-        require(option not in fixed, f"{name}: {option} is in the grid too; leave one of them out")
+        require(option not in fixed, f"{name}: {option} is also in the grid; leave one of them out")
         for value in values:
             if not callable(value):
                 check_value(required, value, name)
@@ -126,8 +126,8 @@ class Setting(NamedTuple):
 class Sweep(NamedTuple):
     """A sweep that is ready to run.
 
-    The methods of the `experiment` are the settings of the grid. `batched` has the runs, one for
-    each setting and seed, checked and in groups that share a program.
+    The methods of the `experiment` are the settings of the grid. `batched` has a run for each
+    setting and seed, checked and grouped by program.
     """
 
     experiment: Experiment
@@ -135,17 +135,17 @@ class Sweep(NamedTuple):
 
     @property
     def runs(self) -> Sequence[Run]:
-        """One for each setting and seed, in the order in which they are computed."""
+        """A run for each setting and seed, in the order of computation."""
         return self.batched.in_order
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
 
     def of_share(self, folder: ResultsFolder) -> "Sweep":
-        """The runs of a share; none of them if all have ended.
+        """Keeps the runs of a share, or none if all have ended.
 
         Args:
-          folder: of `open_folder` with a share, after its `begin`; without one, all runs stay.
+          folder: from `open_folder` with a share, after its `begin`; without one, all runs stay.
         """
         if folder.share is None:
             return self
@@ -168,13 +168,13 @@ def prepare_sweep(
     Args:
       settings: the settings of all runs.
       method: an algorithm, with options that all runs share, as in `fedprox:weighting=uniform`.
-      grid: values, or texts of them, of the algorithm's other options, "client_learning_rate",
+      grid: values, or their texts, of the algorithm's other options, "client_learning_rate",
         "client_optimizer", and the settings of a client's local work, such as local_steps.
-      dataset: replaces the one that the settings name.
+      dataset: replaces the settings' data set.
       runs_per_device, memory: as in `run_batched`.
 
     Raises:
-      ValueError: for settings or a grid that are wrong, or too little memory.
+      ValueError: for wrong settings, a wrong grid, or too little memory.
     """
     if settings.seconds is not None:
         fix = "leave it out, or use compare"
@@ -186,7 +186,7 @@ def prepare_sweep(
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)
     chosen = [make_setting(settings, base, label, point) for label, point in points]
     experiment = prepare(settings, [chosen[0].method], dataset)
-    for setting in chosen:  # refuses an optimiser that one of the settings cannot have
+    for setting in chosen:  # raises for an optimiser that one of the settings cannot have
         setting.method.build(experiment.problem, settings)
     experiment = experiment._replace(methods=[setting.method for setting in chosen])
     limits: dict[str, Any] = {"runs_per_device": runs_per_device, "memory": memory}
@@ -199,7 +199,7 @@ def batched_runs(
     test_rows: Mapping[int, np.ndarray] = types.MappingProxyType({}),
     **options: Any,
 ) -> BatchedRuns:
-    """Some settings of one method on each seed of an experiment; `options` replace its settings."""
+    """Batches settings of one method on each seed of an experiment; `options` override it."""
     settings, runs = experiment.settings, []
     for method, local, values in chosen:
         for seed, data in experiment.data.items():
@@ -208,7 +208,9 @@ def batched_runs(
     layout, choice = settings.layout, experiment.layout
     if choice is not None and choice.source == "memory":
         layout = choice.layout
-    given = settings.loop() | {"layout": layout, "non_finite": settings.non_finite}
+    assert experiment.rounds is not None
+    given = experiment.rounds._replace(test=None)._asdict()
+    given |= {"layout": layout, "non_finite": settings.non_finite}
     given |= {"devices": settings.devices or default_num_devices(), **options}
     return BatchedRuns(chosen[0].method.factory(settings), experiment.problem, runs, **given)
 
@@ -221,9 +223,9 @@ def run_sweep(
     """Runs a sweep; see `run_batched`.
 
     Args:
-      prepared: what `prepare_sweep` returned.
+      prepared: the result of `prepare_sweep`.
       on_evaluation: called with each row as it is measured.
-      folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
+      folder: the folder for rows, last models and checkpoints, from `open_folder`.
     """
     if folder is None:
         return prepared.batched.run(on_evaluation)
@@ -236,13 +238,13 @@ def run_sweep(
 
 
 def swept_options(base: Method) -> dict[str, Option]:
-    """The options whose values a sweep's grid can have: also those of the clients' local work."""
+    """Returns the options that a sweep's grid can have, including the clients' local work."""
     of_work = {name: options(Settings)[name] for name in _LOCAL_WORK}
     return {**method_options(base.algorithm), **of_work}
 
 
 def make_setting(settings: Settings, base: Method, label: str, values: dict[str, Any]) -> Setting:
-    """A method with other values of `swept_options`, by name, which are checked."""
+    """Changes `swept_options` of a method, by name, and checks their values."""
     changes = {name: value for name, value in values.items() if name in _LOCAL_WORK}
     changed = dataclasses.replace(settings, **changes)
     changed.check()
@@ -260,7 +262,7 @@ def make_setting(settings: Settings, base: Method, label: str, values: dict[str,
 def parse_grid(
     base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Any]]:
-    """The checked values of a grid's options; `spec` is the text that names the method."""
+    """Checks the values of a grid's options; `spec` is the method's text."""
     known, in_spec, values = swept_options(base), parse_spec(spec)[1], {}
     given = base.hyperparameters | {
         name: getattr(base, name)
@@ -278,7 +280,7 @@ def parse_grid(
 def points_of(
     name: str, grid: Mapping[str, Sequence[Any]], known: Mapping[str, Option]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Each setting's label, which begins with `name`, and its values; `known` floats are floats."""
+    """Lists settings: a label that begins with `name`, and values; `known` floats become floats."""
     columns = []
     for option, values in grid.items():
         require(len(values), f"{name}: {option} has no values in the grid; give at least one")
@@ -297,12 +299,12 @@ def points_of(
 
 
 def label_of(name: str, values: Mapping[str, Any]) -> str:
-    """The label of a method with these values, such as `fedprox mu=0.1`."""
+    """Returns the label of a method with these values, such as `fedprox mu=0.1`."""
     return " ".join([name, *(f"{option}={text_of(v, 0)}" for option, v in values.items())])
 
 
 def text_of(value: Any, position: int) -> str:
-    """A value in a label; an object is known by its position in the grid."""
+    """Formats a value for a label; an object shows its position in the grid."""
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return str(value) if isinstance(value, str | int | None) else f"#{position}"

@@ -1,4 +1,4 @@
-"""Trackers: each run's rows go to TensorBoard, Weights & Biases or one's own."""
+"""Trackers: send each run's rows to TensorBoard, Weights & Biases or a custom tracker."""
 
 import contextlib
 import hashlib
@@ -27,10 +27,10 @@ _FIX = "run `wandb login`, or give --track wandb:mode=offline"
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker knows of a run before its first row."""
+    """The facts that a tracker gets about a run before its first row."""
 
-    folder: Path  # of the results; a tracker writes its files there, and nowhere else
-    name: str  # of the run there, such as "01-fedavg/seed-0"
+    folder: Path  # of the results; a tracker writes its files only there
+    name: str  # of the run in the folder, such as "01-fedavg/seed-0"
     method: str  # its label
     seed: int
     settings: Mapping[str, Any]  # with the method's options, by name
@@ -43,9 +43,9 @@ class Tracker(Protocol):
     def __call__(self, run: TrackedRun) -> AbstractContextManager[Callable[[Row], object]]:
         """Begins a run: returns a context manager, whose value is called with each row.
 
-        A run that goes on from a checkpoint begins again, with all its rows from the first one. So
-        a tracker removes or recognises what it wrote of this run before. The end of the `with`
-        block is the end of the run, with an exception if it has not reached its end.
+        A resumed run begins again, with all its rows from the first one. So a tracker removes or
+        recognises what it wrote of this run before. The end of the `with` block is the end of the
+        run, with an exception if the run did not finish.
         """
 
 
@@ -53,7 +53,7 @@ trackers = Registry[Tracker]("tracker", Tracker)
 
 
 def _package(name: str, tracker: str) -> Any:
-    """The optional package of a tracker, which names the extra."""
+    """Imports a tracker's optional package; the error names the extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -69,9 +69,9 @@ def track_experiment(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     points: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Callable[[Row], None]]:
-    """Yields a function of the rows of all runs, which calls `on_evaluation` too.
+    """Yields a function of a row that calls the trackers and `on_evaluation`.
 
-    Of several processes, process 0 alone has trackers. A run begins at its first row, and ends at
+    With several processes, only process 0 has trackers. A run begins at its first row, and ends at
     its last one or at the end of the block. `points` are the settings of a grid by label.
     """
     settings, trackers = experiment.settings, trackers if is_first() else ()
@@ -79,7 +79,7 @@ def track_experiment(
     own = {m.label: shared | m.configuration() for m in experiment.methods}
     axis = "round" if settings.seconds is None else "simulated_seconds"
     length = settings.seconds or settings.rounds
-    fix = "decorate a function of a TrackedRun, which yields one of a row, with contextmanager"
+    fix = "decorate with contextmanager a function of a TrackedRun that yields a function of a row"
 
     def begin(stack: contextlib.ExitStack, track: Tracker, run: TrackedRun) -> Callable:
         entered = track(run)
@@ -104,7 +104,7 @@ def track_experiment(
                 runs[label, seed] = end, [begin(end, track, run) for track in trackers]
             end, add = runs[label, seed]
             for each in add:
-                each(dict(row))  # which it may change
+                each(dict(row))  # a copy, because the tracker may change it
             if row[axis] >= length:
                 end.close()
 
@@ -115,12 +115,12 @@ def track_experiment(
 def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
     """TensorBoard's event files, in the folder `tensorboard` of the results.
 
-    The file of a run is in `tensorboard/METHOD/seed-N`. Each column of the rows is a scalar, whose
-    step is the round or server step and whose relative time is `wall_seconds`. The settings are
-    hyper-parameters. A run that goes on replaces its file by one with all its rows.
+    The file of a run is in `tensorboard/METHOD/seed-N`. Each column of the rows is a scalar, with
+    the round or server step as its step and `wall_seconds` as its relative time. The settings are
+    hyper-parameters. A resumed run replaces its file by one with all its rows.
 
     Args:
-      flush_seconds: the longest time for which rows stay in memory while others arrive.
+      flush_seconds: the longest time that rows stay in memory while others arrive.
 
     Raises:
       ValueError: if tensorboardX is not installed.
@@ -139,7 +139,7 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
             folder.mkdir(parents=True, exist_ok=True)
             for earlier in folder.glob("events.out.tfevents.*"):
                 earlier.unlink()
-            file = EventsWriter(str(folder / "events"))  # has no thread, whose errors would be lost
+            file = EventsWriter(str(folder / "events"))  # without a thread, which would lose errors
         began, flushed = time.time(), time.monotonic()
         at_end: list[Summary] = []
 
@@ -166,7 +166,7 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
 
         try:
             yield add_row
-            write(*at_end, seconds=time.time() - began)  # a run without it has not ended
+            write(*at_end, seconds=time.time() - began)  # marks the run as ended
         finally:
             with writing(folder):
                 file.close()
@@ -184,13 +184,13 @@ def wandb(
     """Weights & Biases; its files are in the folder `wandb` of the results.
 
     Each run is a run there, in the group of its method, with the settings as its configuration and
-    charts over `round`. A run that goes on has the same id. Offline its folder is replaced by one
-    with all its rows; online they are sent again, each with its number as the step.
+    charts over `round`. A resumed run keeps its id. Offline, a new folder with all its rows
+    replaces the old one; online, all rows are sent again, each with its number as the step.
 
     Args:
-      mode: "offline" writes what `wandb sync` uploads later. None: WANDB_MODE, else "online".
-      project: its name. None: that of the variable WANDB_PROJECT, else "fedjax_algos".
-      entity: a user or team. None: the account's own.
+      mode: "offline" writes files for a later `wandb sync`. None takes WANDB_MODE, else "online".
+      project: its name. None takes WANDB_PROJECT, else "fedjax_algos".
+      entity: a user or team. None takes the account's own.
 
     Raises:
       ValueError: if wandb is not installed, or for the mode "online" without a login.
@@ -206,7 +206,7 @@ def wandb(
     def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
         folder = run.folder / "wandb"
         identity = _identity(folder, run.name)
-        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))  # of the log of the package
+        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))  # for the package's log
         if mode == "offline":
             for earlier in folder.glob(f"offline-run-*-{identity}"):
                 shutil.rmtree(earlier, ignore_errors=True)
@@ -242,7 +242,7 @@ def wandb(
 
 
 def _identity(folder: Path, name: str) -> str:
-    """The id of a run, which stays the same in this results folder."""
+    """Returns the id of a run; it stays the same in this results folder."""
     file = folder / "id.txt"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +254,7 @@ def _identity(folder: Path, name: str) -> str:
 
 @contextlib.contextmanager
 def _explained(package):
-    """Turns errors of the package wandb, such as those of the network, into errors of one line."""
+    """Turns errors of the package wandb, such as network errors, into errors of one line."""
     try:
         yield
     except package.Error as error:

@@ -1,7 +1,7 @@
-"""Tuning: settings of several methods are tried on what clients hold out, and the best are kept.
+"""Tunes several methods: tries settings on held-out examples of the clients and keeps the best.
 
-A `Trial` is one setting with its scores, which `Scores` keeps in a file, from which an interrupted
-search goes on. `tuned_text` is the file that tuning writes and `compare --config` reads.
+A `Trial` is one setting with its scores. `Scores` keeps scores in a file, so that an interrupted
+search can resume. `tuned_text` is the file that tuning writes and `compare --config` reads.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ from fedjax_algos.runs.studies.settings import Settings, refuse
 from fedjax_algos.runs.studies.shares import RunName
 from fedjax_algos.runs.studies.sweeps import Setting, batched_runs
 
-LAST_SHARE = 0.2  # of a run, whose evaluations make its score
-# settings that tuning chooses itself, and those of a machine
+LAST_SHARE = 0.2  # the last share of a run, whose evaluations make its score
+# settings that tuning chooses itself, and settings of a machine
 _LEFT_OUT = (
     "seeds", "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "devices",
 )  # fmt: skip
@@ -49,14 +49,14 @@ Halving = Annotated[int, Range(2, MAX_INT32)]
 
 
 class Stage(NamedTuple):
-    """A part of successive halving: some settings of each method are run for some time."""
+    """A part of successive halving: runs some settings of each method for some time."""
 
     settings: int  # of each method
     length: float  # rounds or simulated seconds
 
 
 class Trial(NamedTuple):
-    """A setting of a method, and what it reached in so many rounds or simulated seconds.
+    """A setting of a method, and its scores after `length` rounds or simulated seconds.
 
     A score is the mean quality on held-out examples in the last fifth of a run; NaN if its model
     was not finite or its last updates were all left out.
@@ -78,12 +78,12 @@ class Trial(NamedTuple):
 class Tuning(NamedTuple):
     """A search that is ready to run."""
 
-    experiment: Experiment  # its `client_data` are what clients hold out
+    experiment: Experiment  # its `client_data` are the held-out examples
     spaces: list[SearchSpace]  # of each method
-    stages: list[Stage]  # one, or those of successive halving
+    stages: list[Stage]  # one stage, or several for successive halving
     trials: int | None  # settings of each method; None is all of equal grids
     search: Search = "grid"
-    # those of the first stage by method, in the order in which they are computed
+    # the runs of the first stage by method, in the order of computation
     runs: Mapping[str, Sequence[RunName]] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Tuning(NamedTuple):
 
     @property
     def budget(self) -> float:
-        """Rounds or simulated seconds of one method, over all its settings and seeds."""
+        """The rounds or simulated seconds of one method, over all its settings and seeds."""
         seeds = len(self.experiment.settings.seeds)
         return seeds * sum(stage.settings * stage.length for stage in self.stages)
 
@@ -109,10 +109,10 @@ def prepare_tuning(
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
-    `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. The seeds of
-    the settings should not be those of a later comparison. `trials` None is all, if all methods
-    have the same number. With `halving`, each stage keeps the best 1/`halving` of the settings, and
-    runs them `halving` times as long. `search` "optuna" proposes `trials` settings in four batches.
+    `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. A later
+    comparison should use other seeds than `settings`. `trials` None is all, if all methods have
+    the same number. With `halving`, each stage keeps the best 1/`halving` of the settings and runs
+    them `halving` times as long. `search` "optuna" proposes `trials` settings in four batches.
     """
     what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out"
     require(settings.evaluate_clients == "none", f"{what} examples by itself; leave it out")
@@ -130,17 +130,19 @@ def prepare_tuning(
         [space.setting(settings, point) for point in space.points(trials, settings.seeds[0])]
         for space in spaces
     ]
-    # with the first setting, because an option that is tuned may have no default
+    # with the first setting, because a tuned option may have no default
     pairs = zip(methods, tried, strict=True)
     firsts = [own[0].method._replace(label=method.label) for method, own in pairs]
     experiment = prepare(settings, firsts, dataset)
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
+    planned = zip(spaces, experiment.methods, strict=True)
+    spaces = [space.planned_by(method.planner) for space, method in planned]
     runs: dict[str, list[RunName]] = {}
     for space, own in zip(spaces, tried, strict=True):
         names = [each.method.label for each in own]
         runs[space.method.label] = [*itertools.product(names, settings.seeds)]
-        if settings.seconds is None:  # refuses what does not fit into memory
+        if settings.seconds is None:  # raises if the runs do not fit into memory
             batched = batched_runs(experiment, own, held_out_rows(experiment))
             runs[space.method.label] = [(run.label, run.seed) for run in batched.in_order]
     if search == "optuna":
@@ -156,7 +158,7 @@ def prepare_tuning(
 def stages_of(
     number: int, length: float, shortest: float, halving: int | None, whole: bool = True
 ) -> list[Stage]:
-    """Stages of `number / halving^k` settings, from at least the `shortest` length to all of it."""
+    """Makes stages of `number / halving^k` settings, from at least `shortest` up to `length`."""
     if halving is None:
         return [Stage(number, length)]
     left, part, factors = number, length, 0
@@ -175,7 +177,7 @@ def run_tuning(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
-    """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
+    """Runs all stages; returns each method's trials by label, then by stage, the best first.
 
     Scores are written as they come, and `trials.csv` at the end, once no share is missing.
     """
@@ -216,7 +218,7 @@ def run_tuning(
 
 
 def _run_share(tuning, folder, known, on_evaluation, on_start):
-    """Computes the runs of a share that an earlier process has left."""
+    """Computes the runs of a share without a score."""
     settings, (stage, *_) = tuning.experiment.settings, tuning.stages
     for space in tuning.spaces:
         label = space.method.label
@@ -229,7 +231,7 @@ def _run_share(tuning, folder, known, on_evaluation, on_start):
 
 
 def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
-    """The runs, by the label of their setting, of which no share has written a score yet."""
+    """Lists the runs, by the label of their setting, that have no score yet from any share."""
     scores = _scores_of_shares(folder)
     runs = itertools.chain(*tuning.runs.values())
     return [run for run in runs if _key(1, *run) not in scores]
@@ -241,7 +243,7 @@ def _scores_of_shares(folder):
 
 
 def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluation):
-    """The trials of some settings of one method; what an earlier process ran is `known`."""
+    """Returns the trials of some settings of one method; `known` has earlier scores."""
     seeds = list(experiment.data)
     _try_some(experiment, checkpoints, known, chosen, stage, length, on_evaluation)
     return [
@@ -253,7 +255,7 @@ def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluatio
 def _try_some(
     experiment, checkpoints, known, chosen, stage, length, on_evaluation, takes=lambda *run: True
 ):
-    """Adds the scores that are not known of the runs that are to be taken."""
+    """Adds the scores that are not known yet, for runs that `takes` selects."""
 
     def is_left(setting, seed):
         return takes(setting.method.label, seed) and known.get(stage, setting, seed) is None
@@ -267,7 +269,6 @@ def _try_some(
 
 
 def _table(results):
-    """One row for each trial."""
     return [
         {
             "method": label,
@@ -284,7 +285,7 @@ def _table(results):
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
-    """A TOML file with the settings, each method with its best values, and what the tuning saw."""
+    """Returns a TOML file: the settings, each method's best values, and facts of the tuning."""
     import tomli_w
 
     settings, best = tuning.experiment.settings, {}
@@ -296,7 +297,7 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
     specs = tuple(trial.setting.method.spec for trial in best.values())
     tuned = methods_of(specs, settings)
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
-    if settings.reference is not None:  # the values that were chosen may be part of a label
+    if settings.reference is not None:  # the chosen values may be part of a label
         shared["reference"] = tuned[list(best).index(settings.reference)].label
     unit = "rounds" if settings.seconds is None else "simulated seconds"
     record = {
@@ -317,12 +318,12 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials in the order of their scores; NaN comes last, and equal ones stay in order."""
+    """Sorts trials by score, the best first; NaN comes last, and equal scores stay in order."""
     return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
 
 
 def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
-    """The score of a run, whose first row is before any training; see `Trial`."""
+    """Computes the score of a run, whose first row is before any training; see `Trial`."""
     losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
     if not np.isfinite(losses).all():
         return math.nan
@@ -332,13 +333,13 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
-    """The examples that clients hold out, int32[rows] by seed."""
+    """Returns the examples that clients hold out, int32[rows] by seed."""
     assert experiment.client_data is not None
     return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
 
 
 def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-    """The scores of the settings of one method, by label and seed; `rounds` is whole."""
+    """Returns the scores of one method's settings, by label and seed; `rounds` is whole."""
     batched = batched_runs(experiment, chosen, held_out_rows(experiment), rounds=int(rounds))
     rows, _ = batched.only(takes).run(on_evaluation, checkpoints=checkpoints)
     metric = experiment.settings.target_metric
@@ -349,7 +350,7 @@ def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes)
 
 
 def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, is_left):
-    """Adds the scores of settings; those that differ in the rate only share an executor."""
+    """Adds the scores of settings; settings that differ only in the rate share an executor."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
     share, executors = seconds / (settings.seconds or seconds), dict[str, Executor]()
 
@@ -384,7 +385,7 @@ def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, 
 
 
 class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a file of JSON."""
+    """The scores of runs that have ended, by stage, setting and seed, in a JSON file."""
 
     def __init__(self, path: Path):
         self.path, fix = path, "delete it, and the search computes its scores again"
@@ -397,7 +398,7 @@ class Scores:
                 raise ValueError(f"{path} does not hold the scores of a search; {fix}")
 
     def get(self, stage: int, setting: Setting, seed: int) -> float | None:
-        """The score of an ended run, NaN if its model was not finite; None for other runs."""
+        """Returns an ended run's score, NaN if its model was not finite; None for other runs."""
         score = self.scores.get(key := _key(stage, setting.method.label, seed))
         return math.nan if key in self.scores and score is None else score
 

@@ -399,7 +399,7 @@ DAMAGES["tff_hdf5"] = VALUES | {
     "no clients": [h5(lambda file, *_: [file["examples"].pop(client) for client in CLIENTS])],
     "'f0_01' has no features": [h5(lambda file, *_: [file.pop(p) for p in (INPUT, TARGET)])],
     "f1_02' has no 'label'": [h5(lambda file, *_: file["examples/f1_02"].pop("label"))],
-    "f0_01' is no Group": [h5(anew, FIRST, data=3)],
+    "f0_01' is not a Group": [h5(anew, FIRST, data=3)],
     "'label' has": [h5(anew, TARGET, data=[1, 2])],
     "train.h5": [h5(anew, TARGET, data=1)],
     "pixels' holds neither": [h5(anew, INPUT, data=np.zeros(1, "i4,f4"))],
@@ -440,8 +440,8 @@ DAMAGES["image_folder"] = {
     "'class' twice": [{"train": "class," + TRAIN.replace("\n", ",c\n")}],
     "is not UTF-8": [{"train": TRAIN.encode("utf-16")}],
     "end of data": [{"train": TRAIN + 'bo,"b4,ant\n'}],
-    "'(../a1|/etc/a)' is no id": [{"train": TRAIN + f"bo,{a},ant\n"} for a in ("../a1", "/etc/a")],
-    "train.csv|no id": [{"train": TRAIN + "bo,a\0b,ant\n"}],
+    "'(../a1|/etc/a)' is not an": [{"train": TRAIN + f"bo,{a},ant\n"} for a in ("../a1", "/etc/a")],
+    "train.csv|not an id": [{"train": TRAIN + "bo,a\0b,ant\n"}],
     "client 'bo', b2.jpg": [new("b2.jpg", forms.image(PIXELS[0], "GIF"))],
 }
 ISIC = {

@@ -113,9 +113,9 @@ def test_options_that_do_not_fit(tmp_path):
     for options, named in (
         ({"x": "colour"}, "no feature 'colour', only image, label, writer, "),
         ({"users": "colour"}, "no column 'colour', only image"),
-        ({"users": "grid"}, "grid is no column of texts or whole numbers"),
+        ({"users": "grid"}, "grid is not a column of texts or whole numbers"),
         ({"train_split": "all"}, "no split 'all', only train, test"),
-        ({"x": "vector", "image_size": 2}, "vector is no image"),
+        ({"x": "vector", "image_size": 2}, "vector is not an image"),
         ({"shorter_side": 2}, "shorter_side=2"),
         ({"x": "number"}, r"number has shape \[5\]"),
     ):

@@ -138,12 +138,12 @@ def test_other_patterns(folder):
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], pixels_of("a1"))
     wrong = "", "a.jpg", "/{id}.jpg", "../{id}.jpg", "*/{id[0]}/{id}.jpg", "*/{id}*", "a*/{id}"
     for pattern in wrong:
-        with pytest.raises(ValueError, match="is no path of an image"):
+        with pytest.raises(ValueError, match="is not a path of an image"):
             FORM.read(folder, file=pattern)
-    with refused(folder, "'b1' is no id of an image with file="):
+    with refused(folder, "'b1' is not an id of an image with file="):
         FORM.read(folder, file="{id[2]}/{id}.jpg")
     write(folder, {"train.csv": "user_id,image_id,class\na,..b,c\n"})
-    with refused(folder, r"'\.\.b' is no id of an image"):
+    with refused(folder, r"'\.\.b' is not an id of an image"):
         FORM.read(folder, file="{id[0]}{id[1]}/{id}.jpg")
     with pytest.raises(ValueError, match="shorter_side=4 is out of range"):
         FORM.read(folder, shorter_side=4)

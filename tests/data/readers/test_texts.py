@@ -82,10 +82,10 @@ def test_vocabularies(tmp_path):
     for content, named in (
         (b"", "empty"),
         (b"BZh91AY&SY\0", "tar xf"),
-        (b"a\n\nb 2\n", "line 2 is no word"),
+        (b"a\n\nb 2\n", "line 2 is not a word"),
         (b"a 3\nb 2\na 1\n", "line 3 has the word 'a' again"),
-        (b"\0\1\2\n", "line 1 is no word"),
-        (b"a" * 10**6, "line 1 is no word"),
+        (b"\0\1\2\n", "line 1 is not a word"),
+        (b"a" * 10**6, "line 1 is not a word"),
     ):
         path.write_bytes(content)
         with refused(path, named):

@@ -63,10 +63,14 @@ def test_communication_takes_the_bytes_of_the_method():
 CLOCK = Settings(seconds=50.0, local_steps=7)
 
 
+def on_the_clock(method, settings=CLOCK):
+    return method.on_the_clock(method.build(QUADRATICS.problem, settings), settings)
+
+
 def test_planners_of_methods():
     specs = "fedavg", "fedbuff@buffered:size=4", "fedcompass", "scaffold@immediate"
     expected = ["barrier:steps=7", "buffered:size=4,steps=7", "compass", "immediate:steps=7"]
-    assert [method.planner for method in methods_of(specs, CLOCK)] == expected
+    assert [on_the_clock(method).planner for method in methods_of(specs, CLOCK)] == expected
     twice = methods_of(("fedbuff@buffered:size=3", "fedbuff@buffered:size=5"), CLOCK)
     assert len({method.label for method in twice}) == 2
 
@@ -82,7 +86,7 @@ def test_planners_of_methods():
 )
 def test_wrong_planners(spec, settings, message):
     with pytest.raises(ValueError, match=message):
-        Method.of(spec, settings)
+        on_the_clock(Method.of(spec, settings))
 
 
 def test_what_is_known_before_a_comparison_on_the_clock():

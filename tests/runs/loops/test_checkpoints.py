@@ -240,7 +240,7 @@ def test_merged_seeds_on_the_virtual_clock_go_on_with_another_number_of_devices(
         assert_same(result[seed][:2], expected[seed][:2])
     with pytest.raises(ValueError, match=r"seeds: \[3, 0\] in the checkpoint, \[3\] here"):
         run(seeds=(3,), checkpoints=checkpoints)
-    with pytest.raises(ValueError, match="the test examples: others in the checkpoint"):
+    with pytest.raises(ValueError, match="the test examples: different in the checkpoint"):
         run(test=OTHER_TEST, checkpoints=checkpoints)
 
 

@@ -92,7 +92,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     assert_same(run(engine_of(), DATA), run(engine_of(), data, checkpoints=tmp_path))
     drawn = fa.participation.Cohorts(DATA.counts(), LOCAL, cohort_size=4, seed=3).dispatches(5)
     assert np.sort(np.reshape(read, (3, 4))).tolist() == np.sort(drawn.client)[2:].tolist()
-    with pytest.raises(ValueError, match="the clients' examples: others in the checkpoint"):
+    with pytest.raises(ValueError, match="the clients' examples: different in the checkpoint"):
         run(engine_of(), DATA, checkpoints=tmp_path)
 
 

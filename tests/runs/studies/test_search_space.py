@@ -141,7 +141,7 @@ RATE, GIVEN = "client_learning_rate", Settings(client_learning_rate=0.1)
         ([f"{RATE}=1,2", "mu=1,2"], {}, r"\(fedavg 2, fedprox 4, .*\); give trials=2"),
         ([f"{RATE}=1..2"], {}, f"{RATE}=1..2 is an interval; say with"),
         ([f"{RATE}=1,2"], {"trials": 3}, "fedavg has 2 settings and trials=3; give"),
-        ([f"{RATE}=2..1"], {"trials": 3}, "is no interval of real numbers above 0"),
+        ([f"{RATE}=2..1"], {"trials": 3}, "is not an interval of real numbers above 0"),
         (["weighting=1..2"], {}, "weighting='1..2' is unknown"),
         ([f"{RATE}=0..1"], {"trials": 3}, f"{RATE}=0 is out of range"),
         ([f"{RATE}=1,1"], {}, f"{RATE}=1,1 names a value twice"),

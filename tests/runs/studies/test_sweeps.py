@@ -146,7 +146,7 @@ def test_given_params_and_each_evaluation():
         ({"mu": [0.1, -1]}, {}, "fedprox: mu=-1 is out of range"),
         ({"client_learning_rate": [0.0]}, {}, "client_learning_rate=0.0 is out of range"),
         ({"mu": []}, {}, "fedprox: mu has no values"),
-        ({"mu": [1.0]}, {"hyperparameters": {"mu": 2.0}}, "mu is in the grid too"),
+        ({"mu": [1.0]}, {"hyperparameters": {"mu": 2.0}}, "mu is also in the grid"),
         ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
         ({"mu": [1.0]}, {"seeds": (0, 3)}, "seed 3 has no data or is given twice"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),

@@ -1,4 +1,4 @@
-"""Readers of files that hold clients, or examples with a feature that names them."""
+"""Readers of files with a part for each client, or with a feature that names the client."""
 
 from fedjax_algos.data.readers.client_files import hf as hf
 from fedjax_algos.data.readers.client_files import leaf as leaf

@@ -1,4 +1,4 @@
-"""From the named features of clients, as files hold them, to a data set of "x" and "y"."""
+"""Makes data sets of "x" and "y" from the named features of clients in files."""
 
 import hashlib
 import os
@@ -24,15 +24,15 @@ from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers.client_files import texts
 from fedjax_algos.data.readers.client_files.texts import Vocabulary
 
-_INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of what is "x"
+_INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of "x"
 _WORDS = "tokens"  # TFF's name of a text of words
 
 
 class ClientFeatures(NamedTuple):
-    """The named features of each client in a file, of which one client's are read at a time.
+    """The named features of the clients in a file, read one client at a time.
 
-    `read` is `(client, features, limit) -> {feature: values}`: of the first `limit` examples, or of
-    all if it is None, an array [n, ...], or a list of n texts or files of images, as bytes.
+    `read` is `(client, features, limit) -> {feature: values}`, for the first `limit` examples or,
+    if None, all. Values are an array [n, ...], or a list of n texts or image files, as bytes.
     """
 
     name: str  # of the file, in messages
@@ -43,17 +43,17 @@ class ClientFeatures(NamedTuple):
     identity: str  # changes if the file does
 
     def client(self, client: int) -> str:
-        """The name of a client for messages."""
+        """Names a client in messages."""
         return printable(f"{self.name}: client {self.client_ids[client]!r}")
 
     def require(self, name: str) -> None:
-        """Raises ValueError, which lists the features, if the clients do not have one."""
+        """Raises a ValueError that lists the features unless the clients have the named one."""
         known = ", ".join(self.features)[:200]
         with reading(self.name, "a data set of this form", "choose one"):
             require(name in self.features, f"it has no feature {name!r}, only {known}")
 
     def drawn(self, number: int | None) -> "ClientFeatures":
-        """Clients with examples; if there are more than a number, it is drawn with a fixed seed."""
+        """Drops clients without examples; draws at most `number` examples with a fixed seed."""
         total = int(self.counts.sum())
         with reading(self.name, "a data set of clients", "fetch it again"):
             require(total, "none of the clients has an example")
@@ -83,7 +83,7 @@ class ClientFeatures(NamedTuple):
 
 
 def file_identity(path: PathLike) -> str:
-    """A text that changes if a file does, which may be too large to be read twice."""
+    """Identifies a file by size and time; it may be too large to be read twice."""
     with reading(path, "a file", "fetch the file again"):
         status = os.stat(path)
     return f"{status.st_size} bytes, written {status.st_mtime_ns}"
@@ -101,7 +101,7 @@ def client_dataset(
     max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
-    """The data set of the features `x`, images if they have a format, and `y`; see `tff_hdf5`."""
+    """Makes a data set of two features, as in `tff_hdf5`; with a format, `x` holds images."""
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
@@ -166,7 +166,7 @@ def client_dataset(
 
 
 def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | None) -> np.ndarray:
-    """int32[clients]: their examples, or sequences of characters, which a text may have more of."""
+    """Counts each client's examples, or its texts' sequences of characters, int32[clients]."""
     counts = np.minimum(features.counts, limit or MAX_INT32)
     if steps is not None:
         each = (features.read(i, [x], limit)[x] for i in range(len(counts)))
@@ -175,7 +175,7 @@ def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | Non
 
 
 def _all_labels(parts: Iterable[ClientFeatures], y: str) -> np.ndarray:
-    """The labels that occur; those of all clients are read."""
+    """Reads the labels of all clients; returns each client's distinct labels, concatenated."""
     each = [
         np.unique(_labels(part.read(i, [y], None)[y], count, None, part.client(i)))
         for part in parts

@@ -1,4 +1,4 @@
-"""Reader of data sets of Hugging Face's package `datasets`."""
+"""Reader of data sets with Hugging Face's package `datasets`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,30 +43,30 @@ def hf(
 ) -> Dataset | ClientDataset:
     """A data set of Hugging Face, by its name, or from a folder or file on this machine.
 
-    With `users` the values of a column are the natural clients, whose examples are read from the
-    memory-mapped Arrow files when they are needed. Without it all examples are held in memory.
+    With `users`, each value of a column is a natural client. Its examples are read from the
+    memory-mapped Arrow files when they are needed. Otherwise all examples are held in memory.
 
-    Images become uint8[height, width, 3], or 1 channel if the first one is grey; numbers keep their
-    type, and texts become ids as in `tff_hdf5`. Code of a data set is never run. The package
+    Images become uint8[height, width, 3], or 1 channel if the first one is grey. Numbers keep their
+    dtype, and texts become ids as in `tff_hdf5`. A data set's code is never run. The package
     downloads a data set that is not on this machine, and keeps its own copy of CSV and JSON files.
 
     Args:
       name: the name of the data set, such as ylecun/mnist; or a folder that `save_to_disk` has
         written, or that holds files such as train.parquet and test.parquet.
-      config: which one, if the data set has several.
+      config: the name of a configuration, if the data set has several.
       train_split, test_split: names of the splits.
-      x: name of the examples' column.
-      y: name of the labels' column; None for `label`, or for a text with `users` that has no such
-        column, the ids that follow. Labels that are texts are numbered in alphabetical order.
-      users: name of a column of texts or whole numbers; clients are in the order of its values. A
-        test split without this column is one client. None if there are no natural clients.
-      num_classes: None for what the data set says, or one more than the largest label.
-      image_size: height and width in pixels of the middle that is cut out of each image; None if
-        all have the size of the first one.
-      shorter_side: pixels to which an image's shorter side is scaled before; `image_size` if None.
-      vocabulary: a file with a word in each line, the most frequent first. None: those of the
-        training texts if there are labels, and otherwise texts are sequences of characters.
-      words: the number of words of the vocabulary, at most.
+      x: the examples' column.
+      y: the labels' column. None for `label` or, for a text with `users` and no such column, the
+        ids that follow. Labels that are texts are numbered in alphabetical order.
+      users: a column of texts or whole numbers; clients are in the order of its values. A test
+        split without this column is one client. None without natural clients.
+      num_classes: None for the data set's own number, or else one more than the largest label.
+      image_size: height and width, in pixels, of the middle that is cut out of each image; None if
+        all images have the size of the first one.
+      shorter_side: pixels of an image's shorter side before the cut; `image_size` if None.
+      vocabulary: a file with a word in each line, the most frequent first. None for the training
+        texts' most frequent words if there are labels, otherwise for sequences of characters.
+      words: the largest number of words in the vocabulary.
       length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
 
     Source: https://huggingface.co/docs/datasets.
@@ -117,7 +117,7 @@ def hf(
 
 
 def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
-    """The columns as features; the rows of a client are those with one value of `users`."""
+    """Makes the columns features; a client's rows have the same value of `users`."""
     clients, numbers = np.array([_ALL]), np.zeros(len(rows), int)
     if users is not None:
         with reading(name, _KIND, "choose another column", KeyError):
@@ -125,7 +125,7 @@ def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
             require(users in rows.column_names, f"it has no column {users!r}, only {known}")
             values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])
             plain = values.ndim == 1 and values.dtype.kind in "iuUS"
-            require(plain, f"{users} is no column of texts or whole numbers")
+            require(plain, f"{users} is not a column of texts or whole numbers")
         clients, numbers = np.unique(values, return_inverse=True)
     counts = np.bincount(numbers, minlength=len(clients))
     order, ends = np.argsort(numbers, kind="stable"), np.cumsum(counts)
@@ -142,7 +142,7 @@ def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
 
 
 def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
-    """A column: an array [n, ...] of numbers, or a list of n texts or files of images."""
+    """Reads a column: an array [n, ...] of numbers, or a list of n texts or image files."""
     import datasets as huggingface
 
     feature = rows.features[column]
@@ -175,13 +175,13 @@ def _is_text(feature: Any) -> bool:
 def _image_format(
     rows: Any, x: str, source: str, image_size: int | None, shorter_side: int | None
 ) -> ImageFormat | None:
-    """The format of the decoded images, which without a size is that of the first one."""
+    """Returns the format of the decoded images; without a size, they are like the first one."""
     import datasets as huggingface
     from PIL import Image
 
     if not isinstance(rows.features[x], huggingface.Image):
         with reading(source, _KIND, "leave image_size and shorter_side out"):
-            require(image_size is None and shorter_side is None, f"{x} is no image")
+            require(image_size is None and shorter_side is None, f"{x} is not an image")
         return None
     with reading(source, _KIND, "give an image_size of at most shorter_side"):
         fits = shorter_side is None or (image_size or shorter_side + 1) <= shorter_side

@@ -17,7 +17,7 @@ from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 
 Columns = tuple[np.ndarray, ...]  # the samples of one client or of all; the labels [n] are last
-Convert = Callable[[list, list], Columns]  # of a client's "x" and "y"
+Convert = Callable[[list, list], Columns]  # of one client's "x" and "y"
 
 _FIX = "run LEAF's script again"
 
@@ -43,21 +43,21 @@ def leaf(
       by their sum; 2 classes. Samples without any of the words are left out and counted in `notes`.
       Words are separated by blanks; among equally frequent words the first to occur come first. An
       example takes 4 bytes for each word of the vocabulary;
-    - vectors: float32[n, length], as in FedProx's synthetic data; the classes are those that occur.
+    - vectors: float32[n, length], as in FedProx's synthetic data; one class for each label found.
 
-    The test set contains the test samples of all clients. Natural clients are numbered in the order
-    of the file names and of their position in the file. Notes say which clients have no samples,
-    and where a file's "users" and "num_samples" do not agree with its "user_data", which is read.
+    The test set contains the test samples of all clients. Natural clients are numbered by the order
+    of the file names, then by their position in the file. Notes count clients without samples and
+    name files where "users" or "num_samples" disagrees with "user_data"; the latter is used.
 
     Args:
       path: the folder.
-      task: which data set it is.
-      max_clients: use only so many, the first of the training files, at least 1; None for all.
-      invert: femnist: store 255 minus the pixels, so that the background is 0.
+      task: the data set, or "vectors" for any vectors of numbers.
+      max_clients: use only the first clients of the training files, at least 1; None for all.
+      invert: femnist: whether to store 255 minus the pixels, so that the background is 0.
       alphabet: shakespeare: "no_newline" omits the line break, which no window contains.
       words: sent140: the size of the vocabulary, at least 1.
 
-    Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
+    Source: LEAF (https://github.com/TalwalkarLab/leaf). Words are found as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
     given = {"femnist": invert, "shakespeare": alphabet != "leaf", "sent140": words != 5000}
@@ -97,7 +97,7 @@ def leaf(
 def _collect(
     folder: Path, kind: str, convert: Convert, numbers: dict[str, int], max_clients: int | None
 ) -> tuple[Columns, np.ndarray, tuple[str, ...]]:
-    """The columns of all clients, concatenated, the client of each row, int32[n], and notes."""
+    """Concatenates the clients' columns; also returns each row's client, int32[n], and notes."""
     parts, users, seen, notes, empty = list[Columns](), list[np.ndarray](), set[str](), [], 0
     converted = functools.partial(_converted, convert)
     with reading(folder, "a folder of LEAF", _FIX):
@@ -137,14 +137,14 @@ def _collect(
 
 
 def _converted(convert: Convert, pairs: list[tuple[str, Any]]) -> Any:
-    """An object of JSON; of a client its columns (() for no sample), or an error of its lists."""
+    """Converts a client's JSON object to columns (() if empty) or an error; keeps other objects."""
     values = once(pairs)
     x, y = values.get("x"), values.get("y")
     if not (isinstance(x, list) and isinstance(y, list)):
         return values
     try:
         require(len(x) == len(y), 'its lists "x" and "y" have different lengths')
-        return convert(x, y) if y else ()  # LEAF lists empty clients, too
+        return convert(x, y) if y else ()  # LEAF also lists empty clients
     except ValueError as error:
         return error
 
@@ -175,7 +175,7 @@ def _codes(x: list, y: list, symbols: str) -> Columns:
 
 
 def _tokens(x: list, y: list, vocabulary: dict[str, int]) -> Columns:
-    """Word ids int32[words of all samples], new ones too; words int32[n] of each sample; labels."""
+    """Returns int32[words of all samples] ids, each sample's words int32[n], and labels."""
     tokens, counts = [], []
     for sample, row in enumerate(x):
         fits = isinstance(row, list) and len(row) > 4 and isinstance(row[4], str)
@@ -187,12 +187,12 @@ def _tokens(x: list, y: list, vocabulary: dict[str, int]) -> Columns:
 
 
 def _numbers(values: list) -> np.ndarray:
-    """The values as an array [samples, ...]."""
+    """Returns the values as an array [samples, ...]."""
     try:
         numbers = np.array(values)
     except (ValueError, TypeError, OverflowError):  # samples of several lengths, or too deep
         numbers = np.array([None])
-    require(numbers.dtype.kind in "iuf", "samples are no numbers, or of several lengths")
+    require(numbers.dtype.kind in "iuf", "samples are not numbers, or of several lengths")
     return numbers
 
 
@@ -201,7 +201,7 @@ def _labels(y: list, num_classes: int) -> np.ndarray:
 
 
 def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.ndarray]:
-    """Normalised counts and labels of the samples with a ranked word; bool[n]: which these are."""
+    """Normalises word counts; returns the samples with a ranked word and bool[n], their mask."""
     tokens, counts, labels = columns
     rows, words = np.repeat(np.arange(len(counts)), counts), ranks[tokens]
     rows, words = rows[words >= 0], words[words >= 0]

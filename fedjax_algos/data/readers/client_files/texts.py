@@ -1,4 +1,4 @@
-"""Texts as ids of words or characters, as TensorFlow Federated numbers them; text by speaker."""
+"""Encodes texts by TensorFlow Federated's ids of words or characters; reads text by speaker."""
 
 import gzip
 import io
@@ -22,7 +22,7 @@ from fedjax_algos.data.federated_data import datasets
 PADDING = 0
 _LONGEST_LINE = 2**16  # bytes of a line of a vocabulary
 _FIX = 'write an object {"ROLE": "line\\nline"} as UTF-8, or choose other options'
-# The order of the characters gives their ids; it is that of TFF's baselines.shakespeare.
+# The order of the characters gives their ids; TFF's baselines.shakespeare has the same order.
 _TFF_CHARACTERS = (
     b"dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
@@ -32,27 +32,27 @@ SYMBOLS = {"leaf": LEAF_SYMBOLS, "no_newline": LEAF_SYMBOLS[1:]}
 
 
 class Vocabulary(NamedTuple):
-    """The ids of V symbols, from 1 to V: words or characters as bytes; 0 is padding."""
+    """The ids of V symbols, words or characters as bytes: from 1 to V; 0 is padding."""
 
     ids: Mapping[bytes, int]
 
     @classmethod
     def of(cls, symbols: Iterable[bytes]) -> "Vocabulary":
-        """Numbers different symbols in their order."""
+        """Numbers distinct symbols in the order given."""
         return cls({symbol: number for number, symbol in enumerate(symbols, start=1)})
 
     @property
     def special(self) -> tuple[int, int, int]:
-        """The ids of symbols that are out of the vocabulary, and of a text's begin and end."""
+        """The ids of unknown symbols, of a text's begin and of its end."""
         return len(self.ids) + 1, len(self.ids) + 2, len(self.ids) + 3
 
     @property
     def num_classes(self) -> int:
-        """All ids: V + 4."""
+        """The number of all ids, V + 4."""
         return len(self.ids) + 4
 
     def sequences(self, texts: Sequence[bytes], length: int) -> np.ndarray:
-        """int32[texts, length + 1]: begin, `length` words at most, end if it has room, padding."""
+        """Makes int32[texts, length + 1]: begin, up to `length` words, end if it fits, padding."""
         sequences = np.full((len(texts), length + 1), PADDING, np.int32)
         unknown, begin, end = self.special
         for row, text in zip(sequences, texts, strict=True):
@@ -70,7 +70,7 @@ _CODES[np.frombuffer(_TFF_CHARACTERS, np.uint8)] = np.arange(1, len(_TFF_CHARACT
 
 
 def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
-    """The first words of the lines of a file, such as TFF's `stackoverflow.word_count`."""
+    """Reads the first word of each line of a file such as TFF's `stackoverflow.word_count`."""
     ids: dict[bytes, int] = {}
     with reading(path, "a vocabulary", "give a text with a word in each line"):
         with files.open_regular(path) as file:
@@ -79,7 +79,7 @@ def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
                 packed = number == 1 and line[:3] == b"BZh"
                 require(not packed, f"it is packed; unpack it: tar xf {os.fspath(path)}")
                 word, whole = next(iter(line.split()), b""), len(line) < _LONGEST_LINE
-                require(word and whole and b"\0" not in line, f"line {number} is no word")
+                require(word and whole and b"\0" not in line, f"line {number} is not a word")
                 text = printable(word.decode(errors="backslashreplace"), 50)
                 require(word not in ids, f"line {number} has the word {text!r} again")
                 ids[word] = number
@@ -88,13 +88,13 @@ def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
 
 
 def most_frequent_words(texts: Iterable[bytes], words: int) -> Vocabulary:
-    """The most frequent words, between white space; of equally frequent ones the first to occur."""
+    """Finds the most frequent words, split at white space; the first to occur wins a tie."""
     counts = Counter(word for text in texts for word in text.split())
     return Vocabulary.of(word for word, _ in counts.most_common(words))
 
 
 def character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
-    """int32[sequences, length + 1]: each text as begin, its bytes, end, padding, in pieces."""
+    """Cuts texts (begin, bytes, end, padding) into int32[sequences, length + 1]."""
     counts = num_character_sequences(texts, length)
     sequences = np.full((int(counts.sum()), length + 1), PADDING, np.int32)
     starts = np.cumsum(counts) - counts
@@ -107,7 +107,7 @@ def character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
 
 
 def num_character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
-    """int64[texts]: how many sequences `character_sequences` makes of each text."""
+    """Counts the sequences that `character_sequences` makes of each text, int64[texts]."""
     lengths = np.array([len(text) for text in texts], np.int64)
     return -(-(lengths + 2) // (length + 1))
 
@@ -126,22 +126,22 @@ def roles(
     """Text by speaker, as windows and the character that follows; roles are the natural clients.
 
     The file is JSON, gzipped or not: an object with the lines of each role, "line\\nline". Line
-    breaks in a text become blanks, and runs of blanks one. Its windows start every `stride`
-    characters. The first max(1, floor(train_fraction * n)) of its n windows are training examples;
-    test examples are the windows that start after the text of the last training window. The test
-    set contains those of all roles. "x" is uint8[n, window], the codes of the characters, and "y"
-    the code of the next one. Natural clients are numbered in the order of the file.
+    breaks in a text become blanks, and runs of blanks become one. A text's windows start every
+    `stride` characters. The first max(1, floor(train_fraction * n)) of its n windows are training
+    examples; windows that start after the text of the last training window are test examples, for
+    all roles. "x" is uint8[n, window], the codes of the characters, and "y" the code of the next
+    character. Natural clients are numbered in the order of the file.
 
     Args:
       path: the file.
-      window: characters of an example, at least 1.
-      stride: characters between the starts of windows, at least 1.
-      train_fraction: share of a role's windows used for training, between 0 and 1.
+      window: the characters in an example, at least 1.
+      stride: the characters between the starts of windows, at least 1.
+      train_fraction: the share of a role's windows used for training, between 0 and 1.
       min_lines: roles with fewer lines, at least 1, or fewer than 2 windows are left out.
-      max_examples_per_role: use only this number of windows of a role, the first ones, training and
-        test together; at least 1, or None for all.
-      alphabet: "leaf" is LEAF's table of 80 symbols, "no_newline" the same without the line break,
-        which no window contains, and "found" this file's characters by code point.
+      max_examples_per_role: use only the first windows of each role, training and test together; at
+        least 1, or None for all.
+      alphabet: "leaf" is LEAF's table of 80 symbols. "no_newline" omits its line break, which no
+        window contains. "found" is the file's own characters, ordered by code point.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf), data/shakespeare and data/utils. As in
     LEAF, at stride 1 the last training label is the first character of the first test window. LEAF
@@ -180,7 +180,7 @@ def roles(
 
 
 def encode(text: str, symbols: str) -> np.ndarray:
-    """uint8[characters]: the index of each character in `symbols`, which are in ascending order."""
+    """Returns the index of each character in the ascending `symbols`, uint8[characters]."""
     require(len(symbols) <= 256, f"it has {len(symbols)} symbols, more than 256")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     table = np.array([ord(symbol) for symbol in symbols], np.uint32)
@@ -193,7 +193,7 @@ def encode(text: str, symbols: str) -> np.ndarray:
 def _cut(
     codes: list[np.ndarray], starts: np.ndarray, stops: np.ndarray, window: int, stride: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Windows uint8[n, window] and their next codes uint8[n]; each window is copied once."""
+    """Cuts out windows uint8[n, window] and their next codes uint8[n], copying each once."""
     total = int((stops - starts).sum())
     x, y = np.empty((total, window), np.uint8), np.empty(total, np.uint8)
     row = 0

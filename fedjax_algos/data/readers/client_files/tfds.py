@@ -1,4 +1,4 @@
-"""Reader of data sets that TensorFlow Datasets (TFDS) has prepared, without TensorFlow."""
+"""Reader, without TensorFlow, of data sets that TensorFlow Datasets (TFDS) has prepared."""
 
 import math
 import re
@@ -34,24 +34,24 @@ def tfds(
 ) -> Dataset:
     """A data set of TensorFlow Datasets, such as mnist, emnist/balanced or ag_news_subset.
 
-    It is read without TensorFlow, and nothing is downloaded. The data set must have been prepared
-    once, for which TFDS needs TensorFlow if it encodes images, as array_record or parquet. TFRecord
-    files are converted by `tfds convert_format`, where TensorFlow is installed.
+    Reading needs no TensorFlow and downloads nothing. The data set must have been prepared once, as
+    array_record or parquet; TFDS needs TensorFlow for this if it encodes images. TFRecord files are
+    converted by `tfds convert_format`, where TensorFlow is installed.
 
-    "x" has the type and shape of its feature: images are uint8[n, height, width, channels]. Texts
+    "x" has the dtype and shape of its feature: images are uint8[n, height, width, channels]. Texts
     become int32[n, length], the ids of their words as in `tff_hdf5`.
 
     Args:
       name: as in TFDS: a name, name/config or name:version.
       data_dir: the folder of TFDS' data sets; TFDS' own default if None.
       train_split, test_split: names of splits, or slices such as train[:80%].
-      x: name of the examples' feature, of one shape; None for what the data set says, or `image`.
-      y: name of the labels' feature; None for what the data set says, or `label`.
-      users: a feature of numbers or texts: each training example's natural client; None for none.
-      vocabulary: a file with a word in each line, the most frequent first; None for the most
-        frequent words of the training texts, the first to occur first among equally frequent ones.
-      words: the number of words of the vocabulary, at most.
-      length: the length of a text, in words; longer ones are cut, and shorter ones padded with 0.
+      x: the examples' feature, of one shape; the data set's own input if None, else `image`.
+      y: the labels' feature; the data set's own label if None, else `label`.
+      users: the feature of each training example's natural client, numbers or texts, if any.
+      vocabulary: a file with a word in each line, the most frequent first. None for the most
+        frequent words of the training texts; equally frequent words are in the order of the texts.
+      words: the largest number of words in the vocabulary.
+      length: the length of a text, in words; longer texts are cut, shorter ones padded with 0.
 
     Source: https://www.tensorflow.org/datasets.
     """

@@ -22,7 +22,7 @@ from fedjax_algos.data.readers.client_files.client_examples import (
 from fedjax_algos.data.readers.client_files.texts import read_vocabulary
 
 _FIX = "fetch the file again"
-_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
+_FILTERS = {1, 2, 3, 32000}  # part of h5py: deflate, shuffle, fletcher32 and lzf
 _OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
 _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _ERRORS = (AttributeError, KeyError, RuntimeError, TypeError)  # of h5py, besides OSError
@@ -45,36 +45,36 @@ def tff_hdf5(
 ) -> ClientDataset:
     """TFF's HDF5 files, such as fed_emnist_train.h5, fed_cifar100, shakespeare and stackoverflow.
 
-    The group `examples` has a group for each client, and that an array [n_i, ...] for each feature.
+    The group `examples` has a group for each client, with an array [n_i, ...] for each feature.
     Clients are in the order of their names. One client is read at a time.
 
     - Numbers (`pixels`, `image`) are "x" as they are, and "y" is their label, int32[n].
     - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any
-      other symbol, and V + 2 and V + 3 are the begin and the end of a text. A sequence is "x"
-      int32[n, length], and "y" int32[n, length] the ids that follow; there are V + 4 classes.
+      other symbol, and V + 2 and V + 3 are the begin and the end of a text. "x" is int32[n, length]
+      and "y" int32[n, length] the ids that follow; there are V + 4 classes.
 
-      - With a vocabulary, V words that are separated by a blank. Each text is one sequence: begin,
-        its first `length` words, and end if there is room for it (StackOverflow, length 20).
-      - Without one, TFF's 86 characters. A text with its begin and end is cut into pieces of
-        length + 1 ids, of which the last is padded (Shakespeare, length 80).
+      - With a vocabulary, the symbols are V words, separated by a blank. Each text is one sequence:
+        begin, its first `length` words, and end if it fits (StackOverflow, length 20).
+      - Without one, the symbols are TFF's 86 characters. A text with its begin and end is cut into
+        pieces of length + 1 ids, and the last piece is padded (Shakespeare, length 80).
     - A text with labels needs a vocabulary; "x" is as above.
 
-    TFF shuffles a client's texts before it takes `max_examples`; here they are the first ones.
+    TFF shuffles a client's texts before it takes `max_examples`; here we take the first ones.
 
-    Links, virtual datasets, data in other files, and filters that h5py has not itself are refused.
+    Links, virtual datasets, data in other files, and filters that h5py does not have are refused.
 
     Args:
       train, test: the files.
-      x: name of a feature; None for the first that there is of pixels, image, snippets and tokens.
-      y: name of the labels; None for `label`, or for a text the ids that follow.
-      num_classes: one more than the largest label if None, for which all labels are read once.
-      vocabulary: a text with a word in each line, the most frequent first, such as TFF's
+      x: the examples' feature; None for the first found of pixels, image, snippets and tokens.
+      y: the labels' feature; None for `label` or, for a text, the ids that follow.
+      num_classes: one more than the largest label if None; all labels are then read once.
+      vocabulary: a file with a word in each line, the most frequent first, such as TFF's
         stackoverflow.word_count.
-      words: the number of its words that are used, 10,000 in StackOverflow's task; at most all.
+      words: the largest number of words used of the vocabulary, 10,000 in StackOverflow's task.
       length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
-      max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients: uses only the first training clients; None for all.
-      max_test_examples: uses only so many test examples or texts, of a fixed seed; None for all.
+      max_examples: use only the first examples or texts of each training client; None for all.
+      max_clients: use only the first training clients; None for all.
+      max_test_examples: draw this many test examples or texts with a fixed seed; None for all.
 
     Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
     https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
@@ -110,7 +110,7 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
 
 @contextlib.contextmanager
 def _examples(path: PathLike) -> Iterator[Any]:
-    """The group `examples` of a file that is open in the context."""
+    """Opens a file for the context and returns its group `examples`."""
     h5py = needed("h5py", "tff_hdf5")
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         files.require_regular(path)
@@ -119,17 +119,17 @@ def _examples(path: PathLike) -> Iterator[Any]:
 
 
 def _member(group: Any, name: str, kind: str = "Dataset") -> Any:
-    """What a group has under a name; a link to another place is not followed."""
+    """Returns a member of a group; links to another place are refused."""
     import h5py
 
     linked = not isinstance(group.get(name, getlink=True), h5py.HardLink)
     require(not linked, f"{group.name!r} has no {name!r}, or only a link to another place")
-    require(isinstance(group[name], getattr(h5py, kind)), f"{group[name].name!r} is no {kind}")
+    require(isinstance(group[name], getattr(h5py, kind)), f"{group[name].name!r} is not a {kind}")
     return group[name]
 
 
 def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
-    """The first `limit` rows of an array of numbers or texts, of which the size is known before."""
+    """Reads the first `limit` rows of an array of numbers or texts, after checking its size."""
     import h5py
 
     name, kind = dataset.name, dataset.dtype.kind
@@ -151,9 +151,9 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
 
 
 def _check_heaps(dataset: Any) -> None:
-    """Follows the heaps of texts: with an empty gap (an object 0), HDF5 2.0 would not end."""
+    """Checks the heaps of texts: HDF5 2.0 would loop forever at an empty gap (an object 0)."""
     # https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E
-    # those of compressed references are not found
+    # heaps of compressed references are not found
     import h5py
 
     settings, places = dataset.id.get_create_plist(), []
