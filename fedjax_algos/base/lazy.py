@@ -9,9 +9,9 @@ from typing import Any
 
 
 def listed(package: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
-    """The `__all__`, `__dir__` and `__getattr__` of a package, from its imports for type checkers.
+    """Returns `__all__`, `__dir__` and `__getattr__` for what a package imports for type checkers.
 
-    A module of the package that it does not list is imported when it is first used, too.
+    A module that the package does not list is imported when it is first used, too.
     """
     module = sys.modules[package]
     nodes = ast.walk(ast.parse(inspect.getsource(module)))

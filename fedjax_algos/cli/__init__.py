@@ -126,7 +126,7 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
 
 
 def _process() -> str:
-    """This process in errors, if it is one of several; these have imported what is asked here."""
+    """Names this process in errors, if it is one of several, which import `processes` first."""
     return getattr(sys.modules.get("fedjax_algos.cli.processes"), "name", str)()
 
 

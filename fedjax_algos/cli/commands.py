@@ -121,7 +121,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
 
 
 class MethodCommands(Commands):
-    """A group with one command for each method, which is made when it is used."""
+    """A group with a command for each method, which is made when it is used."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Click's hook; raises UsageError for a spec that is wrong."""

@@ -21,7 +21,7 @@ REGISTRIES = {  # the folder or the module of each
 
 
 def registry_of(what: str) -> Registry[Any]:
-    """The registry of a name."""
+    """Imports the registry of a name, with all that is registered."""
     return getattr(importlib.import_module(f"fedjax_algos.{REGISTRIES[what]}"), what)
 
 

@@ -57,7 +57,7 @@ def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
 
 
 def method_command(spec: str) -> click.Command:
-    """The command of a method; raises UsageError for a spec that is wrong."""
+    """Makes the command of a method; raises UsageError for a wrong spec."""
     name, in_spec, _, _ = parse_spec(spec)
     factory = algorithms[name]
     shared = {*options(Settings), *cli_options.OF_TRAINING, "resume"}

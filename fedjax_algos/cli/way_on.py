@@ -1,4 +1,4 @@
-"""What to do after a command was interrupted."""
+"""How to continue after a command was interrupted."""
 
 import contextlib
 import shlex
@@ -11,7 +11,7 @@ open_folders: list[Path] = []  # the results folder of the command, once it is o
 
 
 def way_on(arguments: Sequence[str]) -> str:
-    """What to do after a command was interrupted, as its results folder is now."""
+    """Says what to do after an interruption, from the state of the results folder."""
     if not open_folders:
         return "give the same command again"
     from fedjax_algos.runs.studies.results_folder import read_configuration
