@@ -331,7 +331,7 @@ def test_downloads_of_runs(tmp_path):
     _, (state, _), (_, found) = (train(rounds, **saved) for rounds in (5, 10, 11))
     assert found == DOWNLOADED["sum"]
     assert train(1, state=state, start_round=10)[1] == DOWNLOADED["sum"][-2:]
-    with pytest.raises(ValueError, match="the algorithm, its options or the model: others"):
+    with pytest.raises(ValueError, match="the algorithm, its options or the model: different"):
         train(11, fa.make_engine(full), **saved)
 
     def factory(problem, local):

@@ -216,8 +216,8 @@ def describe_divergence(rows: Sequence[Row]) -> str:
     """Describes where a run has stopped: its round, and the last finite row."""
     last, before = rows[-1], rows[:-1]
     loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
-    finite = f"that of round {before[-1]['round']:g}" if before else "none"
-    return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
+    finite = f"the last finite row is from round {before[-1]['round']:g}" if before else ""
+    return f"not finite at round {last['round']:g}{loss}; {finite or 'no row is finite'}"
 
 
 def describe_excluded(number: int) -> str:

@@ -288,7 +288,7 @@ OTHERS = [
     ({"work": fa.participation.deadline(seconds=0.2)}, "the local work in the first rounds"),
     ({"failures": fa.participation.independent(probability=0.5)}, "which clients answer in the"),
     ({"algorithm": ("feddyn", toys.DECAYING)}, "the algorithm, its options or the model"),
-    ({"algorithm": ("scaffold", RATES)}, "the learning rates of the first rounds: others"),
+    ({"algorithm": ("scaffold", RATES)}, "the learning rates of the first rounds: different"),
 ]
 
 

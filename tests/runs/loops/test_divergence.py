@@ -20,7 +20,7 @@ ALGORITHM = fa.algorithms.fedavg(QUADRATICS.problem, LOCAL, server_learning_rate
 
 
 def test_a_run_in_rounds_stops_at_the_row_that_shows_it():
-    message = r"seed 3: not finite at round 2 \(test_loss=.* last finite row is that of round 0"
+    message = r"seed 3: not finite at round 2 \(test_loss=.* last finite row is from round 0"
     with pytest.warns(DivergenceWarning, match=message):
         _, measured = run_rounds(fa.make_engine(ALGORITHM), rounds=6)
     assert [row["round"] for row in measured] == [0, 2]
@@ -50,7 +50,7 @@ def test_updates_that_are_left_out_are_told():
 
 def test_params_that_are_not_finite_stop_a_run_without_a_test_set():
     params = {"x": jnp.full(4, np.nan)}
-    with pytest.warns(DivergenceWarning, match="round 0; the last finite row is none"):
+    with pytest.warns(DivergenceWarning, match="round 0; no row is finite"):
         _, measured = run_rounds(rounds_engine(), params=params, test=None)
     assert [row["round"] for row in measured] == [0]
 
