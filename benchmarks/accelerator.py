@@ -51,7 +51,7 @@ WHERE = {  # the lines that decide: a file and what they hold
     "waves": ("fedjax_algos/engine/asynchronous/waves.py", "_MAX_SLOTS_PER_DEVICE ="),
     "clock": ("fedjax_algos/engine/slots.py", "def default_layout("),
     "merged": ("fedjax_algos/runs/loops/clock.py", "_MERGED_BYTES ="),
-    "loops": ("fedjax_algos/core/local_training.py", "def repeat("),
+    "loops": ("fedjax_algos/core/local_steps.py", "def repeat("),
 }
 Run = Callable[[], Any]  # runs a form once
 

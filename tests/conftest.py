@@ -56,11 +56,11 @@ def shared_programs(tmp_path_factory):
 def forget_own_names():
     """What a test registers from files of its own is removed after it."""
     yield
-    from fedjax_algos.cli.registries import REGISTRIES
+    from fedjax_algos.cli.registries import REGISTRIES, registry_of
     from fedjax_algos.core.registry import own_places
 
     own_places.clear()
-    for registry in REGISTRIES.values():
+    for registry in map(registry_of, REGISTRIES):
         for name in [name for name in registry if ":" in name]:
             del registry[name]
 

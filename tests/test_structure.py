@@ -16,7 +16,7 @@ from helpers import public_names
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.cli.registries import REGISTRIES
+from fedjax_algos.cli.registries import REGISTRIES, registry_of
 
 ROOT, TESTS = Path(fa.__file__).parent, Path(__file__).parent
 # a folder imports only from those before it, and from itself
@@ -37,17 +37,19 @@ def imports_of(path):
             found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             found += [(a.name, "") for a in node.names if a.name.startswith("fedjax_algos.")]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "fa":
+            found += [("fedjax_algos", node.attr)] * (not node.attr.startswith("__"))
     return found
 
 
 def test_the_root_holds_folders():
     entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
-    files = {"__init__.py", "__main__.py", "importing.py", "_version.py", "py.typed"}
+    files = {"__init__.py", "__main__.py", "_version.py", "py.typed"}
     assert entries == {*FOLDERS, *files}
 
 
 def test_imports_point_downwards():
-    allowed = {"_version", "importing"}
+    allowed = {"_version"}
     for folder in FOLDERS:
         allowed.add(folder)
         for path in (ROOT / folder).rglob("*.py"):
@@ -110,7 +112,7 @@ def test_every_file_of_an_algorithm_is_exported():
 
 def exported():
     """What the package or one of its folders exports, the classes' methods, and the factories."""
-    for registry in REGISTRIES.values():
+    for registry in map(registry_of, REGISTRIES):
         yield from registry.items()
     for module_name in ["fedjax_algos", *MODULES]:
         module = importlib.import_module(module_name)
@@ -183,7 +185,7 @@ def test_no_text_in_a_docstring_is_a_letter_alone():
 
 def test_docstrings_of_factories():
     """The first line stands in lists on the command line."""
-    for registry in REGISTRIES.values():
+    for registry in map(registry_of, REGISTRIES):
         for name, factory in registry.items():
             assert ":" in name or 20 < len((factory.__doc__ or "").split("\n")[0]) <= 100, name
 

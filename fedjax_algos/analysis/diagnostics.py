@@ -18,7 +18,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.checks import check_whole
-from fedjax_algos.core.local_training import Correction, full_gradient, local_training, uncorrected
+from fedjax_algos.core.local_steps import Correction, full_gradient, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled

@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_algos.analysis.statistics import CLIENTS
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem, checks
-from fedjax_algos.core.local_training import check_one_each
+from fedjax_algos.core.local_steps import check_one_each
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.data.stored.stored_data import StoredData

@@ -11,7 +11,7 @@ from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clien
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size

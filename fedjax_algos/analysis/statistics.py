@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy import special
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import one_of
@@ -129,6 +128,8 @@ def confidence_half_width(values: np.ndarray) -> np.ndarray:
         return np.full(values.shape[1:], np.nan)
     with np.errstate(invalid="ignore"):  # infinite values give NaN
         standard_error = values.std(axis=0, ddof=1) / np.sqrt(samples)
+    from scipy import special
+
     return special.stdtrit(samples - 1, 0.975) * standard_error
 
 
@@ -194,6 +195,8 @@ def paired_p_value(differences: Sequence[float] | np.ndarray) -> Any:
     Returns:
       The p-values, float[...].
     """
+    from scipy import special
+
     values = np.asarray(differences, float)
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     with np.errstate(divide="ignore", invalid="ignore"):

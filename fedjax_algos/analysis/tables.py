@@ -6,15 +6,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.statistics import Mark
 from fedjax_algos.base.reprs import printable, si_prefix
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MISSING = "-"
 _MAX_CHARACTERS = 80  # of a cell in a terminal
@@ -166,8 +165,11 @@ def plain_table(
     headings: Sequence[str],
     lines: Sequence[Sequence[str]],
     justify: Literal["left", "right"] = "right",
-) -> Table:
+) -> "Table":
     """A table without rules for a terminal, in which no text is markup; names are on the left."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, heading in enumerate(headings):
         name = Text(printable(heading))
@@ -179,6 +181,8 @@ def plain_table(
 
 def text(tables: Sequence[ResultTable]) -> str:
     """Tables for a terminal, with units in the cells, each followed by its notes."""
+    from rich.console import Console
+
     file = io.StringIO()
     console = Console(width=1000, file=file)
     for table in tables:

@@ -8,8 +8,6 @@ import os
 import sys
 from typing import Any
 
-import jax
-
 from fedjax_algos.base.reprs import si_prefix
 
 MAX_INT32 = 2**31 - 1
@@ -26,14 +24,15 @@ def host_memory() -> int:
 
 
 @functools.cache
-def device_memory(device: jax.Device | None = None) -> int:
-    """Bytes that a device (None: the default) can allocate; one of the CPU shares the machine's."""
-    statistics = (device or jax.local_devices()[0]).memory_stats() or {}
-    return statistics.get("bytes_limit", host_memory())
+def device_memory() -> int:
+    """Bytes that the default device can allocate; one of the CPU shares the machine's."""
+    return accelerator_memory() or host_memory()
 
 
 def accelerator_memory() -> int | None:
     """Bytes that the default accelerator can allocate; None of a CPU, and where it is not known."""
+    import jax
+
     if jax.default_backend() == "cpu":
         return None
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
@@ -51,6 +50,8 @@ def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = Non
 
 def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
     """`check_memory` for what each of some devices has to hold; those of a CPU share its memory."""
+    import jax
+
     shared = devices if jax.default_backend() == "cpu" else 1
     check_memory(what, num_bytes * shared, fix, limit=device_memory())
 

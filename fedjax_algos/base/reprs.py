@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import jax
-import numpy as np
-
 _SHOWN = 4  # arrays of a tree that are named one by one
 _GAP = " ... "
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -12,6 +9,9 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 def describe_tree(tree: Any) -> str:
     """A tree in a few words, `x float32[9, 4], y int32[9]`; of more than four arrays, numbers."""
+    import jax
+    import numpy as np
+
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     if len(leaves) > _SHOWN:
         entries = sum(int(np.prod(np.shape(leaf))) for _, leaf in leaves)

@@ -1,8 +1,9 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
 report | list`.
 
-`options.py` has the options that commands share, and `environment.py` what surrounds training. Each
-command is in the file of its name, but for `compare` and `run` in `training.py`.
+`commands.py` says what each command takes, and `options.py` which options commands share. What a
+command does is in the file of its name, but for `compare` and `run` in `training.py`;
+`environment.py` has what surrounds training. A command imports JAX when it is called.
 """
 
 import contextlib
@@ -15,43 +16,20 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 import click
 
-from fedjax_algos import importing
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli import processes
-from fedjax_algos.cli.costs import costs
-from fedjax_algos.cli.environment import forget_folder, way_on
-from fedjax_algos.cli.options import Commands
-from fedjax_algos.cli.pack import pack_command
-from fedjax_algos.cli.plot import plot
-from fedjax_algos.cli.registries import list_names
-from fedjax_algos.cli.report import report
-from fedjax_algos.cli.sweep import sweep
-from fedjax_algos.cli.table import table
-from fedjax_algos.cli.training import compare, run
-from fedjax_algos.cli.tune import tune
+from fedjax_algos.cli.commands import cli
+from fedjax_algos.cli.way_on import open_folders, way_on
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import is_own, own_places
-from fedjax_algos.engine.placed.processes import FirstProcessError, is_first
-from fedjax_algos.runs.loops.identity import OtherRunError
 from fedjax_algos.runs.loops.interruption import Interrupted, end_at_once, interruption
 
 _PACKAGE = Path(__file__).parents[1]
 _MAX_CHARACTERS = 2000  # of an error
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a place that takes no more
-COMMANDS = (compare, run, sweep, tune, costs, pack_command, table, plot, report, list_names)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="fedjax_algos")
-def cli() -> None:
-    """Federated learning, simulated in JAX."""
-
-
-for _command in COMMANDS:
-    cli.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -67,20 +45,29 @@ def main(arguments: list[str] | None = None) -> None:
     """
     if "" not in sys.path:
         sys.path.append("")  # for package.module:NAME in the working folder
+    if arguments is None:
+        sys.excepthook = print_error
     given = sys.argv[1:] if arguments is None else arguments
     last_words = partial(_say_interrupted, given)
-    forget_folder()
+    open_folders.clear()
     is_main = threading.current_thread() is threading.main_thread()  # others handle no signals
     try:
         with end_at_once(last_words) if is_main else contextlib.nullcontext():
             _run(given)
     except Interrupted as error:
         last_words(error.signal_number)
-        if error.alone and processes.name():  # jax would wait for the others, and print its own
+        if error.alone and _process():  # jax would wait for the others, and print its own
             os._exit(128 + error.signal_number)
         sys.exit(128 + error.signal_number)
-    finally:
-        importing.has_ended()
+
+
+def print_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Prints a traceback; control characters, which could write over others, are escaped."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    sys.stderr.write("".join(shown))
 
 
 def _run(given: list[str]) -> None:
@@ -101,6 +88,10 @@ def _run(given: list[str]) -> None:
     except (Exception, SystemExit) as error:
         if (number := interruption()) is not None:  # which a library has turned into an error
             raise Interrupted(number, alone=True) from None
+        from fedjax_algos.cli import processes
+        from fedjax_algos.engine.placed.processes import FirstProcessError
+        from fedjax_algos.runs.loops.identity import OtherRunError
+
         frames = traceback.extract_tb(error.__traceback__)
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # which process 0 prints
@@ -129,12 +120,17 @@ def _run(given: list[str]) -> None:
 def _say_interrupted(given: Sequence[str], number: int) -> None:
     """The line of an interruption, also in a handler, which may have stopped another output."""
     with contextlib.suppress(OSError, RuntimeError):
-        if not is_first():
+        if _process() and not _process().startswith("process 0 "):
             return
         click.echo(f"interrupted ({signal.Signals(number).name}); {way_on(given)}", err=True)
 
 
+def _process() -> str:
+    """Names this process in errors, if it is one of several, which import `processes` first."""
+    return getattr(sys.modules.get("fedjax_algos.cli.processes"), "name", str)()
+
+
 def _fail(*lines: str, code: int = 2) -> None:
     shown = [printable(" ".join(line.split()), longest=_MAX_CHARACTERS) for line in lines]
-    click.echo(f"error: {processes.name()}" + "\n  ".join(shown), err=True)
+    click.echo(f"error: {_process()}" + "\n  ".join(shown), err=True)
     sys.exit(code)

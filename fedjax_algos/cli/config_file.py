@@ -13,7 +13,6 @@ from fedjax_algos.base.files import MAX_TOML_BYTES, parse_json, parse_toml, read
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.runs.studies.method import configured_spec
 from fedjax_algos.runs.studies.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -65,6 +64,8 @@ def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
 
 def _of_results(path: str, content: Any) -> ConfigFile:
     """The settings and methods of an earlier run."""
+    from fedjax_algos.runs.studies.method import configured_spec
+
     fix = "name the config.json of a results folder of compare or run"
     wanted: dict[str, Any] = {"settings": dict, "methods": dict, "command": list}
     if not isinstance(content, dict) or not all(

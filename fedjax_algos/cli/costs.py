@@ -1,4 +1,4 @@
-"""The command that shows what methods cost before anything is trained: `costs`."""
+"""What `costs` does: it shows what methods cost before anything is trained."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_algos.analysis import UncountedError, count_flops, count_memory, tables
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.tables import Column, ResultTable, amounts
-from fedjax_algos.cli.options import Command, settings_of, settings_options
+from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
@@ -21,11 +21,6 @@ from fedjax_algos.runs.loops.run import Rounds
 from fedjax_algos.runs.studies.experiment import prepare
 from fedjax_algos.runs.studies.method import methods_of
 
-_OPTIONS = (
-    "dataset", "model", "loss", "compute_dtype", "partition", "clients", "cohort", "work",
-    "local_steps", "local_epochs", "batch_size", "batches", "client_optimizer", "weight_decay",
-    "clip_norm",
-)  # fmt: skip
 _NOTES = [
     "download, upload: of a client in a round.",
     "message, missed: where broadcasts build upon each other, download is a client's first one; "
@@ -68,15 +63,8 @@ def costs_of(
     }
 
 
-@click.command(cls=Command)
-@click.argument("methods", nargs=-1, required=True)
-@settings_options(_OPTIONS)
-def costs(methods: tuple[str, ...], **values: str | None) -> None:
-    """Show what METHODS cost in a round, before anything is trained.
-
-    They are the bytes that a client receives and sends, the operations of its local update, the
-    memory that it needs, and the server's state. METHODS are named as in `compare`.
-    """
+def show_costs(methods: tuple[str, ...], values: dict[str, str | None]) -> None:
+    """Prints what methods cost."""
     settings = settings_of(values, "1", methods=methods)
     laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
     experiment = prepare(laid_out, methods_of(methods, settings), files=True)

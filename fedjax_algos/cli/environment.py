@@ -3,11 +3,9 @@
 import contextlib
 import itertools
 import os
-import shlex
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +21,7 @@ from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import processes
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.cli.progress import RunProgress, show_progress
+from fedjax_algos.cli.way_on import open_folders, way_on
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
@@ -36,13 +35,10 @@ from fedjax_algos.runs.studies.opening import open_folder
 from fedjax_algos.runs.studies.results_folder import (
     ResultsFolder,
     missing_runs,
-    read_configuration,
 )
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.shares import RunName, describe_missing
 from fedjax_algos.runs.studies.trackers import Tracker, trackers
-
-_folders: list[Path] = []  # that of the command, once it is open
 
 
 class Training:
@@ -140,7 +136,7 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
     ):
         processes.check_same_command(click.get_current_context().params)
         with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
-            _folders[:] = [folder.path]
+            open_folders[:] = [folder.path]
             yield Training(folder, compiled, progress, cache)
 
 
@@ -177,26 +173,3 @@ def computing() -> Iterator[None]:
         warnings.simplefilter("ignore", DivergenceWarning)
         warnings.showwarning = show
         yield
-
-
-def forget_folder() -> None:
-    """Begins a command, whose results folder is not open yet."""
-    _folders.clear()
-
-
-def way_on(arguments: Sequence[str]) -> str:
-    """What to do after a command was interrupted, as its results folder is now."""
-    path = _folders[-1] if _folders else None
-    content = None
-    with contextlib.suppress(ValueError):
-        content = path and read_configuration(path)
-    if not content:
-        what = "" if path is None else "nothing was saved: "
-        return f"{what}give the same command again"
-    if content["complete"]:
-        return f"all results are in {printable(path)}"
-    again = list(arguments)
-    if not any(each.split("=")[0] == "--out" for each in again):
-        again += ["--out", str(path)]
-    again += ["--resume"] * ("--resume" not in again)
-    return f"go on with: fedjax-algos {shlex.join(again)}"

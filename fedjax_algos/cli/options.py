@@ -11,13 +11,10 @@ from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import writing
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
-from fedjax_algos.core import Row
 from fedjax_algos.core.options import Option, one_of, options, unknown
+from fedjax_algos.core.plain_types import Row
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.participation.in_rounds import reads_system
-from fedjax_algos.runs.studies.method import parse_spec
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.wrappers import wrappers
 
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
@@ -96,6 +93,9 @@ OF_TRAINING = (
     "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
     "coordinator", "processes", "process",
 )  # fmt: skip
+# of commands, where no others are given; those that tune are not those of `compare`
+SEEDS = {"compare": "10", "run": "1", "sweep": "3", "tune": "1000-1002"}
+FACETS = ("results", "method", "seed")  # of `plot`
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
@@ -117,6 +117,8 @@ class Command(click.Command):
 
 class Commands(click.Group):
     """A group that answers an unknown command with the nearest known one."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -219,6 +221,10 @@ def settings_of(
 
 def _check_effect(name: str, text: str, settings: Settings, methods: Iterable[str]) -> None:
     """Refuses an option of the command line that has no effect with the others."""
+    from fedjax_algos.participation.in_rounds import reads_system
+    from fedjax_algos.runs.studies.method import parse_spec
+    from fedjax_algos.wrappers import wrappers
+
     fix, wrapped = None, (each for method in methods for each in parse_spec(method)[2])
     if name == "evaluations" and settings.seconds is None:
         fix = "is for the virtual clock; give --seconds too"

@@ -1,4 +1,4 @@
-"""The command `pack`: the examples of a data set's clients in one folder, read when needed."""
+"""What `pack` does: it writes the examples of a data set's clients into a folder."""
 
 import contextlib
 from pathlib import Path
@@ -8,29 +8,17 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.cli.options import check_path
 from fedjax_algos.cli.progress import make_bars
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
 from fedjax_algos.data.federated_data import as_dataset
 
 
-@click.command("pack", cls=Command)
-@click.argument("source", metavar="SOURCE")
-@click.argument("folder", metavar="FOLDER")
-@click.option("--partition", metavar="NAME", help="of examples that are read at once [natural]")
-@click.option("--clients", type=click.IntRange(1, MAX_INT32), help="of this partition")
-@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="of this partition [0]")
-def pack_command(
+def pack_clients(
     source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
 ) -> None:
-    """Write the examples of all clients into a folder, for populations larger than the memory.
-
-    SOURCE is a data set, see `list datasets`, or a function of your own that returns one or a
-    ClientSource: my_file.py:my_source. `--dataset packed:FOLDER --partition natural` reads the
-    folder. A packing that was interrupted goes on with the same command.
-    """
+    """Packs a data set or the clients of a source."""
     check_path("folder", folder)
     dataset = as_dataset(datasets.make(source))
     given = {"partition": partition, "clients": clients, "seed": seed}

@@ -1,4 +1,4 @@
-"""The command that draws figures of results: `plot`."""
+"""What `plot` does: it draws figures of results."""
 
 from pathlib import Path
 from typing import Any
@@ -7,49 +7,23 @@ import click
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import file_name
-from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli.options import Command, add_options, known_as, labels_of, new_file
+from fedjax_algos.cli.options import FACETS, known_as, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.runs import results
 
-_FACETS = ("results", "method", "seed")
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
-_HELP = {
-    "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
-    "x": f"{', '.join(pictures.AXES)}; A,B: a panel for each [round]",
-    "facet": f"a panel for each of: {', '.join(_FACETS)}",
-    "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
-    "band": f"{', '.join(pictures.BANDS)} [interval from five seeds on, else range]",
-    "log": f"logarithmic axes: {', '.join(pictures.LOG_AXES)} [none]",
-    "x_limits": "A,B in bytes, FLOPs or seconds if the column is; A, or ,B for one",
-    "y_limits": "likewise [those of the curves after the first tenth]",
-    "label": "OLD=NEW: another text for a method or a results folder; may be repeated",
-    "title": "[the number of seeds and the band]; '' for none",
-    "x_label": "[the column and its unit]",
-    "y_label": "[the column and its unit]",
-    "size": "WIDTHxHEIGHT in inches, such as 7x3",
-    "style": f"{' or '.join(PICTURE_STYLES)}: as wide as one or two columns, with a Times font",
-    "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
-}
 
 
-@click.command(cls=Command)
-@click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_HELP, {"label"}, out="FILE")
-def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
-    """Draw metrics of one or more results folders, with one style for each method.
-
-    Several folders are in one panel, with the folder's name before each method, or in a panel each
-    with --facet results. The command prints what the figure does not show.
-    """
+def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]) -> None:
+    """Draws metrics of results folders."""
     facet = values["facet"]
     if facet is not None:
-        check_choice("facet", facet, _FACETS)
+        check_choice("facet", facet, FACETS)
     rows = results.read_folders(folders, apart=facet == "results")
     seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
     comparable = facet == "results" or len(folders) == 1 or len(seeds) == 1

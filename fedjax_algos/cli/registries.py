@@ -1,43 +1,39 @@
-"""The command that lists registries: `list`."""
+"""What `list` does: it lists registries."""
 
+import importlib
 import json
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import planners, system_models
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli.options import Command, range_of, text_options
-from fedjax_algos.core.optimizers import client_optimizers
+from fedjax_algos.cli.options import range_of, text_options
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import losses, metrics, models
-from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
-from fedjax_algos.runs.studies.trackers import trackers
-from fedjax_algos.wrappers import wrappers
 
-REGISTRIES: dict[str, Registry[Any]] = {
-    "algorithms": algorithms, "client_optimizers": client_optimizers, "datasets": datasets,
-    "losses": losses, "metrics": metrics, "models": models, "partitions": partitions,
-    "rate_schedules": rate_schedules, "planners": planners, "system_models": system_models,
-    "samplers": samplers, "failures": failures, "local_works": local_works, "trackers": trackers,
-    "wrappers": wrappers,
+REGISTRIES = {  # the folder or the module of each
+    "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
+    "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
+    "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
+    "samplers": "participation", "failures": "participation", "local_works": "participation",
+    "trackers": "runs.studies.trackers", "wrappers": "wrappers",
 }  # fmt: skip
 
 
-@click.command("list", cls=Command)
-@click.argument("what", metavar="|".join(REGISTRIES))
-@click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
-def list_names(what: str, as_json: bool) -> None:
-    """List the registered algorithms, datasets, models, partitions and so on."""
+def registry_of(what: str) -> Registry[Any]:
+    """Imports the registry of a name, with all that is registered."""
+    return getattr(importlib.import_module(f"fedjax_algos.{REGISTRIES[what]}"), what)
+
+
+def list_registry(what: str, as_json: bool) -> None:
+    """Prints the names of a registry, with their descriptions and options."""
     if what not in REGISTRIES:
         raise click.UsageError(unknown("list", what, REGISTRIES))
-    registry = REGISTRIES[what]
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    registry = registry_of(what)
     if as_json:
         click.echo(json.dumps(sorted(registry)))
         return

@@ -1,4 +1,4 @@
-"""The command `report`: a results folder as one HTML file."""
+"""What `report` does: it shows a results folder as one HTML file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from fedjax_algos.base.files import write_text
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import method_tables
 from fedjax_algos.cli.config_file import stored_settings
-from fedjax_algos.cli.options import Command, new_file
+from fedjax_algos.cli.options import new_file
 from fedjax_algos.core import Row
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
@@ -17,15 +17,8 @@ from fedjax_algos.runs.studies.results_folder import read_configuration, read_ro
 from fedjax_algos.runs.studies.settings import Settings
 
 
-@click.command(cls=Command)
-@click.argument("folder", metavar="RESULTS")
-@click.option("--out", metavar="FILE", help="page [report.html in the folder]")
-def report(folder: str, out: str | None) -> None:
-    """Write a report of a results folder as one HTML file, which needs no network.
-
-    It has the settings, the table of methods, figures that zoom, the partition, timelines on the
-    virtual clock, what diverged, the environment, and how to repeat it.
-    """
+def write_report(folder: str, out: str | None) -> None:
+    """Writes the report of a results folder."""
     rows = results.read_metrics(folder)
     place = Path(folder)
     configuration = read_configuration(place)

@@ -1,4 +1,4 @@
-"""The command that runs a grid of settings in as few compiled programs as possible: `sweep`."""
+"""What `sweep` does: it trains a grid of settings in as few compiled programs as possible."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.base.errors import require
 from fedjax_algos.cli.environment import Training, computing, make_trackers, training
 from fedjax_algos.cli.method_tables import best_first, goal_of, method_tables, non_finite_lines
-from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
+from fedjax_algos.cli.options import SEEDS, settings_of, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import split_grid
@@ -17,37 +17,17 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.studies.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.studies.trackers import Tracker, track_experiment
 
-_HELP = {
-    "grid": "values; may be repeated",
-    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
-    "allows]",
-    "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
-}
-_LEFT_OUT = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
-_OF_FILES = {
-    "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
-    "reference": "label of the setting that the others are compared with there [the first]",
-}
-_LIMITS = options(prepare_sweep)
 _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
-@click.command(cls=Command)
-@click.argument("method")
-@add_options(_HELP, {"grid"}, grid="NAME=VALUE,...")
-@shared_options("3", _LEFT_OUT, _OF_FILES)
-def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
-    """Run METHOD on every setting of a grid and every seed.
-
-    fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
-    may contain the method's own options, client_learning_rate, and settings of the local work such
-    as local_steps. Settings that differ in real numbers share a program; others have one each.
-    METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
-    """
-    trackers, settings = make_trackers(values["track"]), settings_of(values, "3", methods=[method])
+def train_grid(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Trains a method on every setting of a grid."""
+    trackers = make_trackers(values["track"])
+    settings = settings_of(values, SEEDS["sweep"], methods=[method])
     with training(values, "sweep", settings) as command:
         columns = _columns(grid, values)
-        prepared = prepare_sweep(settings, method, columns, **values_of(_LIMITS, values))
+        limits = values_of(options(prepare_sweep), values)
+        prepared = prepare_sweep(settings, method, columns, **limits)
         experiment = prepared.experiment
         goal = goal_of(settings, [method.label for method in experiment.methods])
         record = results.configuration(experiment, extra={"grid": columns})

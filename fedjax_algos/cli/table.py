@@ -1,4 +1,4 @@
-"""The command that shows finished results as a table: `table`."""
+"""What `table` does: it shows finished results as a table."""
 
 from pathlib import Path
 from typing import Any
@@ -14,46 +14,24 @@ from fedjax_algos.base.files import write_text
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.config_file import stored_settings
 from fedjax_algos.cli.method_tables import Goal, best_first, method_tables
-from fedjax_algos.cli.options import Command, add_options, labels_of, new_file, values_of
+from fedjax_algos.cli.options import labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.runs import results
 from fedjax_algos.runs.studies.results_folder import read_configuration
 from fedjax_algos.runs.studies.settings import Settings
 
-_FORMATS = [*FORMATS, *RECORD_FORMATS]
-_HELP = {
-    "format": f"{', '.join(_FORMATS)} [text]",
-    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: what each run has reached at that cost [the "
-    "run's budget, else its end]",
-    "target": "quality to reach [the run's, else the reference's best]",
-    "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
-    "[the run's, else accuracy]",
-    "reference": "that the others are compared with [the run's, else the first]",
-    "label": "another text for a method; may be repeated [as the papers spell it]",
-    "columns": "the columns to show, in this order [all]",
-    "out": "file to write [standard output]",
-}
 
-
-@click.command(cls=Command)
-@click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_HELP, {"label"}, reference="METHOD", label="OLD=NEW", columns="A,B", out="FILE")
-def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
-    """Show one or more results folders as a table, with the columns of compare.
-
-    The target, its metric and the reference of the runs hold here too, if all folders share them.
-
-    text, markdown and latex have units and notes on the columns, and mark the best method and what
-    cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
-    and seconds; their columns are those of --columns there.
-    """
+def show_table(
+    folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]
+) -> None:
+    """Prints or writes results folders as a table."""
 
     def say(text: str) -> None:
         click.echo(f"warning: {printable(text)}", err=True)
 
     form, columns = "text" if values["format"] is None else values["format"], values["columns"]
-    check_choice("format", form, _FORMATS)
+    check_choice("format", form, [*FORMATS, *RECORD_FORMATS])
     path = None if values["out"] is None else new_file(values["out"])
     rows = results.read_folders(folders, on_missing=say)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]

@@ -1,4 +1,4 @@
-"""The commands that train methods one after another: `compare` and `run`."""
+"""What `compare` and `run` do: they train methods one after another."""
 
 import inspect
 import itertools
@@ -17,8 +17,8 @@ from fedjax_algos.cli import options as cli_options
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
 from fedjax_algos.cli.options import (
+    SEEDS,
     Command,
-    Commands,
     add_options,
     labels_of,
     settings_of,
@@ -32,8 +32,6 @@ from fedjax_algos.runs.studies.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.trackers import track_experiment
 
-_CONFIG_HELP = "settings and methods: a TOML file, such as tune writes, or a run's config.json"
-_LABEL_HELP = "another text for a method in the table and the figure; may be repeated"
 _NO_FILE = ConfigFile()
 # settings that say which runs are compared, how they are measured, and how they are computed
 _NOT_TUNED = {
@@ -43,74 +41,42 @@ _NOT_TUNED = {
 }  # fmt: skip
 
 
-@click.command(cls=Command)
-@click.argument("methods", nargs=-1)
-@click.option("--config", metavar="FILE", help=_CONFIG_HELP)
-@add_options({"label": _LABEL_HELP}, {"label"}, label="OLD=NEW")
-@shared_options("10")
-def compare(methods: tuple[str, ...], **values: Any) -> None:
-    """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
-
-    A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
-    algorithm may be a function of your own: my_file.py:fedspeed:rho=0.1 or
-    package.module:fedspeed. Wrappers follow after a plus, and on the virtual clock (--seconds) a
-    planner: fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
-
-    Costs are those to reach the reference's best accuracy (or --target-metric), unless --target is
-    given.
-
-    A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
-    Options and methods of the command line replace those of the file.
-    """
+def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Trains the methods of a command or of its file."""
     file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
-    settings = settings_of(values, "10", file, methods=methods or file.methods)
+    settings = settings_of(values, SEEDS["compare"], file, methods=methods or file.methods)
     specs = methods or file.methods or comparison.TUNED
     chosen = methods_of(specs, settings)
     if values["compilation_cache"] is None:
         values["compilation_cache"] = file.compilation_cache
-    before = settings_of({}, "10", file)
+    before = settings_of({}, SEEDS["compare"], file)
     changed = {name for name, value in vars(settings).items() if value != vars(before)[name]}
     if specs != file.methods or changed - _NOT_TUNED:
         file = file._replace(tuning=None)
     train(settings, chosen, "compare", values, file)
 
 
-class MethodCommands(Commands):
-    """A group with one command for each method, which is made when it is used."""
+def method_command(spec: str) -> click.Command:
+    """Makes the command of a method; raises UsageError for a wrong spec."""
+    name, in_spec, _, _ = parse_spec(spec)
+    factory = algorithms[name]
+    shared = {*options(Settings), *cli_options.OF_TRAINING, "resume"}
+    own = [option for option in cli_options.text_options(factory) if option.name not in shared]
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The registered algorithms."""
-        return sorted(name for name in algorithms if ":" not in name)
+    def command(**values: Any) -> None:
+        settings = settings_of(values, SEEDS["run"], methods=[spec])
+        changes = {o.name: text for o in own if (text := values[o.name]) is not None}
+        twice = [name for name in changes if name in in_spec]
+        if twice:
+            option = cli_options.flag(twice[0])
+            raise ValueError(f"{option} is given beside {spec}; give {twice[0]} once")
+        method = Method.of(spec, settings, changes)
+        train(settings, [method], method.label, values)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of a method; raises UsageError for a spec that is wrong."""
-        name, in_spec, _, _ = parse_spec(cmd_name)
-        factory = algorithms[name]
-        shared = {*options(Settings), *cli_options.OF_TRAINING, "resume"}
-        own = [option for option in cli_options.text_options(factory) if option.name not in shared]
-
-        def command(**values: Any) -> None:
-            settings = settings_of(values, "1", methods=[cmd_name])
-            changes = {o.name: text for o in own if (text := values[o.name]) is not None}
-            twice = [name for name in changes if name in in_spec]
-            if twice:
-                option = cli_options.flag(twice[0])
-                raise ValueError(f"{option} is given beside {cmd_name}; give {twice[0]} once")
-            method = Method.of(cmd_name, settings, changes)
-            train(settings, [method], method.label, values)
-
-        command.__doc__ = inspect.cleandoc(factory.__doc__ or cmd_name).split("\n\n")[0]
-        texts = {option.name: cli_options.range_of(option) for option in own}  # listed first
-        decorated = add_options(texts)(shared_options("1")(command))
-        return click.command(printable(cmd_name), cls=Command)(decorated)
-
-
-@click.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
-def run() -> None:
-    """Run one METHOD; `run METHOD --help` lists its algorithm's own options.
-
-    METHOD is an algorithm below, or your own: my_file.py:fedspeed or package.module:fedspeed.
-    """
+    command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
+    texts = {option.name: cli_options.range_of(option) for option in own}  # listed first
+    decorated = add_options(texts)(shared_options(SEEDS["run"])(command))
+    return click.command(printable(spec), cls=Command)(decorated)
 
 
 def train(

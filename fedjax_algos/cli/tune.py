@@ -1,4 +1,4 @@
-"""The command that tunes methods with equal budgets, on examples that clients hold out: `tune`."""
+"""What `tune` does: it tunes methods with equal budgets, on examples that clients hold out."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from fedjax_algos.base.files import write_text
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.environment import computing, training
 from fedjax_algos.cli.method_tables import quality_name
-from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
+from fedjax_algos.cli.options import SEEDS, settings_of, values_of
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.runs import results
@@ -29,46 +29,10 @@ from fedjax_algos.runs.studies.tuning import (
     tuned_text,
 )  # fmt: skip
 
-_SEEDS = "1000-1002"  # not those of `compare`
-# what clients hold out is --validation; rows are of held-out examples, which no tracker names so
-_LEFT_OUT = (
-    "evaluate_clients",
-    "evaluate_clients_at",
-    "held_out",
-    "personal_steps",
-    "budget",
-    "track",
-)
-_OF_COMPARE = {
-    "target": "quality whose costs `compare --config` shows; not used here",
-    "target_metric": "metric of which a setting's score is the mean on held-out examples, such as "
-    "dice_score",
-    "reference": "label of the method that the others are compared with then; not used here",
-}
-_HELP = {
-    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
-    "may be repeated; values for one ALGORITHM prevail over those for all",
-    "validation": "share of each client's examples that is held out [0.2]",
-    "trials": "settings that are drawn of each method [all of the grid]",
-    "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
-    "times as long as the one before [all settings run to the end]",
-    "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
-}
 
-
-@click.command(cls=Command)
-@click.argument("methods", nargs=-1, required=True)
-@add_options(_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
-@shared_options(_SEEDS, _LEFT_OUT, _OF_COMPARE)
-def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
-    """Find good settings of METHODS, with the same budget for each, and without test data.
-
-    fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
-    tries 20 settings of each method. Each client holds out some of its training examples; the score
-    of a setting is the mean accuracy on them, or that of --target-metric. The best settings are
-    written to tuned.toml, which compare --config takes as it is.
-    """
-    settings = settings_of(values, _SEEDS, methods=methods)
+def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Tunes methods, and writes their best settings."""
+    settings = settings_of(values, SEEDS["tune"], methods=methods)
     with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
         for name in ("halving", "search") if share is not None else ():

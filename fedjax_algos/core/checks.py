@@ -21,10 +21,10 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.plain_types import Batches, RateBy
 from fedjax_algos.core.registry import is_own
 from fedjax_algos.core.types import (
     Batch,
-    Batches,
     Dispatch,
     Key,
     Local,
@@ -33,7 +33,6 @@ from fedjax_algos.core.types import (
     Outputs,
     Params,
     Problem,
-    RateBy,
     ReverseMode,
     Statistics,
 )

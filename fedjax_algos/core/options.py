@@ -13,8 +13,6 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
@@ -108,6 +106,8 @@ def _option(name: str, hint: Any, default: Any) -> Option:
 
 def check_value(option: Option, value: Any, owner: str) -> None:
     """Raises ValueError, which names the value and the fix, for a value that does not fit."""
+    import jax
+
     if isinstance(value, jax.core.Tracer) or value is option.default:
         return
     name = f"{owner}: {option.name}" if owner else option.name
@@ -134,9 +134,12 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
 
 def is_number(value: Any, kind: type) -> bool:
     """Whether a value is a finite number; an array without axes counts as one."""
+    import jax
+
     wanted = numbers.Integral if kind is int else numbers.Real
     is_array = isinstance(value, jax.Array | np.ndarray)
-    if is_array and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number):  # no key of jax
+    # a key of jax is no number
+    if is_array and value.ndim == 0 and jax.numpy.issubdtype(value.dtype, np.number):
         value = value.item()
     is_wanted = isinstance(value, wanted) and not isinstance(value, bool)
     return is_wanted and abs(value) < math.inf  # math.isfinite raises for huge whole numbers

@@ -6,7 +6,7 @@ Everything here is a NamedTuple of arrays or of pure functions.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.reprs import describe, describe_tree
+from fedjax_algos.core.plain_types import Batches, RateBy
 
 Array: TypeAlias = jax.Array | np.ndarray
 Key: TypeAlias = jax.Array  # a typed key, made by jax.random.key
@@ -27,7 +28,6 @@ Broadcast: TypeAlias = Any  # what a client downloads
 Update: TypeAlias = Any  # what a client uploads
 Contribution: TypeAlias = Any
 Metrics: TypeAlias = dict[str, "Mean"]
-Row: TypeAlias = dict[str, Any]  # what one evaluation of a run measured, by column
 MODEL_AXIS = "model"  # of a mesh: over the devices that compute a client together
 
 
@@ -236,10 +236,6 @@ class ReverseMode(NamedTuple):
     max_steps: int
     max_examples: int
     policy: Callable[..., bool] | None = None
-
-
-RateBy = Literal["round", "dispatch", "step"]
-Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]
 
 
 class Local(NamedTuple):

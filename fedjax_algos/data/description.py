@@ -1,11 +1,9 @@
 """Describes a partition in numbers and as a table for the terminal."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.console import Group
-from rich.table import Table
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe, describe_tree
@@ -13,6 +11,9 @@ from fedjax_algos.core.checks import check_kind
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
 _MAX_BARS = 50  # in a client's row of the table
@@ -108,7 +109,7 @@ def held_labels(data: Any) -> np.ndarray:
     return describe_partition(np.asarray(labels), partition).histogram > 0
 
 
-def partition_table(description: Description, *, rows: int = 10) -> Group:
+def partition_table(description: Description, *, rows: int = 10) -> "Group":
     """Makes a table for `rich.print`: a row of label bars for each client, then the totals.
 
     Bars are relative to the client's longest bar. More than 50 labels share 50 bars or fewer.
@@ -117,6 +118,9 @@ def partition_table(description: Description, *, rows: int = 10) -> Group:
       description: the description of the partition.
       rows: the number of clients in the table, spaced evenly from the largest to the smallest.
     """
+    from rich.console import Group
+    from rich.table import Table
+
     histogram, sizes = description.histogram, description.histogram.sum(axis=1)
     num_classes = histogram.shape[1]
     labels_each = -(-num_classes // _MAX_BARS)

@@ -25,9 +25,9 @@ from fedjax_algos.core.checks import (
     check_whole,
 )
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
-from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.model_sharding import ClientMesh, bytes_of_device
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size

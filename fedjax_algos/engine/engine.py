@@ -17,6 +17,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
 from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import add_trees
 from fedjax_algos.data.federated_data import FederatedData
@@ -30,7 +31,7 @@ from fedjax_algos.engine.checks import (
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round
 from fedjax_algos.engine.layouts import auto_layout, round_memory
-from fedjax_algos.engine.non_finite import NonFinite, check_excluded
+from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.placed.devices import (
     Devices,

@@ -31,9 +31,10 @@ from fedjax_algos.core import (
     Update,
 )
 from fedjax_algos.core.checks import check_like, described
+from fedjax_algos.core.plain_types import Batches
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import sent_bytes
-from fedjax_algos.core.types import Batches, with_arrays
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes

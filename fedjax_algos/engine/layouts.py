@@ -15,10 +15,10 @@ import numpy as np
 
 from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
-from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.model_sharding import ClientMesh, shapes_on
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes

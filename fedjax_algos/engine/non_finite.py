@@ -4,15 +4,14 @@ A round and a plan call `all_finite` on what a client computed. One that fails i
 empty slot: its contribution, its statistics and its metrics become zeros, and its row stays.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch
-
-NonFinite = Literal["exclude", "error", "keep"]
+from fedjax_algos.core.plain_types import NonFinite
 
 
 class NonFiniteUpdateError(ValueError):

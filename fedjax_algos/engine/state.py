@@ -22,8 +22,9 @@ from fedjax_algos.core import (
     Statistics,
 )
 from fedjax_algos.core.checks import check_kind, check_not_consumed, described
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
-from fedjax_algos.engine.non_finite import Excluded, NonFinite
+from fedjax_algos.engine.non_finite import Excluded
 from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
 from fedjax_algos.engine.placed.model_sharding import ClientMesh
 from fedjax_algos.engine.placed.on_disk import DiskClientState

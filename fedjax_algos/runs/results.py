@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
@@ -111,6 +110,8 @@ def write(
 
 def _write_partitions(folder, experiment):
     """Writes each client's examples, or the client's number in the files, and their labels."""
+    from rich.console import Console
+
     arrays: dict[str, Any] = {}
     for seed, partition in experiment.partitions.items():
         if partition is None:

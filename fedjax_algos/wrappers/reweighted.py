@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm, Array, Params, Population
 from fedjax_algos.core.algorithm import kinds, split_update
-from fedjax_algos.core.local_training import mean_loss
+from fedjax_algos.core.local_steps import mean_loss
 from fedjax_algos.core.options import Positive, Range, Real
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers

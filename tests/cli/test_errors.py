@@ -14,8 +14,7 @@ from bad_input_helpers import SMALL
 from summary_helpers import rows, write_folder
 
 import fedjax_algos
-from fedjax_algos import importing
-from fedjax_algos.cli import main, training
+from fedjax_algos.cli import main, print_error, training
 
 PACKAGE = Path(fedjax_algos.__file__).parent / "runs" / "comparison.py"
 LIBRARY = Path(np.__file__)
@@ -134,7 +133,7 @@ def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, m
 
 def test_a_printed_traceback_moves_no_cursor(capsys):
     error = ValueError("\x1b[31mred\x9b\nnext\rline")
-    importing.print_error(ValueError, error, None)
+    print_error(ValueError, error, None)
     assert capsys.readouterr().err == "ValueError: \\x1b[31mred\\x9b\nnext\\rline\n"
 
 

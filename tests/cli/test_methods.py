@@ -133,7 +133,6 @@ def test_own_algorithms_have_options_labels_and_planners(command, here):
     assert "second paragraph" not in text
     assert "--rho VALUE" in text
     assert "a number of at least 0 [0.1]" in text
-    assert "my_file" not in command("run", "--help").partition("Commands:")[2]
     own = f"{here}/my_file.py:fedavg"
     specs = "fedavg", own, "my_file.py:fedspeed:0.2", "my_file.py:fedspeed"
     labels = [method.label for method in methods_of(specs, Settings())]

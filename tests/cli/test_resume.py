@@ -326,13 +326,13 @@ def started(*arguments, options=()):
 
 @nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_command_is_imported(number):
+def test_a_signal_while_a_command_imports_jax(number):
     with started("list", "models", options=["-v"]) as process:
-        next(line for line in process.stderr if "import 'fedjax_algos.core" in line)
+        next(line for line in process.stderr if "import 'jax." in line)
         process.send_signal(number)
-        last = process.stderr.read().splitlines()[-1]
-    message = f"interrupted ({number.name}) before the command began; give the same command again"
-    assert last.endswith(message)  # Python's -v writes a line and its end in two steps
+        last = next(line for line in process.stderr if "interrupted" in line)
+    # Python's -v writes a line and its end in two steps
+    assert last.endswith(f"interrupted ({number.name}); give the same command again\n")
     assert process.returncode == 128 + number
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 import fedjax_algos as fa
 from fedjax_algos.core import ClientData, batches_per_epoch
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.core.randomness import next_words, permutation_words, permute
 from fedjax_algos.participation.cohorts import full_steps
 

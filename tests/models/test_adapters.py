@@ -12,7 +12,7 @@ from flax import nnx
 from model_kinds import in_all
 
 import fedjax_algos as fa
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.models import classifier, compute_in, nnx_classifier, preprocessed
 from fedjax_algos.models.layers.normalisation import BatchNorm
 

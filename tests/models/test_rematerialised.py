@@ -11,7 +11,7 @@ from helpers import small_network
 from model_kinds import KINDS, PHOTO, in_all, model_of_kind, nightly
 
 import fedjax_algos as fa
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.models import classifier, models, nnx_classifier, rematerialise
 from fedjax_algos.models.large.residual import ResidualNetwork
 

@@ -16,7 +16,7 @@ from model_kinds import KINDS, PHOTO, SHALLOW, TEXTS, in_all, model_of_kind, nig
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import immediate, traced
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.models import compute_in, freeze, freeze_model, lora, store_frozen_in
@@ -204,8 +204,8 @@ def test_wrong_calls(toy):
         (lambda: freeze_model(toy.problem, "out", None), r"another structure \(nothing\)"),
         (lambda: freeze(problem, "out"), "the model has frozen arrays already"),
         (lambda: lora(problem, "out", rank=1), "the model has frozen arrays already"),
-        (lambda: lora(toy.problem, "hidden/*", rank=2), r"hidden/b is \[4\], too small or no"),
-        (lambda: lora(toy.problem, "hidden/w", rank=4), r"hidden/w is \[3, 4\], too small or"),
+        (lambda: lora(toy.problem, "hidden/*", rank=2), r"hidden/b is \[4\], not a matrix or"),
+        (lambda: lora(toy.problem, "hidden/w", rank=4), r"hidden/w is \[3, 4\], not a matrix or"),
         (lambda: lora(toy.problem, "*/w", rank=1, trained="*w"), "both match hidden/w; change one"),
         (lambda: lora(toy.problem, "*/w", rank=1, alpha=0), "alpha=0 is out of range"),
         (lambda: engine.init(0, POPULATION, half), r"frozen.*give fedjax_algos\.Model\(params, st"),

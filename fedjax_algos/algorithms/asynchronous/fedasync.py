@@ -17,7 +17,7 @@ from fedjax_algos.algorithms.asynchronous.staleness import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
 

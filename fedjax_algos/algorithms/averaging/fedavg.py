@@ -11,7 +11,7 @@ import optax
 
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Positive
 

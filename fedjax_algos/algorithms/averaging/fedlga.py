@@ -25,7 +25,7 @@ import optax
 
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Dispatch, Local, Params, Problem, Stack, Traits
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Positive, Real
 from fedjax_algos.core.trees import add_scaled, scale
 

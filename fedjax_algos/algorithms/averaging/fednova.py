@@ -14,7 +14,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import local_training, repeat
+from fedjax_algos.core.local_steps import local_training, repeat
 from fedjax_algos.core.options import Decay, NonNegative, Positive
 from fedjax_algos.core.trees import add_scaled, scale
 

@@ -9,7 +9,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
-from fedjax_algos.core.local_training import Correction, local_training
+from fedjax_algos.core.local_steps import Correction, local_training
 from fedjax_algos.core.options import NonNegative, Positive
 from fedjax_algos.core.trees import add_scaled
 

@@ -13,7 +13,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled
 

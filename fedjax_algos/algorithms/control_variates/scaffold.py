@@ -21,7 +21,7 @@ from fedjax_algos.core import (
     Weighting,
     weighted_by,
 )
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled, scale
 

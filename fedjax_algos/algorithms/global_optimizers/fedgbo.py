@@ -28,7 +28,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits, Weighting, weighted_by
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import scale

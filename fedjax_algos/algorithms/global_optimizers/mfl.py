@@ -18,7 +18,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 

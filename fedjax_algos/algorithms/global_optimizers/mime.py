@@ -22,7 +22,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Key, Local, Params, Prelude, Problem, Traits, Weighting
-from fedjax_algos.core.local_training import full_gradient, full_size, local_training
+from fedjax_algos.core.local_steps import full_gradient, full_size, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 

@@ -14,7 +14,7 @@ from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.momentum.localghbm import localghbm
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import NonNegative, Positive
 
 

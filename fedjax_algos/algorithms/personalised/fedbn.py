@@ -10,7 +10,7 @@ import optax
 from fedjax_algos.algorithms.personalised.fedrep import average_shared
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import Pattern, check_match, split_params
 

@@ -21,7 +21,7 @@ from fedjax_algos.core import (
     WeightedSum,
     Weighting,
 )
-from fedjax_algos.core.local_training import local_training, mean_loss
+from fedjax_algos.core.local_steps import local_training, mean_loss
 from fedjax_algos.core.options import Count, Positive
 
 

@@ -11,7 +11,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting
-from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.trees import add_scaled, scale
 

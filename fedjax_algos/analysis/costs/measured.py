@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 from fedjax_algos.analysis.costs.flops import Flops, count, loop_state, total
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.checks import check_not_consumed
-from fedjax_algos.core.local_training import without_bounds
+from fedjax_algos.core.local_steps import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import exchange_shapes, send, shared_of

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
@@ -207,6 +206,8 @@ def pack(
       ValueError: for a folder that holds something else, examples that are damaged or not as the
         source says, labels that are no classes, numbers that are not finite, or a full disk.
     """
+    import filelock
+
     kinds = ClientDataset | ClientSource
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)

@@ -21,13 +21,14 @@ from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
-from fedjax_algos.engine.non_finite import NonFinite, check_excluded
+from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData

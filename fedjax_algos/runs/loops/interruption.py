@@ -5,8 +5,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
-from fedjax_algos.engine.placed.processes import largest
-
 _requested: list[int] = []  # numbers of the signals that have arrived in the blocks
 _blocks: list[Callable[[int], None] | None] = []  # the `last_words` of each open block
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -88,6 +86,8 @@ def interruption() -> int | None:
 
 def agreed_interruption() -> int | None:
     """Returns the `interruption` of any process; all processes must call this."""
+    from fedjax_algos.engine.placed.processes import largest
+
     return largest(interruption() or 0) or None
 
 

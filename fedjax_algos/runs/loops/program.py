@@ -12,10 +12,11 @@ from jax.sharding import PartitionSpec
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
-from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
+from fedjax_algos.engine.non_finite import all_finite, check_excluded
 from fedjax_algos.engine.placed.devices import no_more_devices, put, row_sharding, wait_on_cpu
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.processes import fetch

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich import progress as bars
-from rich.console import Console
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
@@ -22,8 +20,9 @@ from fedjax_algos.analysis.statistics import gini
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.engine.exchange import Transfer
-from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
+from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
@@ -260,6 +259,9 @@ def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[fl
     if not shown:
         yield lambda done, row: None
         return
+    from rich import progress as bars
+    from rich.console import Console
+
     console = Console(stderr=True)
     measured = bars.TextColumn(f"{unit}, {{task.fields[measured]}}", markup=False)
     left = bars.TextColumn("left:"), bars.TimeRemainingColumn()

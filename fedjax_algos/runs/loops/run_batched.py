@@ -13,10 +13,10 @@ import numpy as np
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round

@@ -5,8 +5,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
-
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import unwritable, writing
 from fedjax_algos.core.options import Count, NonNegative
@@ -42,6 +40,8 @@ def open_folder(
 @contextlib.contextmanager
 def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
     """Opens the folder of `open_folder`, in process 0."""
+    import filelock
+
     if resume and out is None:
         raise ValueError("resume needs the folder of a run that stopped; give --out FOLDER")
     with writing(Path(out or "results")):

@@ -1,18 +1,15 @@
 """The settings that all commands share, and what they make: data, problem and local work."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from fedjax_algos import participation
-from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS
+import fedjax_algos as fa
 from fedjax_algos.analysis.rows import within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column
-from fedjax_algos.asynchrony import SystemModelFactory, system_of
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32, check_memory
-from fedjax_algos.core import Batches, Local, Problem
-from fedjax_algos.core.checks import check_whole
-from fedjax_algos.core.optimizers import PLAIN, client_optimizers, local_transform
 from fedjax_algos.core.options import (
     Count,
     NonNegative,
@@ -23,26 +20,8 @@ from fedjax_algos.core.options import (
     check_value,
     options,
 )
+from fedjax_algos.core.plain_types import Batches, NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
-from fedjax_algos.core.types import RateBy
-from fedjax_algos.data import AnyDataset, datasets, partitions
-from fedjax_algos.data.federated_data import as_dataset
-from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.slots import chunk_size
-from fedjax_algos.models import (
-    compute_in,
-    losses,
-    metrics,
-    models,
-    rematerialise,
-    with_loss,
-    with_metrics,
-)
-from fedjax_algos.models.adapters import check_examples
-from fedjax_algos.participation.cohorts import check_dispatch_memory
-from fedjax_algos.participation.in_rounds import make_in_system, reads_system
-from fedjax_algos.runs.loops.run import Rounds, check_evaluations
-from fedjax_algos.wrappers import wrappers
 
 # what to give where a setting can have no other value
 _ELSEWHERE = {
@@ -162,40 +141,56 @@ class Settings:
         """Raises ValueError for a value that is wrong, or values that contradict each other."""
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
-        datasets.parse(self.dataset)
-        models.parse(self.model)
-        partitions.parse(self.partition)
+        fa.data.datasets.parse(self.dataset)
+        fa.models.models.parse(self.model)
+        fa.data.partitions.parse(self.partition)
         self._sampler()
         self._failures()
-        participation.local_works.make(self.work)
-        participation.rate_schedules.make(self.rate_schedule, 1.0)
-        client_optimizers.parse(PLAIN if self.client_optimizer is None else self.client_optimizer)
+        fa.participation.local_works.make(self.work)
+        fa.participation.rate_schedules.make(self.rate_schedule, 1.0)
+        if self.client_optimizer is not None:
+            fa.core.client_optimizers.parse(self.client_optimizer)
         self.system_model()
-        losses.parse(self.loss or "cross_entropy")
-        metrics.parse_all(self.metrics or "accuracy")
+        fa.models.losses.parse(self.loss or "cross_entropy")
+        fa.models.metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
         if metric_column(self.target_metric) == self.target_metric:
-            check_choice("target_metric", self.target_metric, CLIENT_COLUMNS.values())
+            columns = fa.analysis.evaluation.CLIENT_COLUMNS
+            check_choice("target_metric", self.target_metric, columns.values())
             measured = self.evaluate_clients != "none" and self.evaluate_clients_at == "evaluations"
             fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
             require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
-            wrappers.parse(spec)
+            fa.wrappers.wrappers.parse(spec)
         within_budget([], self.budget)  # checks it
         num_seeds = len(self.seeds)
         both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
         fits = self.local_steps is None or self.local_epochs is None
         require(fits, f"{both} are both given; give one of them")
         # a seed has its own partition, and each client an index and an offset
-        clients = f"{num_seeds} seeds of clients={self.clients}"
-        check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
+        what, size = f"{num_seeds} seeds of clients={self.clients}", num_seeds * self.clients * 8
+        check_memory(what, size, "give fewer seeds or clients")
+        self._check_length(num_seeds)
+        for seed in self.seeds:
+            fa.core.checks.check_whole("seed", seed, 0)
+        fix = f"give different numbers from 0 to {2**31 - 1}"
+        different = self.seeds and len(set(self.seeds)) == num_seeds
+        require(different, f"seeds={self.seeds} is out of range; {fix}")
+        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
+            fix = "give evaluate_clients='train' or 'held_out'"
+            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
+        fa.engine.slots.chunk_size(self.layout, 1)
+
+    def _check_length(self, num_seeds: int) -> None:
+        """Checks the settings of the rounds or of the virtual clock."""
+        from fedjax_algos.runs.loops.run import Rounds, check_evaluations
+
         if self.seconds is not None:
             what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
             require(self.local_epochs is None, f"{what}; give local_steps")
-            if self.failures is not None:
-                why = "on the virtual clock the system model loses dispatches"
-                fix = "give system='simulated:dropout=0.3'"
-                raise ValueError(f"failures={self.failures!r} is for rounds; {why}: {fix}")
+            why = "on the virtual clock the system model loses dispatches"
+            fix = f"is for rounds; {why}: give system='simulated:dropout=0.3'"
+            require(self.failures is None, f"failures={self.failures!r} {fix}")
             refuse(self, "the virtual clock", *_IN_ROUNDS)
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
@@ -204,16 +199,9 @@ class Settings:
             what = f"cohort={cohort:g} is out of range; give at most clients={self.clients}"
             require(cohort <= self.clients, what)
             # all rounds are drawn before the first one, so that errors appear early
-            check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
-        for seed in self.seeds:
-            check_whole("seed", seed, 0)
-        if not self.seeds or len(set(self.seeds)) < num_seeds:
-            fix = f"give different numbers from 0 to {2**31 - 1}"
-            raise ValueError(f"seeds={self.seeds} is out of range; {fix}")
-        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
-            fix = "give evaluate_clients='train' or 'held_out'"
-            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
-        chunk_size(self.layout, 1)
+            fa.participation.cohorts.check_dispatch_memory(
+                self.rounds, self.cohort_size, "give fewer rounds or clients"
+            )
 
     @property
     def cohort_size(self) -> int:
@@ -221,34 +209,37 @@ class Settings:
         if self.cohort is None:
             slots = getattr(self._sampler(), "slots", None)
             return 10 if slots is None else min(slots, self.clients)
-        return participation.cohort_count(self.cohort, self.clients)
+        return fa.participation.cohort_count(self.cohort, self.clients)
 
     @property
     def in_system(self) -> bool:
         """Whether the `system` has an effect."""
-        of_rounds = (participation.samplers, self.sampler), (participation.failures, self.failures)
+        part, wrappers = fa.participation, fa.wrappers.wrappers
+        of_rounds = (part.samplers, self.sampler), (part.failures, self.failures)
         specs: list[Any] = [*of_rounds, *((wrappers, w) for w in split_wrappers(self.wrap or ""))]
-        in_rounds = any(reads_system(*each) for each in specs if each[1] is not None)
+        in_rounds = any(part.in_rounds.reads_system(*each) for each in specs if each[1] is not None)
         return self.seconds is not None or in_rounds
 
-    def _sampler(self) -> participation.Sampler:
-        return make_in_system(participation.samplers, self.sampler, self.system_model())
+    def _sampler(self) -> fa.participation.Sampler:
+        part = fa.participation
+        return part.in_rounds.make_in_system(part.samplers, self.sampler, self.system_model())
 
-    def _failures(self) -> participation.Failures | None:
+    def _failures(self) -> fa.participation.Failures | None:
         if self.failures is None:
             return None
-        return make_in_system(participation.failures, self.failures, self.system_model())
+        part = fa.participation
+        return part.in_rounds.make_in_system(part.failures, self.failures, self.system_model())
 
-    def system_model(self) -> SystemModelFactory:
+    def system_model(self) -> fa.asynchrony.SystemModelFactory:
         """What makes the system model of a seed."""
-        return system_of(self.system, self.batch_size)
+        return fa.asynchrony.system_of(self.system, self.batch_size)
 
     def cohorts(self) -> dict[str, Any]:
         """The arguments of `Cohorts` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
             "sampler": self._sampler(),
-            "work": participation.local_works.make(self.work),
+            "work": fa.participation.local_works.make(self.work),
             "failures": self._failures(),
         }
 
@@ -261,48 +252,52 @@ class Settings:
         """Local steps of a complete local update; None where epochs are counted."""
         return self.local_steps or (10 if self.local_epochs is None else None)
 
-    def local(self, client_learning_rate: float, client_optimizer: str | None = None) -> Local:
+    def local(
+        self, client_learning_rate: float, client_optimizer: str | None = None
+    ) -> fa.core.Local:
         """A client's local work.
 
         Args:
           client_learning_rate: the rate that `rate_schedule` starts from.
           client_optimizer: the optimiser of a method; None is that of the settings.
         """
-        optimizer = client_optimizer or self.client_optimizer or PLAIN
-        return Local(
+        of_core = fa.core.optimizers
+        optimizer = client_optimizer or self.client_optimizer or of_core.PLAIN
+        return fa.core.Local(
             self.batch_size,
-            participation.rate_schedules.make(self.rate_schedule, client_learning_rate),
+            fa.participation.rate_schedules.make(self.rate_schedule, client_learning_rate),
             self.steps,
             self.local_epochs,
-            local_transform(optimizer, self.clip_norm, self.weight_decay),
+            of_core.local_transform(optimizer, self.clip_norm, self.weight_decay),
             self.batches,
             self.rate_by,
             gradient_accumulation=self.gradient_accumulation,
         )
 
-    def problem(self, dataset: AnyDataset) -> Problem:
+    def problem(self, dataset: fa.data.AnyDataset) -> fa.core.Problem:
         """The model; raises ValueError if it does not take the examples of a data set.
 
         Args:
           dataset: has the shape and the type of an example, and the number of classes.
         """
-        name, _ = models.parse(self.model)
+        models = fa.models
+        name, _ = models.models.parse(self.model)
         num_classes: Any = dataset.num_classes  # None is for models of the user's own
         if num_classes is None and ":" not in name:
             what = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
             fix = "give one of your own, FILE.py:NAME, or give the ClientDataset its num_classes"
             raise ValueError(f"{what}; {fix}")
-        check_examples(name, dataset.example_shape, dataset.example_dtype)
-        problem = models.make(self.model, dataset.example_shape, num_classes)
-        problem = problem if self.loss is None else with_loss(problem, self.loss)
-        problem = problem if self.metrics is None else with_metrics(problem, self.metrics)
+        models.adapters.check_examples(name, dataset.example_shape, dataset.example_dtype)
+        problem = models.models.make(self.model, dataset.example_shape, num_classes)
+        problem = problem if self.loss is None else models.with_loss(problem, self.loss)
+        problem = problem if self.metrics is None else models.with_metrics(problem, self.metrics)
         dtype = self.compute_dtype
-        problem = problem if dtype == "params" else compute_in(problem, dtype)
-        return rematerialise(problem) if self.rematerialise else problem
+        problem = problem if dtype == "params" else models.compute_in(problem, dtype)
+        return models.rematerialise(problem) if self.rematerialise else problem
 
-    def load(self) -> AnyDataset:
+    def load(self) -> fa.data.AnyDataset:
         """Reads the data set; one of clients' files is only opened."""
-        return as_dataset(datasets.make(self.dataset))
+        return fa.data.federated_data.as_dataset(fa.data.datasets.make(self.dataset))
 
 
 def refuse(settings: Settings, what: str, *names: str) -> None:

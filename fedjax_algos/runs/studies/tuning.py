@@ -15,7 +15,6 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import numpy as np
-import tomli_w
 
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import metric_column
@@ -287,6 +286,8 @@ def _table(results):
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
     """Returns a TOML file: the settings, each method's best values, and facts of the tuning."""
+    import tomli_w
+
     settings, best = tuning.experiment.settings, {}
     for label, stages in results.items():
         best[label] = stages[-1][0]

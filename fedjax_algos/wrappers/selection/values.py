@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientData, Dispatch, Key, Local, Model, Problem, Report
 from fedjax_algos.core.algorithm import Selection
-from fedjax_algos.core.local_training import loss_of_batch, mean_loss
+from fedjax_algos.core.local_steps import loss_of_batch, mean_loss
 from fedjax_algos.core.options import Range
 from fedjax_algos.wrappers.stages import Row
 

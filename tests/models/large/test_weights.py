@@ -129,7 +129,7 @@ def test_modules_that_the_weights_do_not_have_stay_as_they_were_drawn(small):
     np.testing.assert_array_equal(loaded["Dense_0"]["kernel"], own["fc1.weight"].T)
     np.testing.assert_array_equal(loaded["Dense_0"]["bias"], model.params["Dense_0"]["bias"])
     jax.tree.map(np.testing.assert_array_equal, loaded["Dense_1"], model.params["Dense_1"])
-    with pytest.raises(ValueError, match=r"have 'fc1.bias' \(1 in all\), for which"):
+    with pytest.raises(ValueError, match=r"have 'fc1.bias' \(1 in all\), which the model"):
         pretrained(problem, own, names)
     with pytest.raises(ValueError, match="names have none for Dense_1/bias; add its path"):
         convert_weights(weights, {"Dense_0": "fc1"}, shapes(problem))

@@ -13,7 +13,7 @@ import pytest
 from model_kinds import in_all
 
 from fedjax_algos.analysis.costs.flops import count
-from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.models import models
 from fedjax_algos.models.layers import native
 

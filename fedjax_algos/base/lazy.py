@@ -1,0 +1,36 @@
+"""Packages that import what they list when it is first used."""
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def listed(package: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
+    """Returns `__all__`, `__dir__` and `__getattr__` for what a package imports for type checkers.
+
+    A module that the package does not list is imported when it is first used, too.
+    """
+    module = sys.modules[package]
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    pairs = ((alias.asname, node.module) for node in imports for alias in node.names)
+    places = {name: place for name, place in pairs if name and place}
+
+    def find(name: str) -> Any:
+        place = places.get(name, package)
+        is_module = place == package
+        place += f".{name}" * is_module
+        try:
+            found = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise
+            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+        if not is_module:
+            setattr(module, name, getattr(found, name))
+        return getattr(module, name)
+
+    return list(places), lambda: sorted({*places, *vars(module)}), find

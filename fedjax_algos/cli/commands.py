@@ -1,0 +1,260 @@
+"""What the commands take: their arguments, their options and their help.
+
+This file and those that it imports do not need JAX. What a command does is in other files, which
+are imported when it is called.
+"""
+
+from typing import Any
+
+import click
+
+from fedjax_algos.analysis.pictures.axes import AXES, PICTURE_STYLES
+from fedjax_algos.analysis.pictures.curves import BANDS
+from fedjax_algos.analysis.pictures.metrics import LOG_AXES
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
+from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.cli.options import (
+    FACETS,
+    SEEDS,
+    Commands,
+    add_options,
+    settings_options,
+    shared_options,
+)
+from fedjax_algos.cli.registries import REGISTRIES, list_registry
+
+_COMPARE_HELP = {
+    "config": "settings and methods: a TOML file, such as tune writes, or a run's config.json",
+    "label": "another text for a method in the table and the figure; may be repeated",
+}
+_OF_COSTS = (
+    "dataset", "model", "loss", "compute_dtype", "partition", "clients", "cohort", "work",
+    "local_steps", "local_epochs", "batch_size", "batches", "client_optimizer", "weight_decay",
+    "clip_norm",
+)  # fmt: skip
+_SWEEP_HELP = {
+    "grid": "values; may be repeated",
+    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
+    "allows]",
+    "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
+}
+_NOT_OF_SWEEP = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
+_OF_SWEEP = {
+    "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
+    "reference": "label of the setting that the others are compared with there [the first]",
+}
+# what clients hold out is --validation; rows are of held-out examples, which no tracker names so
+_NOT_OF_TUNE = (*_NOT_OF_SWEEP, "track")
+_OF_TUNE = {
+    "target": "quality whose costs `compare --config` shows; not used here",
+    "target_metric": "metric of which a setting's score is the mean on held-out examples, such as "
+    "dice_score",
+    "reference": "label of the method that the others are compared with then; not used here",
+}
+_TUNE_HELP = {
+    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
+    "may be repeated; values for one ALGORITHM prevail over those for all",
+    "validation": "share of each client's examples that is held out [0.2]",
+    "trials": "settings that are drawn of each method [all of the grid]",
+    "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
+    "times as long as the one before [all settings run to the end]",
+    "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
+}
+_TABLE_HELP = {
+    "format": f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
+    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: what each run has reached at that cost [the "
+    "run's budget, else its end]",
+    "target": "quality to reach [the run's, else the reference's best]",
+    "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
+    "[the run's, else accuracy]",
+    "reference": "that the others are compared with [the run's, else the first]",
+    "label": "another text for a method; may be repeated [as the papers spell it]",
+    "columns": "the columns to show, in this order [all]",
+    "out": "file to write [standard output]",
+}
+_PLOT_HELP = {
+    "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
+    "x": f"{', '.join(AXES)}; A,B: a panel for each [round]",
+    "facet": f"a panel for each of: {', '.join(FACETS)}",
+    "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
+    "band": f"{', '.join(BANDS)} [interval from five seeds on, else range]",
+    "log": f"logarithmic axes: {', '.join(LOG_AXES)} [none]",
+    "x_limits": "A,B in bytes, FLOPs or seconds if the column is; A, or ,B for one",
+    "y_limits": "likewise [those of the curves after the first tenth]",
+    "label": "OLD=NEW: another text for a method or a results folder; may be repeated",
+    "title": "[the number of seeds and the band]; '' for none",
+    "x_label": "[the column and its unit]",
+    "y_label": "[the column and its unit]",
+    "size": "WIDTHxHEIGHT in inches, such as 7x3",
+    "style": f"{' or '.join(PICTURE_STYLES)}: as wide as one or two columns, with a Times font",
+    "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
+}
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedjax_algos")
+def cli() -> None:
+    """Federated learning, simulated in JAX."""
+
+
+@cli.command()
+@click.argument("methods", nargs=-1)
+@add_options(_COMPARE_HELP, {"label"}, config="FILE", label="OLD=NEW")
+@shared_options(SEEDS["compare"])
+def compare(methods: tuple[str, ...], **values: Any) -> None:
+    """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
+
+    A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
+    algorithm may be a function of your own: my_file.py:fedspeed:rho=0.1 or
+    package.module:fedspeed. Wrappers follow after a plus, and on the virtual clock (--seconds) a
+    planner: fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
+
+    Costs are those to reach the reference's best accuracy (or --target-metric), unless --target is
+    given.
+
+    A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
+    Options and methods of the command line replace those of the file.
+    """
+    from fedjax_algos.cli import training
+
+    training.compare(methods, values)
+
+
+class MethodCommands(Commands):
+    """A group with a command for each method, which is made when it is used."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Click's hook; raises UsageError for a spec that is wrong."""
+        from fedjax_algos.cli.training import method_command
+
+        return method_command(cmd_name)
+
+
+@cli.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
+def run() -> None:
+    """Run one METHOD; `run METHOD --help` lists its algorithm's own options.
+
+    METHOD is an algorithm, see `list algorithms`, or your own: my_file.py:fedspeed or
+    package.module:fedspeed.
+    """
+
+
+@cli.command()
+@click.argument("method")
+@add_options(_SWEEP_HELP, {"grid"}, grid="NAME=VALUE,...")
+@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP, _OF_SWEEP)
+def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
+    """Run METHOD on every setting of a grid and every seed.
+
+    fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
+    may contain the method's own options, client_learning_rate, and settings of the local work such
+    as local_steps. Settings that differ in real numbers share a program; others have one each.
+    METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
+    """
+    from fedjax_algos.cli.sweep import train_grid
+
+    train_grid(method, grid, values)
+
+
+@cli.command()
+@click.argument("methods", nargs=-1, required=True)
+@add_options(_TUNE_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
+@shared_options(SEEDS["tune"], _NOT_OF_TUNE, _OF_TUNE)
+def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
+    """Find good settings of METHODS, with the same budget for each, and without test data.
+
+    fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
+    tries 20 settings of each method. Each client holds out some of its training examples; the score
+    of a setting is the mean accuracy on them, or that of --target-metric. The best settings are
+    written to tuned.toml, which compare --config takes as it is.
+    """
+    from fedjax_algos.cli.tune import tune_methods
+
+    tune_methods(methods, grid, values)
+
+
+@cli.command()
+@click.argument("methods", nargs=-1, required=True)
+@settings_options(_OF_COSTS)
+def costs(methods: tuple[str, ...], **values: str | None) -> None:
+    """Show what METHODS cost in a round, before anything is trained.
+
+    They are the bytes that a client receives and sends, the operations of its local update, the
+    memory that it needs, and the server's state. METHODS are named as in `compare`.
+    """
+    from fedjax_algos.cli.costs import show_costs
+
+    show_costs(methods, values)
+
+
+@cli.command()
+@click.argument("source", metavar="SOURCE")
+@click.argument("folder", metavar="FOLDER")
+@click.option("--partition", metavar="NAME", help="of examples that are read at once [natural]")
+@click.option("--clients", type=click.IntRange(1, MAX_INT32), help="of this partition")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="of this partition [0]")
+def pack(
+    source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
+) -> None:
+    """Write the examples of all clients into a folder, for populations larger than the memory.
+
+    SOURCE is a data set, see `list datasets`, or a function of your own that returns one or a
+    ClientSource: my_file.py:my_source. `--dataset packed:FOLDER --partition natural` reads the
+    folder. A packing that was interrupted goes on with the same command.
+    """
+    from fedjax_algos.cli.pack import pack_clients
+
+    pack_clients(source, folder, partition, clients, seed)
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, metavar="RESULTS...")
+@add_options(_TABLE_HELP, {"label"}, reference="METHOD", label="OLD=NEW", columns="A,B", out="FILE")
+def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
+    """Show one or more results folders as a table, with the columns of compare.
+
+    The target, its metric and the reference of the runs hold here too, if all folders share them.
+
+    text, markdown and latex have units and notes on the columns, and mark the best method and what
+    cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
+    and seconds; their columns are those of --columns there.
+    """
+    from fedjax_algos.cli.table import show_table
+
+    show_table(folders, label, values)
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, metavar="RESULTS...")
+@add_options(_PLOT_HELP, {"label"}, out="FILE")
+def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
+    """Draw metrics of one or more results folders, with one style for each method.
+
+    Several folders are in one panel, with the folder's name before each method, or in a panel each
+    with --facet results. The command prints what the figure does not show.
+    """
+    from fedjax_algos.cli.plot import draw
+
+    draw(folders, label, values)
+
+
+@cli.command()
+@click.argument("folder", metavar="RESULTS")
+@click.option("--out", metavar="FILE", help="page [report.html in the folder]")
+def report(folder: str, out: str | None) -> None:
+    """Write a report of a results folder as one HTML file, which needs no network.
+
+    It has the settings, the table of methods, figures that zoom, the partition, timelines on the
+    virtual clock, what diverged, the environment, and how to repeat it.
+    """
+    from fedjax_algos.cli.report import write_report
+
+    write_report(folder, out)
+
+
+@cli.command("list")
+@click.argument("what", metavar="|".join(REGISTRIES))
+@click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
+def list_names(what: str, as_json: bool) -> None:
+    """List the registered algorithms, datasets, models, partitions and so on."""
+    list_registry(what, as_json)
