@@ -35,18 +35,6 @@ def _power(exponent):
     return jax.lax.bitcast_convert_type(exponent.astype(jnp.uint32) << 23, jnp.float32)
 
 
-def cast_codec(dtype: DType, stochastic: bool) -> Codec:
-    """The codec, which clips what is larger than the largest number of the dtype."""
-    largest = float(jnp.finfo(dtype).max)
-
-    def encode(key, v):
-        if stochastic:
-            v = rounded_stochastically(key, v, dtype)
-        return jnp.clip(v, -largest, largest).astype(dtype)
-
-    return Codec(encode, lambda message, d: message.astype(jnp.float32))
-
-
 @register
 def cast(*, dtype: DType = "bfloat16", stochastic: bool = False) -> Codec:
     """Clients send each entry in a float type of fewer bits.
@@ -61,4 +49,12 @@ def cast(*, dtype: DType = "bfloat16", stochastic: bool = False) -> Codec:
       stochastic: whether an entry is rounded up or down at random, so that its mean is right unless
         it is clipped. Else it becomes the nearest number.
     """
-    return cast_codec(dtype, stochastic)
+
+    largest = float(jnp.finfo(dtype).max)
+
+    def encode(key, v):
+        if stochastic:
+            v = rounded_stochastically(key, v, dtype)
+        return jnp.clip(v, -largest, largest).astype(dtype)
+
+    return Codec(encode, lambda message, d: message.astype(jnp.float32))

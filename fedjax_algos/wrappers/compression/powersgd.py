@@ -19,31 +19,6 @@ class Factors(NamedTuple):
     q: jax.Array  # float32[n, r]
 
 
-def powersgd_codec(rank: int, min_rate: float = 2, iterations: int = 1) -> Codec:
-    """The codec; the last axis of a leaf has the m rows of a matrix, the others its n columns."""
-
-    def rank_of(shape):
-        """r, or 0 for a leaf that is sent as it is."""
-        m, n = shape[-1] if shape else 1, math.prod(shape[:-1])
-        r = min(rank, m, n)
-        return r if m * n >= min_rate * r * (m + n) else 0
-
-    def encode(key, leaf):
-        if not (r := rank_of(leaf.shape)):
-            return leaf
-        matrix = leaf.reshape(-1, leaf.shape[-1]).T
-        q = jax.random.normal(key, (matrix.shape[1], r), jnp.float32)
-        for _ in range(iterations):
-            p, _ = jnp.linalg.qr(_product(matrix, q))
-            q = _product(matrix.T, p)
-        return Factors(p, q)
-
-    def decode(message, shape):
-        return _product(message.q, message.p.T).reshape(shape) if rank_of(shape) else message
-
-    return Codec(encode, decode, of_leaves=True)
-
-
 @register(scope="leaf")
 def powersgd(
     *, rank: Count = 2, min_rate: Annotated[float, Range(1)] = 2.0, iterations: Count = 2
@@ -69,4 +44,24 @@ def powersgd(
         smaller; vectors always are. At least 1.
       iterations: of the power method, both products each; the paper makes one in each step.
     """
-    return powersgd_codec(rank, min_rate, iterations)
+
+    def rank_of(shape):
+        """r, or 0 for a leaf that is sent as it is."""
+        m, n = shape[-1] if shape else 1, math.prod(shape[:-1])
+        r = min(rank, m, n)
+        return r if m * n >= min_rate * r * (m + n) else 0
+
+    def encode(key, leaf):
+        if not (r := rank_of(leaf.shape)):
+            return leaf
+        matrix = leaf.reshape(-1, leaf.shape[-1]).T
+        q = jax.random.normal(key, (matrix.shape[1], r), jnp.float32)
+        for _ in range(iterations):
+            p, _ = jnp.linalg.qr(_product(matrix, q))
+            q = _product(matrix.T, p)
+        return Factors(p, q)
+
+    def decode(message, shape):
+        return _product(message.q, message.p.T).reshape(shape) if rank_of(shape) else message
+
+    return Codec(encode, decode, of_leaves=True)

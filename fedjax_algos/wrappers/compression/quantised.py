@@ -62,8 +62,26 @@ def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
     return values / jnp.where(scale == 0, jnp.inf, scale)
 
 
-def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
-    """QSGD: each entry is a multiple of its bucket's norm over `levels`."""
+@register
+def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
+    """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
+
+    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
+    With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
+    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket
+    32 for its norm.
+
+    Deviations: levels have a fixed number of bits, in place of Elias' code. The default of 127
+    levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
+
+    Args:
+      levels: s, from 1 to 65535.
+      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
+        experiments have 128 to 8192.
+      norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
+        paper's experiments.
+    """
+
     bits = 1 + levels.bit_length()  # of a sign and a level
 
     def in_buckets(v):
@@ -100,8 +118,23 @@ def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
-def klevel_codec(levels: int, rotated: bool = False) -> Codec:
-    """Levels at equal distances from the least to the largest entry."""
+@register
+def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
+    """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
+
+    Each entry is rounded at random to one of the two levels around it, so that the mean is the
+    entry (Suresh et al., https://arxiv.org/abs/1611.00429). An entry takes `ceil(log2 k)` bits, and
+    a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
+    other; its number of entries is the next power of two.
+
+    Deviations: levels have a fixed number of bits, in place of an arithmetic code. Each client has
+    a rotation of its own.
+
+    Args:
+      levels: k, from 2 to 65536.
+      rotate: whether vectors are rotated by the randomised Hadamard transform.
+    """
+
     bits = (levels - 1).bit_length()
 
     def encode(key, v):
@@ -120,29 +153,44 @@ def klevel_codec(levels: int, rotated: bool = False) -> Codec:
     def coded_bits(message, d):
         return coded_size(unpack(message.words, d, bits), levels)
 
-    def encode_rotated(key, v):
+    codec = Codec(encode, decode, variance, coded_bits=coded_bits)
+    return _rotated(codec, levels) if rotate else codec
+
+
+def _rotated(codec, levels):
+    """`klevel` of a rotated vector."""
+
+    def encode(key, v):
         rounding, rotation = jax.random.split(key)
-        return Rotated(encode(rounding, rotate(rotation, v)), rotation)
+        return Rotated(codec.encode(rounding, rotate(rotation, v)), rotation)
 
-    def decode_rotated(message, d):
-        return rotate_back(message.key, decode(message.message, padded_size(d)), d)
+    def decode(message, d):
+        return rotate_back(message.key, codec.decode(message.message, padded_size(d)), d)
 
-    def variance_rotated(d):
+    def variance(d):
         size = padded_size(d)
-        return min(variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
+        return min(codec.variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
 
-    def coded_bits_rotated(message, d):
-        return coded_bits(message.message, padded_size(d))
+    def coded_bits(message, d):
+        return codec.coded_bits(message.message, padded_size(d))
 
-    if rotated:
-        return Codec(
-            encode_rotated, decode_rotated, variance_rotated, coded_bits=coded_bits_rotated
-        )
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
-def terngrad_codec(clip: float = 0.0) -> Codec:
-    """TernGrad: 0 or the largest magnitude, with the entry's sign."""
+@register(scope="leaf")
+def terngrad(*, clip: NonNegative = 2.5) -> Codec:
+    """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
+
+    Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
+    clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
+    vector 32 for s.
+
+    Deviations: clients do not share s. If all entries are equal, so that their standard deviation
+    is 0, they are not clipped.
+
+    Args:
+      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
+    """
 
     def encode(key, v):
         limit = clip * jnp.std(v)
@@ -165,8 +213,15 @@ def terngrad_codec(clip: float = 0.0) -> Codec:
     return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2, coded_bits=coded_bits)
 
 
-def natural_codec() -> Codec:
-    """Natural compression: a sign and an exponent."""
+@register
+def natural() -> Codec:
+    """Natural compression: each entry is one of the two powers of two around it.
+
+    `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
+    (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
+    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
+    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
+    """
 
     def encode(key, v):
         bits = jax.lax.bitcast_convert_type(v, jnp.uint32)
@@ -180,73 +235,3 @@ def natural_codec() -> Codec:
         return coded_size(unpack(message, d, 9), 2**9, 0)
 
     return Codec(encode, decode, lambda d: 1 / 8, coded_bits=coded_bits)
-
-
-@register
-def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
-    """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
-
-    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
-    With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
-    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket
-    32 for its norm.
-
-    Deviations: levels have a fixed number of bits, in place of Elias' code. The default of 127
-    levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
-
-    Args:
-      levels: s, from 1 to 65535.
-      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
-        experiments have 128 to 8192.
-      norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
-        paper's experiments.
-    """
-    return qsgd_codec(levels, bucket, norm)
-
-
-@register
-def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
-    """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
-
-    Each entry is rounded at random to one of the two levels around it, so that the mean is the
-    entry (Suresh et al., https://arxiv.org/abs/1611.00429). An entry takes `ceil(log2 k)` bits, and
-    a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
-    other; its number of entries is the next power of two.
-
-    Deviations: levels have a fixed number of bits, in place of an arithmetic code. Each client has
-    a rotation of its own.
-
-    Args:
-      levels: k, from 2 to 65536.
-      rotate: whether vectors are rotated by the randomised Hadamard transform.
-    """
-    return klevel_codec(levels, rotate)
-
-
-@register(scope="leaf")
-def terngrad(*, clip: NonNegative = 2.5) -> Codec:
-    """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
-
-    Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
-    clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
-    vector 32 for s.
-
-    Deviations: clients do not share s. If all entries are equal, so that their standard deviation
-    is 0, they are not clipped.
-
-    Args:
-      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
-    """
-    return terngrad_codec(clip)
-
-
-@register
-def natural() -> Codec:
-    """Natural compression: each entry is one of the two powers of two around it.
-
-    `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
-    (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
-    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
-    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
-    """
-    return natural_codec()

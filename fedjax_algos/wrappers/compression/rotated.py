@@ -79,7 +79,7 @@ def point(number: jax.Array, bits: int) -> jax.Array:
     return jnp.where(number >> (bits - 1) == 1, -size, size)
 
 
-def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
+def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """EDEN; DRIVE if `bits` is 1."""
     fewer = max(1, math.floor(bits))
 
@@ -135,7 +135,8 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
         return 32 + sum(coded_size(unpack(word, n, b), 2**b, 0) for word, (n, b) in each)
 
     known = variance if scale == "unbiased" else None
-    return Codec(encode, decode, known, nearly=known is not None, coded_bits=coded_bits)
+    codec = Codec(encode, decode, known, nearly=known is not None, coded_bits=coded_bits)
+    return in_blocks(codec) if blocks else codec
 
 
 def blocks_of(d: int) -> list[int]:
@@ -180,7 +181,7 @@ def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
       scale: see `eden`.
       blocks: see `eden`.
     """
-    return _codec(1, scale, blocks)
+    return eden_codec(1, scale, blocks)
 
 
 @register
@@ -211,9 +212,4 @@ def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> 
       blocks: whether the vector is split into blocks whose sizes are powers of two, each with a
         scale, so that at most 15 entries of padding are sent.
     """
-    return _codec(bits, scale, blocks)
-
-
-def _codec(bits, scale, blocks):
-    codec = eden_codec(bits, scale)
-    return in_blocks(codec) if blocks else codec
+    return eden_codec(bits, scale, blocks)

@@ -41,8 +41,14 @@ class SparseSigns(NamedTuple):
     high: jax.Array  # uint32[]: the positions' other bits
 
 
-def scaled_sign_codec() -> Codec:
-    """`|v|_1 / d sign(v)`, where the sign of 0 is 1."""
+@register
+def scaled_sign() -> Codec:
+    """Scaled sign: `v~ = |v|_1 / d sign(v)`, where the sign of 0 is 1.
+
+    It is the compressor with which Karimireddy et al. show that signs need error feedback
+    (https://arxiv.org/abs/1901.09847). An entry takes 1 bit, and a vector 32 for its scale. It is
+    biased; its error is `|v|^2 - |v|_1^2 / d`.
+    """
 
     def encode(key, v):
         return Signs(jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1))
@@ -54,8 +60,21 @@ def scaled_sign_codec() -> Codec:
     return Codec(encode, decode)
 
 
-def sparse_ternary_codec(fraction: float) -> Codec:
-    """The signs of the k entries of largest magnitude, times their mean magnitude."""
+@register
+def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
+    """Sparse ternary compression: the k entries of largest magnitude become `mu sign(v_j)`.
+
+    mu is the mean of their magnitudes (STC, Sattler et al., https://arxiv.org/abs/1903.02891). It
+    is biased; the paper uses it with error feedback. At the default fraction, an entry that is kept
+    takes 9.6 bits, and a vector 32 for mu.
+
+    Deviations: positions have the code of Elias and Fano, whose size is fixed, in place of Golomb's
+    code, which takes 9.1 bits in the mean at this fraction. Only what clients send is compressed,
+    not the broadcast.
+
+    Args:
+      fraction: k/d, above 0 and at most 1; the paper uses 1/25 to 1/400. k is rounded up.
+    """
 
     def encode(key, v):
         k, d = entries_sent(fraction, len(v)), len(v)
@@ -80,35 +99,6 @@ def sparse_ternary_codec(fraction: float) -> Codec:
         return 32 + entries.size + golomb_size(positions, d)
 
     return Codec(encode, decode, coded_bits=coded_bits)
-
-
-@register
-def scaled_sign() -> Codec:
-    """Scaled sign: `v~ = |v|_1 / d sign(v)`, where the sign of 0 is 1.
-
-    It is the compressor with which Karimireddy et al. show that signs need error feedback
-    (https://arxiv.org/abs/1901.09847). An entry takes 1 bit, and a vector 32 for its scale. It is
-    biased; its error is `|v|^2 - |v|_1^2 / d`.
-    """
-    return scaled_sign_codec()
-
-
-@register
-def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
-    """Sparse ternary compression: the k entries of largest magnitude become `mu sign(v_j)`.
-
-    mu is the mean of their magnitudes (STC, Sattler et al., https://arxiv.org/abs/1903.02891). It
-    is biased; the paper uses it with error feedback. At the default fraction, an entry that is kept
-    takes 9.6 bits, and a vector 32 for mu.
-
-    Deviations: positions have the code of Elias and Fano, whose size is fixed, in place of Golomb's
-    code, which takes 9.1 bits in the mean at this fraction. Only what clients send is compressed,
-    not the broadcast.
-
-    Args:
-      fraction: k/d, above 0 and at most 1; the paper uses 1/25 to 1/400. k is rounded up.
-    """
-    return sparse_ternary_codec(fraction)
 
 
 def sign_codec() -> Codec:

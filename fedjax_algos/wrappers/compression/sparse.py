@@ -48,24 +48,6 @@ class TopEntries(NamedTuple):
     positions: jax.Array  # uint32[ceil(k ceil(log2 d) / 32)]
 
 
-def topk_codec(fraction: float) -> Codec:
-    """The codec, with `k = ceil(fraction d)`; of equal magnitudes the first ones are sent."""
-
-    def encode(key, v):
-        _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
-        return TopEntries(v[positions], pack_positions(positions, v.size))
-
-    def decode(message, d):
-        positions = unpack_positions(message.positions, message.values.size, d)
-        return at_positions(positions, message.values, d)
-
-    def coded_bits(message, d):
-        k = message.values.size
-        return jnp.float32(32 * k + subset_size(k, d))
-
-    return Codec(encode, decode, coded_bits=coded_bits)
-
-
 @register
 def topk(*, fraction: Fraction = 0.01) -> Codec:
     """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
@@ -81,7 +63,20 @@ def topk(*, fraction: Fraction = 0.01) -> Codec:
     Args:
       fraction: the share of the entries that are sent, above 0 and at most 1.
     """
-    return topk_codec(fraction) if fraction < 1 else unchanged
+
+    def encode(key, v):
+        _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
+        return TopEntries(v[positions], pack_positions(positions, v.size))
+
+    def decode(message, d):
+        positions = unpack_positions(message.positions, message.values.size, d)
+        return at_positions(positions, message.values, d)
+
+    def coded_bits(message, d):
+        k = message.values.size
+        return jnp.float32(32 * k + subset_size(k, d))
+
+    return Codec(encode, decode, coded_bits=coded_bits) if fraction < 1 else unchanged
 
 
 class RandomEntries(NamedTuple):
@@ -89,22 +84,6 @@ class RandomEntries(NamedTuple):
 
     values: jax.Array  # float32[k]
     key: Key  # which makes their positions
-
-
-def randk_codec(fraction: float) -> Codec:
-    """The codec, with `k = ceil(fraction d)`."""
-
-    def positions(key, d):
-        return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
-
-    def encode(key, v):
-        return RandomEntries(v[positions(key, v.size)], key)
-
-    def decode(message, d):
-        values = message.values * (d / message.values.size)
-        return at_positions(positions(message.key, d), values, d)
-
-    return Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
 
 
 @register
@@ -123,4 +102,16 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
     Args:
       fraction: the share of the entries that are sent, above 0 and at most 1.
     """
-    return randk_codec(fraction) if fraction < 1 else unchanged
+
+    def positions(key, d):
+        return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
+
+    def encode(key, v):
+        return RandomEntries(v[positions(key, v.size)], key)
+
+    def decode(message, d):
+        values = message.values * (d / message.values.size)
+        return at_positions(positions(message.key, d), values, d)
+
+    codec = Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
+    return codec if fraction < 1 else unchanged
