@@ -29,6 +29,11 @@ def add_scaled(tree: Params, factor, other: Params) -> Params:
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
 
 
+def take(tree: Any, index: Any) -> Any:
+    """`leaf[index]` of each leaf, such as one client's part of a table of rows."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
 def tree_bytes(tree: Any) -> int:
     """Bytes of all leaves together, which are arrays or shapes with dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

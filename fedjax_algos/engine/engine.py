@@ -18,7 +18,7 @@ from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.randomness import model_key
-from fedjax_algos.core.trees import add_trees
+from fedjax_algos.core.trees import add_trees, take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.checks import (
@@ -271,7 +271,7 @@ class Engine(PlacedAlgorithm):
         number = given if number is None else number
         fits = is_number(number, int) and 1 <= number <= given
         require(fits, f"number={number} is out of range; give 1 to {given} rounds")
-        self.choose_layout(state, data, jax.tree.map(lambda leaf: leaf[0], dispatches))
+        self.choose_layout(state, data, take(dispatches, 0))
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
@@ -281,8 +281,7 @@ class Engine(PlacedAlgorithm):
             return state, metrics
         total: Any = None
         for index, present in enumerate(self._present(placed, dispatches.client[:number])):
-            of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-            state, metrics = self._compute(state, present, of_round)
+            state, metrics = self._compute(state, present, take(dispatches, index))
             jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
             total = metrics if total is None else add_trees(total, metrics)
         return state, total

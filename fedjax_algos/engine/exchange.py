@@ -4,7 +4,6 @@ Rounds and plans decide when it takes place, and on which device. Fingerprints a
 and FLOPs read the same functions. What the server makes of updates is in `server_step.py`.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -32,14 +31,13 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.core.checks import check_like, described
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
-from fedjax_algos.core.trees import sent_bytes
+from fedjax_algos.core.trees import sent_bytes, take
 from fedjax_algos.core.types import Batches, with_arrays
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 
-HandIn = Callable[[Any], Any]  # of the message that `client_update` has returned
 _MAX_DRAWN = 2**24  # examples in the local steps of a device's cohort: rows of 64 MiB
 
 
@@ -66,12 +64,20 @@ class Randomness(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The end of an exchange: what the client sends, measured, and keeps."""
+    """The end of an exchange: what the client keeps, sends and has measured."""
 
-    row: ClientState  # its new row; the old one if something is not finite
-    handed_in: Any  # what `hand_in` made of its message; the message itself in plans
+    row: ClientState  # () of a prelude
+    before: ClientState  # the row that the client began with
+    message: Any  # as `client_update` returned it
     report: Report | tuple[()]  # () of a prelude
-    finite: jax.Array | None  # bool[]: whether all of these are finite; None if that is unknown
+
+    def finite(self, handed_in: Any) -> jax.Array:
+        """Whether all that a client has made is finite, bool[]; it hands in what is summed."""
+        return all_finite(self.row, handed_in, self.report)
+
+    def kept(self, finite: jax.Array | None) -> ClientState:
+        """The new row, or the old one if something is not finite; None if that is unknown."""
+        return self.row if finite is None else select(finite, self.row, self.before)
 
 
 def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
@@ -125,11 +131,6 @@ def initialised_row(
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
 
 
-def read_row(table: ClientState, client: jax.Array) -> ClientState:
-    """One client's part of a table [num_clients, ...]; an id out of range reads the last row."""
-    return jax.tree.map(lambda leaf: leaf[client], table)
-
-
 def view_of(
     shared: Shared, data: FederatedData, dispatch: Dispatch, draws: Randomness
 ) -> ClientData:
@@ -147,16 +148,12 @@ def exchange(
     dispatch: Dispatch,
     draws: Randomness,
     own: tuple[ClientState, Any],
-    **screening: Any,
 ) -> Sent:
-    """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
-
-    `screening` is that of `_sent`.
-    """
+    """One client's exchange; `own` is its row in the table, and whether it is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
     row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
-    return _sent(row, before, message, report, **screening)
+    return Sent(row, before, message, report)
 
 
 def _update(algorithm, received, row, *arguments):
@@ -172,24 +169,11 @@ def _update(algorithm, received, row, *arguments):
     return made
 
 
-def first_exchange(algorithm, shared, received, data, dispatch, draws, **screening: Any) -> Sent:
+def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Sent:
     """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
     view = view_of(shared, data, dispatch, draws)
     message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
-    return _sent((), (), message, (), **screening)
-
-
-def _sent(row, before, message, report, *, screened: Any = False, hand_in: HandIn | None = None):
-    """What a client sends, after `hand_in`; if it is not finite, with its row `before`.
-
-    A round hands in its contribution to the sums; a plan keeps the message until it arrives. With
-    `screened`, the client is looked at; if it is traced, it is known to be finite where this holds.
-    """
-    handed_in = message if hand_in is None else hand_in(message)
-    if screened is False:
-        return Sent(row, handed_in, report, None)
-    finite = all_finite(row, handed_in, report) if screened is True else screened
-    return Sent(select(finite, row, before), handed_in, report, finite)
+    return Sent((), (), message, ())
 
 
 class ExchangeShapes(NamedTuple):
@@ -277,7 +261,7 @@ def count_transfer(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
     """See `Engine.transfer`."""
-    dispatch = jax.tree.map(lambda leaf: leaf[0], with_arrays(dispatches))
+    dispatch = take(with_arrays(dispatches), 0)
     arguments = state.server, shared_of(state), data_shapes(data), dispatch
     leaves, tree = jax.tree.flatten(arguments)
     return _transfer_of_shapes(algorithm, tree, tuple(map(jax.typeof, leaves)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
@@ -70,7 +71,7 @@ def round_memory(
     """Bytes of a device for its part of a round, in chunks of so many clients, as compiled."""
     devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
     size = -(-len(dispatches.client) // devices)
-    own = jax.tree.map(lambda leaf: leaf[:size], with_arrays(dispatches))
+    own = take(with_arrays(dispatches), slice(size))
     slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
     slots = mark_equal_steps(slots, own, common_steps, data.num_clients)
     on_device = not isinstance(state.clients, RowTable)

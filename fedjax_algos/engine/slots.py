@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Array, Dispatch, EqualSteps
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
@@ -226,8 +227,8 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if size > 1:
             return jax.vmap(masked)(*inputs)
         # no vmap: convolutions stay dense, and loops run their own length
-        summed, stacked = masked(*jax.tree.map(lambda leaf: leaf[0], inputs))
-        return summed, jax.tree.map(lambda leaf: leaf[None], stacked)
+        summed, stacked = masked(*take(inputs, 0))
+        return summed, take(stacked, None)
 
     def add_chunk(sums, inputs):
         each, stacked = map_chunk(inputs)
@@ -242,7 +243,7 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if look is None:
             return summed, (stacked, None)
         if size == 1:  # their sum alone is in memory anyway
-            each = jax.tree.map(lambda leaf: leaf[None], summed)
+            each = take(summed, None)
         unknown = jnp.ones(size, bool)
         finite = jax.lax.cond(look, jax.vmap(all_finite), lambda _: unknown, each)
         return summed, (stacked, finite)
@@ -252,8 +253,7 @@ def _map_chunks(function, inputs, size, num_clients, look):
         summed, stacked = add_chunk(None, inputs)
         return summed, *stacked
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
-    one = jax.tree.map(lambda leaf: leaf[0], chunks)
-    shapes, _ = jax.eval_shape(partial(add_chunk, None), one)
+    shapes, _ = jax.eval_shape(partial(add_chunk, None), take(chunks, 0))
     zeros = jax.tree.map(jnp.zeros_like, shapes)
     summed, stacked = jax.lax.scan(add_chunk, zeros, chunks)
     return summed, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)

@@ -23,6 +23,7 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.core.checks import check_kind, check_not_consumed, described
 from fedjax_algos.core.randomness import client_key, model_key
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
 from fedjax_algos.engine.placed.model_sharding import ClientMesh
@@ -161,7 +162,7 @@ def write_rows(
     """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
     rows = fetch(rows)
     return table.write(
-        (int(dispatches.client[slot]), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
+        (int(dispatches.client[slot]), take(rows, slot))
         for slot in np.flatnonzero(answers(dispatches, num_clients))
     )
 

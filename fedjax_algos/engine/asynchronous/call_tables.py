@@ -16,6 +16,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
+from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
 from fedjax_algos.engine.compilation import round_up_size
@@ -129,7 +130,7 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
     real = assigned >= 0
     trained = np.take_along_axis(trained[:, None], assigned, 2)
     ids = plan.dispatch[trained]
-    dispatches = jax.tree.map(lambda leaf: leaf[None, None], dispatches)
+    dispatches = take(dispatches, (None, None))
     run = None
     if plan.run is not None:
         run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
@@ -264,7 +265,7 @@ def _select_run(state, run):
         (state.clients, state.dispatched),
     )
     by_run = state._replace(clients=clients, dispatched=dispatched)
-    return jax.tree.map(lambda leaf: leaf[run], by_run)
+    return take(by_run, run)
 
 
 def _starts(lengths):

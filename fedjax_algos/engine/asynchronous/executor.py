@@ -21,12 +21,13 @@ from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
+from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
@@ -93,7 +94,7 @@ class Executor(PlacedAlgorithm):
         super().__post_init__()
         self.num_devices = self.placement.num_devices
         initial = partial(initial_in_flight, self.algorithm, self._mesh)
-        self._initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
+        self._initial = jax.jit(initial, static_argnums=4, donate_argnums=0)
         run = partial(run_waves, self.algorithm, self.layout, self._mesh)
         self._run_waves = jax.jit(run, donate_argnums=0)
 
@@ -186,16 +187,17 @@ class Executor(PlacedAlgorithm):
         sizes = self.num_devices, self.waves_per_call, data.num_clients
         calls = partial(call_tables, plan, dispatches, waves, *sizes, [*stops, last])
         arguments = self._arguments(state, data, dispatches, waves)
-        return self._execute(state, data, arguments, calls, resume)
+        return self._execute(data, arguments, calls, resume)
 
     def _arguments(self, state, data, dispatches, waves):
         """The arguments of `initial`, which reads the shapes of an example only."""
         data = data.empty() if isinstance(data, CohortData) else data
-        dispatch = replicate(self._mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
+        dispatch = replicate(self._mesh, jax.tree.map(narrow, take(dispatches, 0)))
         initial = *state[:3], state.dispatched, state.excluded
-        return initial, (state.origin, state.frozen), state.seed, data, dispatch, row_counts(waves)
+        shared = shared_of(state)._replace(statistics=())  # which are those of a version
+        return initial, shared, data, dispatch, row_counts(waves)
 
-    def _execute(self, state, data, arguments, calls, resume):
+    def _execute(self, data, arguments, calls, resume):
         shapes, _ = self._initial.eval_shape(*arguments)
         check_device_memory(
             "the models, updates and client rows in flight",
@@ -204,17 +206,17 @@ class Executor(PlacedAlgorithm):
             devices=self.num_devices,
         )
         in_flight, metrics = self._initial(*arguments)
-        after, fixed = 0, (state.origin, state.frozen)
+        after, shared = 0, arguments[1]
         if resume is not None:
             after, in_flight, metrics = resume(in_flight, metrics)
         for stop, table, present in _with_data(data, calls(after)):
-            arguments = metrics, fixed, state.seed, present, replicate(self._mesh, table)
+            arguments = metrics, shared, present, replicate(self._mesh, table)
             in_flight, metrics = wait_on_cpu(self._mesh, self._run_waves(in_flight, *arguments))
             if present is not data:  # so that the examples of one call are in use at a time
                 jax.block_until_ready(metrics)
             check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
-                yield PlanStop(stop, in_flight.state(fixed, state.seed), metrics, in_flight)
+                yield PlanStop(stop, in_flight.state(shared), metrics, in_flight)
 
 
 def make_executor(
