@@ -95,7 +95,7 @@ def make_evaluate_personal(
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
         checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem.init, model)
+        checks.as_model(problem, model)
         checks.check_seed(seed)
         check(train=train, test=test)
         steps = _checked_steps(train, test, local, num_steps)

@@ -6,7 +6,7 @@ An `Algorithm` knows nothing of devices, chunks, time or data loading.
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -195,22 +195,21 @@ class Static:
 
 
 class Arrived(NamedTuple):
-    """What a `decode` of wrappers returns if more than an update has arrived.
+    """What a `decode` of wrappers returns if more than an update has arrived."""
 
-    Attributes:
-      update: the update; its vectors may have other shapes than the algorithm's own.
-      extra: numbers that were sent beside it, by name.
-      like: the shapes of the algorithm's own vectors.
-    """
-
-    update: Update
-    extra: dict[str, Any]
-    like: Static
+    vectors: list[Any]  # which may have other shapes than the algorithm's own
+    rest: list[Any]  # counts and choices
+    extra: dict[str, Any]  # numbers that were sent beside the update, by name
+    like: Static  # the shapes of the algorithm's own vectors
+    dispatch: Any = ()  # which wrappers add, as the staleness
+    staleness: Any = ()
 
 
-def update_in(decoded: Any) -> Update:
+def update_in(parts: PartKinds, decoded: Any) -> Update:
     """The update alone, of what `decode` has returned."""
-    return decoded.update if isinstance(decoded, Arrived) else decoded
+    if not isinstance(decoded, Arrived):
+        return decoded
+    return unite(parts, decoded.vectors, decoded.rest)
 
 
 class Prelude(NamedTuple):
@@ -360,6 +359,11 @@ def kinds(parts: PartKinds) -> tuple[str, ...]:
     return tuple(jax.tree.leaves(parts))
 
 
+def vector_kinds(parts: PartKinds) -> tuple[str, ...]:
+    """The kind of each part that is a tree of floats."""
+    return tuple(kind for kind in kinds(parts) if kind in VECTORS)
+
+
 def split_update(
     parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
 ) -> list[Any]:
@@ -400,7 +404,8 @@ def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:
     return f"the algorithm declares {field}={parts!r}, but {found}; {fix}"
 
 
-def join_update(parts: PartKinds, trees: Sequence[Any]) -> Update:
-    """The update of its parts; the inverse of `split_update`."""
+def unite(parts: PartKinds, vectors: Iterable[Any], rest: Iterable[Any]) -> Update:
+    """The update, or the broadcast, of its vectors and of its counts and choices."""
     structure: Any = jax.tree.structure(parts)
-    return structure.unflatten(trees)
+    given = iter(vectors), iter(rest)
+    return structure.unflatten(next(given[kind not in VECTORS]) for kind in kinds(parts))

@@ -131,10 +131,7 @@ Gradient = tuple[Params, Statistics, Mean]  # and the statistics and the loss at
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None, pieces: int = 1
 ) -> Callable[..., Gradient]:
-    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, of real rows.
-
-    The batch is cut into so many pieces, which are computed one after another.
-    """
+    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, in pieces."""
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
         given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
@@ -209,14 +206,7 @@ def full_gradient(
 
 
 def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """`(model, data, key) -> F_i`, float[]: the mean loss over all of a client's examples.
-
-    The model is that of an evaluation, without dropout.
-
-    Args:
-      problem: what is learned.
-      local: its batch size is that of the pieces.
-    """
+    """`(model, data, key) -> F_i`, float[]: the mean loss of all examples, as in an evaluation."""
 
     def run(model, data, key):
         width = min(local.batch_size, data.indices.shape[0])

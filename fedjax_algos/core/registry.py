@@ -25,9 +25,8 @@ T = TypeVar("T")
 class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
-    A name with a colon is a factory of the user's own: `my_file.py:fedspeed` or
-    `package.module:fedspeed`. It is imported when it is used first. `kind` is what the factories
-    make, and `product` its type, which is checked where the user's own have made it.
+    A name with a colon is a factory of the user's own, which is imported when it is used first:
+    `my_file.py:fedspeed` or `package.module:fedspeed`. `kind` is what they make, of type `product`.
     """
 
     def __init__(self, kind: str, product: Any = object):

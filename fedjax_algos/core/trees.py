@@ -34,6 +34,11 @@ def take(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
+def along(values: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Values [n] in the shape that a leaf [n, ...] is masked or multiplied with."""
+    return values.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
 def tree_bytes(tree: Any) -> int:
     """Bytes of all leaves together, which are arrays or shapes with dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
@@ -79,7 +84,7 @@ class Parts(NamedTuple):
 
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
     """Which params stay with each client: those whose paths, such as "Dense_1/bias", match."""
-    params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
+    params = problem.shapes().params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     if isinstance(pattern, str):

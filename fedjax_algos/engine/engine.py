@@ -112,7 +112,7 @@ class PlacedAlgorithm:
         checks.check_seed(seed)
         check_population(population)
         init, uint = self.algorithm.problem.init, np.uint32(seed)
-        model = checks.as_model(init, params)
+        model = checks.as_model(self.algorithm.problem, params)
         shapes = self.shapes(population, model)
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
@@ -215,9 +215,10 @@ class Engine(PlacedAlgorithm):
 
     def _memory(self, state, data, dispatches, chunk):
         checks.check_not_consumed(state)
-        run = self.algorithm, self._mesh, state, data, dispatches
-        how = self.sharded, self.non_finite, self._common_steps(data)
-        return round_memory(*run, *how, chunk)
+        placement = Placement(chunk, self._mesh)
+        of_round = FederatedRound(self.algorithm, placement, self._on_device, self.non_finite)
+        how = self.sharded, self._common_steps(data)
+        return round_memory(of_round, state, data, dispatches, *how)
 
     def __repr__(self) -> str:
         devices = self.placement.num_devices

@@ -91,10 +91,7 @@ def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Ran
 def draw_cohort(
     local: Local, shared: Shared, data: FederatedData, dispatches: Dispatch
 ) -> Randomness:
-    """The random numbers of dispatches, leaves [slots], at once: outside of loops over chunks.
-
-    With `EqualSteps` the batches of all local steps are among them, unless these are too many.
-    """
+    """The random numbers of dispatches, leaves [slots]; of `EqualSteps` with all their batches."""
     of_one = partial(draw, local.batches, shared.seed)
     draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
     steps, slots = dispatches.num_steps, len(dispatches.client)

@@ -57,10 +57,7 @@ class FederatedRound(NamedTuple):
     def select_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> Dispatch:
-        """The dispatches that the selection chooses among those of candidates, leaves [slots].
-
-        The dispatches have leaves [candidates], and so have the rows, unless they are the table.
-        """
+        """The dispatches, leaves [slots], that the selection chooses among [candidates]."""
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
         shared = shared_of(state), state.dispatched, state.server.params
@@ -151,10 +148,7 @@ class FederatedRound(NamedTuple):
         return result._replace(arrivals=result.arrivals._replace(contributions=stack))
 
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
-        """The sums of what a cohort hands in, with zeros for what is not finite or not sent.
-
-        Each client is looked at, unless a `screening` is given. `of_one` is the exchange of one.
-        """
+        """The sums of what a cohort hands in, with zeros for what is not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
         mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
         look = None if screening is None else screening.look
@@ -289,7 +283,7 @@ class FederatedRound(NamedTuple):
         stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
         trained = dispatches._replace(arrives=())
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
-        stack = stack._replace(updates=update_in(stack.updates))
+        stack = stack._replace(updates=update_in(traits.parts, stack.updates))
         index = slice(cohort_size) if slots is None else slots
         return constrain(self.placement.mesh, take(stack, index))
 

@@ -52,7 +52,7 @@ class PureRound:
         if not isinstance(seed, jax.core.Tracer):
             check_seed(seed)
         seed = jnp.asarray(seed).astype(jnp.uint32)
-        model = as_model(self.algorithm.problem.init, params)
+        model = as_model(self.algorithm.problem, params)
         how = self.algorithm, Placement(self.layout)
         return initial_state(*how, seed, model, population, self.non_finite)
 

@@ -49,10 +49,9 @@ def run_rounds(
 ) -> tuple[FederatedState, Metrics]:
     """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
 
-    A sum is finite only if all its parts are, and one look at the sums of a cohort costs less than
-    one at each part. So `run_round(state, data, dispatches, screening)` looks at them first. If one
-    is not finite, the round is computed twice more: to look at each client, which leaves the state
-    as it was, and then without those whose updates are not finite. It returns the next `Screening`.
+    A sum is finite only if all its parts are, so `run_round(state, data, dispatches, screening)`
+    looks at the sums first, which costs less. If one is not finite, the round is computed twice
+    more: to look at each client, and then without those whose updates are not finite.
     """
     run_round = jax.jit(run_round)  # traced once
     never = jnp.bool_(False)

@@ -150,11 +150,7 @@ def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch
 def mark_equal_steps(
     slots: Dispatch, given: Dispatch, common: int | None, num_clients: int
 ) -> Dispatch:
-    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps.
-
-    No other number counts that they may share, so there are two programs at most. Slots that fill
-    up chunks and devices are computed like the rest, and masked.
-    """
+    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps."""
     steps, clients = given.num_steps, given.client
     known = isinstance(steps, np.ndarray) and isinstance(clients, np.ndarray)
     if common is None or not known or (steps != common).any() or (clients >= num_clients).any():
@@ -181,10 +177,9 @@ def map_cohort(
 
     `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. Each device makes the
     draws of its slots at once: `draw(shared, data, dispatches)`. What is summed of an empty slot,
-    or of a client that fails, is masked out. `shared` is an argument and not a closure, because
-    every device has its own copy. The third result is whether what is summed of a client is finite,
-    bool[slots]: True where `look`, bool[], does not hold, and the sums are wrong where it does;
-    None without it.
+    or of a client that fails, is masked out. `shared` is what each device has a copy of. Where
+    `look`, bool[], holds, the sums are wrong, and the third result, bool[slots], is whether what is
+    summed of a client is finite.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
 

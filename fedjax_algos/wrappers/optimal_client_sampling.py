@@ -8,16 +8,14 @@ import optax
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
+from fedjax_algos.core.trees import along
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Rule, Sent
 
 
 def inclusion(importance: jax.Array, uploads: float) -> jax.Array:
-    """`p_i = min(1, c a_i)` with the sum M, `uploads`, for importances a_i, float[n].
-
-    It is 1 wherever a_i > 0 if there are at most M such clients, and 0 where a_i is 0.
-    """
+    """`p_i = min(1, c a_i)` with the sum M, `uploads`, for importances a_i, float[n]."""
     ordered, number = jnp.sort(importance), importance.size
     below = jnp.cumsum(ordered)
     # the l smallest share what the n - l others, whose p_i is 1, leave of M
@@ -95,7 +93,7 @@ def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
     """The sum of what has arrived, over the first axis of each leaf."""
 
     def of_leaf(leaf):
-        arrived = jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        arrived = jnp.where(along(mask, leaf), leaf, 0)
         return jnp.tensordot(weights.astype(leaf.dtype), arrived, 1, precision="highest")
 
     return jax.tree.map(of_leaf, tree)

@@ -180,8 +180,7 @@ def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
     """The model x in a broadcast."""
     parts = algorithm.traits.broadcast
     trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
-    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
-    whole: Any = jax.tree.structure(model.params)
+    whole: Any = jax.tree.structure(algorithm.problem.shapes().params)
     for kind, tree in trees:
         if kind == "model" and jax.tree.structure(tree) == whole:
             return tree

@@ -92,7 +92,7 @@ def test_rows_that_do_not_fit_are_refused():
     engine, rows = engine_of("device"), rows_of([0.0] * CLIENTS)
     short = jax.tree.map(lambda leaf: leaf[:3], rows)
     for given, error, named in (
-        (fa.ClientStates({"x": np.zeros(8)}), ValueError, r"the rows are x float64\[8\]"),
+        (fa.ClientStates({"x": np.zeros(8)}), ValueError, r"rows\['x'\] is of shape \[8\]"),
         (fa.ClientStates(short), ValueError, "each of the 8 clients"),
         (fa.ClientStates(rows, np.ones(3, bool)), ValueError, r"dispatched has shape \[3\]"),
         (rows, TypeError, "ClientStates"),

@@ -160,11 +160,10 @@ def narrow(leaf: Any) -> np.ndarray:
 def merge_plans(
     plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
 ) -> tuple[Plan, Dispatch]:
-    """The merged plan of several runs, and its dispatches; those of a single run as they are.
+    """The merged plan of several runs, and its dispatches, which have the ids of their own run.
 
-    Server steps are in the order of their time, at equal times of the runs, and dispatches in that
-    of the versions that they start from. Client i of run r is r * num_clients + i in the plan; the
-    dispatches have the numbers of their own run.
+    Server steps are in the order of their time, and dispatches in that of the versions that they
+    start from. Client i of run r is r * num_clients + i in the plan.
     """
     if len(plans) == 1:
         return plans[0], dispatches[0]

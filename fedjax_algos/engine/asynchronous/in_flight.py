@@ -52,12 +52,9 @@ class InFlightState(NamedTuple):
 
 
 class MovedRows(Mapping[str, np.ndarray]):
-    """Arrays of an `InFlightState` by path, whose versions and updates are in rows of other waves.
+    """Arrays of an `InFlightState` by path, in the rows of waves in place of those of `begun`.
 
-    Args:
-      arrays: those of a state after some server steps, as "versions/..." and "updates/...".
-      begun: what the rows of that state hold.
-      waves: those of the rest of the plan.
+    The names of what moves begin with "versions/" and "updates/".
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):

@@ -232,10 +232,9 @@ def choose_slots(
     devices: int = 1,
     stateful: bool = False,
 ) -> int:
-    """The number of slots that is chosen from the start of the plan, the same for each device.
+    """The smallest power of two, on each device, with which waves cost about as little as possible.
 
-    It is the smallest power of two up to 8 (sequential) or 32 (vmapped) on each device with which
-    all waves cost at most 2% (sequential) or 10% (vmapped) more than with the best number.
+    Of a long plan the start decides.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -268,10 +267,9 @@ def wave_costs(
 
 
 def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
-    """The slots of each wave by device: int32[W, devices, slots / devices]; -1 for none.
+    """The slots of each wave by device, int32[W, devices, slots / devices]; -1 for none.
 
-    Dispatches are assigned in descending order of their numbers of steps, int[W, slots], each to
-    the device with the least work among those that have a free slot.
+    The longest dispatch is first; each is for the device with the least work that has a free slot.
     """
     num_waves, slots = num_steps.shape
     # the empty slots are the last, when loads no longer matter

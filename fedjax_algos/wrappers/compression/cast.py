@@ -16,10 +16,7 @@ _SMALLEST = -126  # exponent of the smallest float32 that no processor takes for
 
 
 def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
-    """v, float32[d], at one of the two nearest numbers of a dtype, whose mean is v.
-
-    Two entries share 32 random bits, so of bfloat16 and float16 the probabilities are exact.
-    """
+    """v, float32[d], at one of the two nearest numbers of a dtype, whose mean is v."""
     info = jnp.finfo(dtype)
     lowest = _BIAS + max(int(info.minexp), _SMALLEST + info.nmant)
     exponent = jax.lax.bitcast_convert_type(v, jnp.uint32) >> 23 & 255

@@ -79,11 +79,8 @@ def mifa(algorithm: Algorithm) -> Algorithm:
 def remembered(
     name: str, coding: Coding, feedback: Feedback | Literal["mifa"]
 ) -> tuple[ClientStage, Rule | None, tuple[str, ...]]:
-    """A codec with a memory of what has been sent, and the server's rule; see `compress`.
-
-    The third result is what they need of an algorithm.
-    """
-    _check_codec(name, coding.codec, feedback)
+    """A codec with a memory, the server's rule, and what they need of an algorithm."""
+    check_codec(f"{name}: feedback={feedback}", coding.codec, feedback)
     use = USES[feedback]
     if feedback != "diana":
         coding = coding._replace(codec=contractive(coding.codec))
@@ -128,15 +125,13 @@ def remembered(
     return stage, Rule(name, estimate, summand, first, equal_weights=fix), ()
 
 
-def _check_codec(name, codec, feedback):
+def check_codec(what: str, codec: Codec, feedback: str) -> None:
     """Raises ValueError for a codec that the feedback is not for."""
-    reason, fix = "", ""
-    if codec.unbounded:
-        reason, _, fix = codec.unbounded.partition("; ")
-    elif feedback == "diana" and (codec.variance is None or codec.nearly):
+    reason = codec.unbounded
+    if feedback == "diana" and not reason and (codec.variance is None or codec.nearly):
         reason = "the codec is biased" + codec.nearly * " for vectors with few large entries"
-        fix = "give feedback=ef or ef21, or an unbiased codec"
-    require(not reason, f"{name}: feedback={feedback} does not fit: {reason}; {fix}")
+        reason += "; give feedback=ef or ef21, or an unbiased codec"
+    require(not reason, f"{what} does not fit: {reason}")
 
 
 def contractive(codec: Codec) -> Codec:

@@ -98,10 +98,7 @@ def fetchsgd(
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in
         a round, or whose server compares updates.
     """
-    like = jax.eval_shape(
-        lambda key: algorithm.traits.like(algorithm.problem.init(key).params),
-        jax.eval_shape(jax.random.key, 0),
-    )
+    like = jax.eval_shape(algorithm.traits.like, algorithm.problem.shapes().params)
 
     def table_of(v):
         return sketch(jax.random.key(_HASHES), v, rows, entries_sent(size / rows, len(v)))

@@ -40,8 +40,7 @@ class Points(NamedTuple):
 def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
     """The positive ones of the `2^bits` points nearest to N(0, 1), and E (z - c)^2.
 
-    A point is the mean of its cell, and a cell ends half way to the next point; Newton's method
-    solves that, from the points of optimal density N(0, 3).
+    A point is the mean of its cell, which Newton's method solves from the density N(0, 3).
     """
     n = 2 ** (bits - 1)
     points = math.sqrt(3) * ndtri(0.5 + (np.arange(n) + 0.5) / (2 * n))
