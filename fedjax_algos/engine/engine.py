@@ -424,27 +424,22 @@ def make_engine(
       algorithm: what is computed.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
         one, a number chunks of that many. "auto" is "sequential" on a CPU. On an accelerator it is
-        the largest of the cohort, its half, its quarter, ... with which the first cohort's round,
-        as it is compiled, fits into 3/4 of the device's memory; all if its memory is not known.
-        Layouts differ by rounding.
+        the largest of the cohort, its half, its quarter, ... whose round fits into 3/4 of the
+        device's memory; all if its memory is not known. Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
-        "host", one for each client that has been dispatched, with the cohort's rows on the device
-        during a round. `RowsOnDisk(folder)` keeps the latter on disk. Results are the same, bit for
-        bit.
-      devices: over which the cohort is divided; see `client_mesh`. Each device holds the server
-        state. The table of rows is divided over them if the number of clients is a multiple of
-        theirs. The layout is that of each device's part of the cohort.
+        "host", one for each client that has been dispatched. `RowsOnDisk(folder)` keeps the latter
+        on disk. Results are the same, bit for bit.
+      devices: a number of devices, or a list, over which the cohort is divided. Each holds the
+        server state, and a part of the rows if the number of clients is a multiple of theirs.
       examples: which examples a device holds: "replicated", all of them, or "sharded", those of its
         own clients, whose dispatches it computes; see `sharded_data`. It needs several devices.
       non_finite: what is done with an update that holds NaN or an infinite number, where the
         contribution, the report and the new row are parts of the update. "exclude": it is left out
-        of all sums and of their count, the client's row stays as it was, and a cohort of which none
-        is left leaves the server state as it is; `state.excluded` counts. "error": the functions
-        that run rounds raise `NonFiniteUpdateError`, and therefore wait for their results. "keep":
-        it is summed like the others.
+        of all sums, the client's row stays as it was, and `state.excluded` counts. "error": the
+        functions that run rounds raise `NonFiniteUpdateError`, and so wait for their results.
+        "keep": it is summed like the others.
       devices_per_client: how many of the `devices` compute a client together, each with a part of
-        its model: of the params, of all states like them, and of activations. The compiler divides
-        the computation. Models with random numbers of their own, such as dropout, draw the same.
+        the params, of all states like them, and of activations. The compiler divides the work.
       model_sharding: which axes of the params are divided: a tree of `jax.sharding.PartitionSpec`
         with the axis "model", whose paths are patterns of the params' paths; a spec is that of the
         last axes of an array. `nn.get_partition_spec` of Flax makes such trees. None divides each
@@ -452,20 +447,18 @@ def make_engine(
 
     Raises:
       TypeError: for an object that is no algorithm.
-      ValueError: for an unknown value of an option, for more devices than there are, devices that
-        are no groups of `devices_per_client`, a `model_sharding` that does not fit the params, and
-        for sharded examples of an algorithm whose clients read the examples of others, or whose
-        cohort is chosen among candidates.
+      ValueError: for an unknown value of an option, devices that there are not or that are no
+        groups of `devices_per_client`, a `model_sharding` that does not fit the params, and an
+        algorithm that sharded examples do not fit.
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
     mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
     placement = Placement(layout, mesh)
     sharded = examples == "sharded" and mesh is not None
-    why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
-    fix = "most of them on other devices; give examples='replicated'"
-    require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")
-    why = "the program chooses the clients, but examples='sharded' has slots of each one's device"
-    fits = not (sharded and algorithm.selection is not None)
-    require(fits, f"{why}; give examples='replicated'")
+    if sharded:
+        why = "whose clients read the examples of all others" * algorithm.traits.pools_examples
+        why = why or "whose clients the program chooses" * (algorithm.selection is not None)
+        found = f"examples='sharded' does not fit an algorithm {why}"
+        require(not why, f"{found}; give examples='replicated'")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

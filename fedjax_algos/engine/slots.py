@@ -80,13 +80,12 @@ class Placement(NamedTuple):
         """Which dispatch each slot computes.
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
-        dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), so that
-        these get similar amounts of work. The slots of one device are contiguous. One device with a
-        single chunk, or with chunks of one client, keeps the order of the cohort.
+        dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), and the
+        slots of a device are contiguous. One device with a single chunk, or with chunks of one
+        client, keeps the order of the cohort.
 
-        With `devices`, each dispatch gets a slot of its own device, sorted likewise. Every device
-        has as many slots as the fullest one needs in any of the rounds, rounded up by
-        `round_up_size`, so that there are few different programs.
+        With `devices`, each dispatch gets a slot of its own device, sorted likewise. All devices
+        have as many slots as the fullest one needs, rounded up by `round_up_size`.
 
         Args:
           num_steps: int32[..., cohort]; traced only on one device.

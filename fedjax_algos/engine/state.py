@@ -287,9 +287,6 @@ def _check_finite(rows, dispatched):
         numpy: Any = jnp if isinstance(leaf, jax.Array) else np  # where the rows are
         finite = numpy.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
         wrong = np.flatnonzero(dispatched & ~np.asarray(finite))
-        if len(wrong):
-            raise ValueError(
-                f"clients: rows{jax.tree_util.keystr(path)} of client {wrong[0]} (and "
-                f"{len(wrong) - 1} others) are not finite; give finite rows, or dispatched=False "
-                "for such clients, which then start anew"
-            )
+        fix = "give finite rows, or dispatched=False for such clients, which then start anew"
+        found = f"clients: rows{jax.tree_util.keystr(path)} of clients {wrong[:9]} are not finite"
+        require(not len(wrong), f"{found}; {fix}")

@@ -16,6 +16,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
@@ -235,11 +236,9 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
     """Merges initial states: leaves [runs, ...], and one table with the client rows of all runs."""
     if len(states) == 1:
         return states[0]
-    shapes = [_shapes(state) for state in states]
-    for number, shape in enumerate(shapes):
-        found = f"the state of run {number} has other shapes than that of run 0"
-        fix = "merge runs of the same algorithm, model, number of clients and number of groups"
-        require(shape == shapes[0], f"{found}; {fix}")
+    fix = "merge runs of the same algorithm, model, number of clients and number of groups"
+    for number, state in enumerate(states):
+        check_like(f"the state of run {number}", state, states[0], fix)
     return _merge_states(tuple(states))
 
 
@@ -269,8 +268,3 @@ def _select_run(state, run):
 
 def _starts(lengths):
     return np.cumsum([0, *lengths[:-1]])
-
-
-def _shapes(state):
-    leaves, tree = jax.tree.flatten(state)
-    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -233,11 +233,10 @@ def make_executor(
     """Compiles an algorithm for plans.
 
     A server step sums `contribute(update, dispatch, staleness)` over its contributions in their
-    order, and calls `server_update` with the sums, their number and the plan's group. The broadcast
-    is taken when a version is made, and its dispatches start from it even if they are trained
-    later. The model's statistics become the mean over the contributions of each server step. A
-    client's row is made at its first trained dispatch and written when a dispatch is trained.
-    Dispatches that are lost or have not arrived at the end of the plan are not trained.
+    order, and calls `server_update` with the sums, their number and the plan's group. Dispatches
+    start from the broadcast of their version even if they are trained later. The model's statistics
+    become the mean over the contributions of each server step. Dispatches that are lost or have not
+    arrived at the end of the plan are not trained.
 
     Args:
       algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
@@ -248,12 +247,9 @@ def make_executor(
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
       waves_per_call: maximal number of waves in one call of the compiled program.
-      devices: devices over which the slots of a wave are divided, the longest dispatches first, as
-        for `make_engine`. Each device holds the server state, all rows and all examples.
-      non_finite: what is done with updates that hold NaN or an infinite number, as in
-        `make_engine`. A server step counts the contributions that are left, and makes a version
-        with the old model if there are none.
-      devices_per_client, model_sharding: as in `make_engine`.
+      devices: devices over which the slots of a wave are divided, as for `make_engine`. Each one
+        holds the server state, all rows and all examples.
+      non_finite, devices_per_client, model_sharding: as in `make_engine`.
 
     Raises:
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots

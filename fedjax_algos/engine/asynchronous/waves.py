@@ -206,20 +206,16 @@ def check_plan(plan: Plan, stateful: bool) -> None:
     valid = len(sizes) <= len(plan.time) and sizes.all() and (np.diff(plan.step) >= 0).all()
     steps = f"the contributions must belong to the server steps 0 to {len(plan.time) - 1}"
     require(valid, f"{steps} in ascending order, at least one to each")
-    early = np.flatnonzero(plan.version[plan.dispatch] >= plan.step + plan.num_runs)
-    if len(early):
-        dispatch, step = plan.dispatch[early[0]], plan.step[early[0]]
-        raise ValueError(
-            f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to "
-            f"server step {step}, which is made before that version"
-        )
+    early = plan.version[plan.dispatch] >= plan.step + plan.num_runs
+    dispatch, step = plan.dispatch[early.argmax()], plan.step[early.argmax()]
+    found = f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to"
+    require(not early.any(), f"{found} server step {step}, which is made before that version")
     times = np.bincount(plan.dispatch, minlength=len(plan.client))
-    wrong = np.flatnonzero(times != (plan.fate == AGGREGATED))
-    if len(wrong):
-        raise ValueError(
-            f"dispatch {wrong[0]} contributes {times[wrong[0]]} times and has fate "
-            f"{plan.fate[wrong[0]]}; those with AGGREGATED ({AGGREGATED}) contribute once"
-        )
+    wrong = times != (plan.fate == AGGREGATED)
+    dispatch = wrong.argmax()
+    found = f"dispatch {dispatch} contributes {times[dispatch]} times and has fate"
+    fix = f"those with AGGREGATED ({AGGREGATED}) contribute once"
+    require(not wrong.any(), f"{found} {plan.fate[dispatch]}; {fix}")
     found = "clients keep state, but the versions of the plan's dispatches are not ascending"
     ordered = not stateful or (np.diff(plan.version) >= 0).all()
     require(ordered, f"{found}; order the dispatches by their start")

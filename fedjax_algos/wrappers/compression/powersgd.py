@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,6 @@ from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.compress import register
 
 _product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-
-
-class Factors(NamedTuple):
-    p: jax.Array  # float32[m, r], with orthonormal columns
-    q: jax.Array  # float32[n, r]
 
 
 @register(scope="leaf")
@@ -59,9 +54,12 @@ def powersgd(
         for _ in range(iterations):
             p, _ = jnp.linalg.qr(_product(matrix, q))
             q = _product(matrix.T, p)
-        return Factors(p, q)
+        return p, q
 
     def decode(message, shape):
-        return _product(message.q, message.p.T).reshape(shape) if rank_of(shape) else message
+        if not rank_of(shape):
+            return message
+        p, q = message
+        return _product(q, p.T).reshape(shape)
 
     return Codec(encode, decode, of_leaves=True)

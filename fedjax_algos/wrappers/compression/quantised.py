@@ -6,7 +6,7 @@ compression (https://arxiv.org/abs/1905.10988).
 """
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,26 +24,6 @@ _FINE = f"a level takes at most {_MAX_LEVELS.bit_length() - 1} bits"
 Levels = Annotated[int, Range(1, _MAX_LEVELS - 1, reason=_FINE)]
 LevelsWithEnds = Annotated[int, Range(2, _MAX_LEVELS, reason=_FINE)]
 Bucket = Annotated[int, Range(0)]
-
-
-class Scaled(NamedTuple):
-    """Levels in units of a scale."""
-
-    scales: jax.Array  # float32[...]
-    words: jax.Array  # uint32[]: packed levels with their signs
-
-
-class Between(NamedTuple):
-    """Levels between the least and the largest entry."""
-
-    low: jax.Array  # float32[]
-    high: jax.Array  # float32[]
-    words: jax.Array  # uint32[]: packed levels
-
-
-class Rotated(NamedTuple):
-    message: Between
-    key: jax.Array  # of the rotation
 
 
 def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
@@ -94,21 +74,21 @@ def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Code
         level = round_at_random(key, divide(levels * jnp.abs(rows), of[:, None]))
         numbers = jnp.minimum(level, levels).astype(jnp.uint32)
         numbers |= (rows < 0).astype(jnp.uint32) << (bits - 1)
-        return Scaled(of, pack(numbers.reshape(-1)[: len(v)], bits))
+        return of, pack(numbers.reshape(-1)[: len(v)], bits)
 
     def signed(message, d):
-        numbers = unpack(message.words, d, bits)
+        numbers = unpack(message[1], d, bits)
         level = (numbers & (2 ** (bits - 1) - 1)).astype(jnp.float32)
         return jnp.where(numbers >> (bits - 1) == 1, -level, level)
 
     def decode(message, d):
         rows = in_buckets(signed(message, d))
-        return (message.scales[:, None] * rows / levels).reshape(-1)[:d]
+        return (message[0][:, None] * rows / levels).reshape(-1)[:d]
 
     def coded_bits(message, d):
         symbols = signed(message, d).astype(jnp.int32)
         elias = jax.vmap(elias_size)(in_buckets(symbols)).sum()
-        coded = coded_size(symbols + levels, 2 * levels + 1, len(message.scales))
+        coded = coded_size(symbols + levels, 2 * levels + 1, len(message[0]))
         return jnp.minimum(elias, coded)
 
     def variance(d):
@@ -141,17 +121,18 @@ def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
         low, high = v.min(), v.max()
         level = round_at_random(key, divide(v - low, high - low) * (levels - 1))
         numbers = jnp.minimum(level, levels - 1).astype(jnp.uint32)
-        return Between(low, high, pack(numbers, bits))
+        return low, high, pack(numbers, bits)
 
     def decode(message, d):
-        level = unpack(message.words, d, bits).astype(jnp.float32)
-        return message.low + level * ((message.high - message.low) / (levels - 1))
+        low, high, words = message
+        level = unpack(words, d, bits).astype(jnp.float32)
+        return low + level * ((high - low) / (levels - 1))
 
     def variance(d):
         return d / (2 * (levels - 1) ** 2)
 
     def coded_bits(message, d):
-        return coded_size(unpack(message.words, d, bits), levels)
+        return coded_size(unpack(message[-1], d, bits), levels)
 
     codec = Codec(encode, decode, variance, coded_bits=coded_bits)
     return _rotated(codec, levels) if rotate else codec
@@ -162,17 +143,18 @@ def _rotated(codec, levels):
 
     def encode(key, v):
         rounding, rotation = jax.random.split(key)
-        return Rotated(codec.encode(rounding, rotate(rotation, v)), rotation)
+        return codec.encode(rounding, rotate(rotation, v)), rotation
 
     def decode(message, d):
-        return rotate_back(message.key, codec.decode(message.message, padded_size(d)), d)
+        rotated, key = message
+        return rotate_back(key, codec.decode(rotated, padded_size(d)), d)
 
     def variance(d):
         size = padded_size(d)
         return min(codec.variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
 
     def coded_bits(message, d):
-        return codec.coded_bits(message.message, padded_size(d))
+        return codec.coded_bits(message[0], padded_size(d))
 
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 
@@ -197,14 +179,15 @@ def terngrad(*, clip: NonNegative = 2.5) -> Codec:
         v = jnp.where(limit > 0, jnp.clip(v, -limit, limit), v)
         scale = jnp.max(jnp.abs(v))
         kept = round_at_random(key, divide(jnp.abs(v), scale)).astype(jnp.uint32)
-        return Scaled(scale, pack(kept << (v < 0).astype(jnp.uint32), 2))
+        return scale, pack(kept << (v < 0).astype(jnp.uint32), 2)
 
     def decode(message, d):
-        symbols = unpack(message.words, d, 2)  # 0, 1, and 2 for -1
-        return message.scales * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
+        scale, words = message
+        symbols = unpack(words, d, 2)  # 0, 1, and 2 for -1
+        return scale * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
 
     def coded_bits(message, d):
-        return coded_size(unpack(message.words, d, 2), 3, 1)
+        return coded_size(unpack(message[1], d, 2), 3, 1)
 
     if clip:
         reason = "a vector with its largest entries clipped may be made many times longer"

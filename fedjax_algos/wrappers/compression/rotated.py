@@ -7,7 +7,7 @@ Estimation for Federated Learning", ICML 2022, https://arxiv.org/abs/2108.08842.
 
 import functools
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,6 @@ Bits = Annotated[float, Range(0.5, 8)]
 _NEWTON_STEPS = 12  # the points of 2^8 have 14 digits after 9
 _CELLS = 64  # of an interval of 1; a cell is narrower than the least distance of two ends, .0169
 _SMALLEST = 32  # a block of fewer entries would take a word at one bit an entry, too
-
-
-class Points(NamedTuple):
-    """Points of a vector, in units of a scale."""
-
-    scale: jax.Array  # float32[]
-    words: list[jax.Array]  # uint32[] of each number of bits: packed points
-    key: jax.Array  # of the rotation
 
 
 @functools.cache
@@ -113,13 +105,12 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False)
             factor = len(y) / len(sent) * square / nonzero
         else:
             factor = product / jnp.vdot(points, points)
-        return Points(factor, words, key)
+        return factor, words, key
 
     def decode(message, d):
-        size = padded_size(d)
-        points = points_of(message.words, size)
-        y = jnp.pad(message.scale * points, (0, size - len(points)))
-        return rotate_back(message.key, y, d)
+        (factor, words, key), size = message, padded_size(d)
+        points = points_of(words, size)
+        return rotate_back(key, jnp.pad(factor * points, (0, size - len(points))), d)
 
     def variance(d):
         error = (1 - bits + fewer) * lloyd_max(fewer)[1]
@@ -130,7 +121,7 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False)
         return error / (1 - error)
 
     def coded_bits(message, d):
-        each = zip(message.words, sections(padded_size(d)), strict=True)
+        each = zip(message[1], sections(padded_size(d)), strict=True)
         return 32 + sum(coded_size(unpack(word, n, b), 2**b, 0) for word, (n, b) in each)
 
     known = variance if scale == "unbiased" else None

@@ -4,8 +4,6 @@ Scaled sign (https://arxiv.org/abs/1901.09847), sparse ternary compression
 (https://arxiv.org/abs/1903.02891) and majority vote (https://arxiv.org/abs/1810.05291).
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -30,17 +28,6 @@ from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Rule
 
 
-class Signs(NamedTuple):
-    magnitude: jax.Array  # float32[]
-    words: jax.Array  # uint32[ceil(d / 32)]: 1 for entries below 0
-
-
-class SparseSigns(NamedTuple):
-    magnitude: jax.Array  # float32[]
-    entries: jax.Array  # uint32[]: packed signs and low bits of the positions
-    high: jax.Array  # uint32[]: the positions' other bits
-
-
 @register
 def scaled_sign() -> Codec:
     """Scaled sign: `v~ = |v|_1 / d sign(v)`, where the sign of 0 is 1.
@@ -51,11 +38,11 @@ def scaled_sign() -> Codec:
     """
 
     def encode(key, v):
-        return Signs(jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1))
+        return jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1)
 
     def decode(message, d):
-        negative = unpack(message.words, d, 1) == 1
-        return jnp.where(negative, -message.magnitude, message.magnitude)
+        magnitude, words = message
+        return jnp.where(unpack(words, d, 1) == 1, -magnitude, magnitude)
 
     return Codec(encode, decode)
 
@@ -82,16 +69,17 @@ def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
         positions = positions.sort()
         low, high = pack_ascending(positions, d)
         entries = low << 1 | (v[positions] < 0).astype(jnp.uint32)
-        return SparseSigns(sizes.mean(), pack(entries, 1 + low_bits(k, d)), high)
+        return sizes.mean(), pack(entries, 1 + low_bits(k, d)), high
 
     def unpacked(message, d):
+        _, words, high = message
         k = entries_sent(fraction, d)
-        entries = unpack(message.entries, k, 1 + low_bits(k, d))
-        return entries, unpack_ascending(entries >> 1, message.high, d)
+        entries = unpack(words, k, 1 + low_bits(k, d))
+        return entries, unpack_ascending(entries >> 1, high, d)
 
     def decode(message, d):
-        entries, positions = unpacked(message, d)
-        signed = jnp.where(entries & 1 == 1, -message.magnitude, message.magnitude)
+        magnitude, (entries, positions) = message[0], unpacked(message, d)
+        signed = jnp.where(entries & 1 == 1, -magnitude, magnitude)
         return at_positions(positions, signed, d)
 
     def coded_bits(message, d):

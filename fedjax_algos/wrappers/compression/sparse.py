@@ -1,12 +1,11 @@
 """Top-k and rand-k: a few entries of a vector are sent."""
 
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Key
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
@@ -41,13 +40,6 @@ def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
     return jnp.zeros(d, jnp.float32).at[positions].set(values, unique_indices=True)
 
 
-class TopEntries(NamedTuple):
-    """Of d entries the k that are sent."""
-
-    values: jax.Array  # float32[k]
-    positions: jax.Array  # uint32[ceil(k ceil(log2 d) / 32)]
-
-
 @register
 def topk(*, fraction: Fraction = 0.01) -> Codec:
     """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
@@ -66,24 +58,17 @@ def topk(*, fraction: Fraction = 0.01) -> Codec:
 
     def encode(key, v):
         _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
-        return TopEntries(v[positions], pack_positions(positions, v.size))
+        return v[positions], pack_positions(positions, v.size)
 
     def decode(message, d):
-        positions = unpack_positions(message.positions, message.values.size, d)
-        return at_positions(positions, message.values, d)
+        values, words = message
+        return at_positions(unpack_positions(words, len(values), d), values, d)
 
     def coded_bits(message, d):
-        k = message.values.size
+        k = entries_sent(fraction, d)
         return jnp.float32(32 * k + subset_size(k, d))
 
     return Codec(encode, decode, coded_bits=coded_bits) if fraction < 1 else unchanged
-
-
-class RandomEntries(NamedTuple):
-    """Of d entries the k that are sent."""
-
-    values: jax.Array  # float32[k]
-    key: Key  # which makes their positions
 
 
 @register
@@ -107,11 +92,11 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
         return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
 
     def encode(key, v):
-        return RandomEntries(v[positions(key, v.size)], key)
+        return v[positions(key, v.size)], key
 
     def decode(message, d):
-        values = message.values * (d / message.values.size)
-        return at_positions(positions(message.key, d), values, d)
+        values, key = message
+        return at_positions(positions(key, d), values * (d / len(values)), d)
 
     codec = Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
     return codec if fraction < 1 else unchanged
