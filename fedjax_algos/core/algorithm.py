@@ -38,8 +38,8 @@ from fedjax_algos.core.types import (
 class WeightedSum(NamedTuple):
     """The default contribution: `weight * update` and `weight`, summed over the group.
 
-    A server rule that receives it reads the updates in their mean alone. So wrappers may multiply
-    the contributions of clients by factors; a rule that needs the sum itself has a type of its own.
+    A server rule that receives it reads the updates in their mean alone, so wrappers may multiply
+    contributions by factors. A rule that needs the sum itself has a type of its own.
 
     Attributes:
       total: sum of w_i * update_i, a tree like one update.
@@ -80,7 +80,6 @@ def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array],
     Raises:
       ValueError: for another weighting.
     """
-
     check_choice("weighting", weighting, typing.get_args(Weighting))
 
     def contribute(update: Update, dispatch: Dispatch, staleness: jax.Array) -> WeightedSum:
@@ -169,9 +168,8 @@ class Traits(NamedTuple):
       offers: whether a client may send the first part of its message alone, a pair or more. What
         `Algorithm.report` has as "uploads", int[], is then how many have sent all of it so far.
       steps_alone: whether the server makes a step if no update has arrived, too.
-      like: makes a tree of the params that is like each vector of an update, that is, each part
-        that is no count and no choice: in structure, shapes and dtypes. By default it is the params
-        themselves. Wrappers that keep vectors between rounds read it.
+      like: makes a tree of the params that is like each part of an update, apart from counts and
+        choices, in structure, shapes and dtypes. Wrappers that keep vectors between rounds read it.
     """
 
     parts: PartKinds = "delta"
@@ -221,14 +219,9 @@ class Prelude(NamedTuple):
     client, so the algorithm broadcasts only the rest.
 
     Attributes:
-      broadcast: `(server, group) -> broadcast`.
       client_update: `(broadcast, data, dispatch, key) -> update`.
-      server_update: `(server, sums, count, group) -> server state`.
-      contribute: `(update, dispatch, staleness) -> contribution`.
-      decode: `message -> update`.
-      download: `(server, group) -> message`, or None.
+      broadcast, server_update, contribute, decode, download, transport: as in `Algorithm`.
       traits: the parts of its update, and whether its server update receives sums or a stack.
-      transport: that of the algorithm.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]

@@ -9,7 +9,7 @@ import math
 import traceback
 import typing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ _ARGUMENTS = {  # of the functions of a problem, an algorithm, a prelude and a s
 }
 _PACKAGE = Path(__file__).parents[1]
 _SHOWN = 60  # characters of a wrong value in a message
+
+
+def check_facts(facts: Mapping[str, object], what: str = "") -> None:
+    """Raises ValueError with the first text, of `what`, whose fact does not hold."""
+    for reason, fact in facts.items():
+        require(fact, what + reason)
 
 
 class KindError(TypeError, ValueError):
@@ -202,17 +208,21 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
     require(len(shape) == len(axes) and 0 not in shape, f"dispatches have shape {shape}; {fix}")
     if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
         return
-    if not all_arrive:
-        dtype = np.asarray(dispatches.arrives).dtype
-        require(dtype.kind == "b", f"dispatches have arrives of type {dtype}; give bools")
     check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
-    steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
-    given = f"dispatches have num_steps={steps.min()} of type {steps.dtype}"
-    is_whole = steps.dtype.kind in "iu" and steps.min() >= 0
-    require(is_whole, f"{given}; give whole numbers of at least 0")
+    arrives, steps = np.asarray(dispatches.arrives), np.asarray(dispatches.num_steps)
+    rates = np.asarray(dispatches.learning_rate)
     low, high = rates.min(), rates.max()
-    given = f"dispatches have learning_rate={high if low > 0 else low}"
-    require(0 < low <= high < math.inf, f"{given}; give numbers above 0 that are finite")
+    given, is_whole = f"num_steps={steps.min()} of type {steps.dtype}", steps.dtype.kind in "iu"
+    check_facts(
+        {
+            f"arrives of type {arrives.dtype}; give bools": all_arrive or arrives.dtype == bool,
+            f"{given}; give whole numbers of at least 0": is_whole and steps.min() >= 0,
+            f"learning_rate={high if low > 0 else low}; give numbers above 0 that are finite": (
+                0 < low <= high < math.inf
+            ),
+        },
+        "dispatches have ",
+    )
 
 
 def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
@@ -223,12 +233,11 @@ def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool =
     is_ids = clients.dtype.kind in "iu"
     require(is_ids, f"the clients of dispatches are of type {clients.dtype}; {fix}")
     for client in (clients.min(), clients.max()):
-        empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
-        require(
-            0 <= client <= last + may_be_empty,
-            f"client {client} is in a cohort; there are clients 0 to {last}: draw the dispatches "
-            f"from data.counts(){empty * bool(client == num_clients)}",
-        )
+        found = f"client {client} is in a cohort; there are clients 0 to {last}"
+        fix = "draw the dispatches from data.counts()"
+        if client == num_clients:
+            fix += ", and set may_leave_empty = True on a sampler that leaves slots empty"
+        require(0 <= client <= last + may_be_empty, f"{found}: {fix}")
 
 
 def check_problem(problem: Any) -> None:
@@ -243,20 +252,17 @@ def check_initial(model: Any) -> None:
     check_kind("Problem.init(key)", model, Model, "return fedjax_algos.Model(params, statistics)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-        name = f"params{jax.tree_util.keystr(path)} of type {dtype}"
-        found = f"the model has {name}, of which no gradient can be taken"
+        found = f"the model has params{jax.tree_util.keystr(path)} of type {dtype}"
         fix = "give it a float type, or keep it in Model.statistics if it is not trained"
-        require(jnp.issubdtype(dtype, jnp.floating), f"{found}; {fix}")
-        found = f"the model has {name}, in which sums over clients overflow and small updates are 0"
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        require(is_float, f"{found}, of which no gradient can be taken; {fix}")
+        why = "in which sums over clients overflow and small updates are 0"
         fix = "keep float32 params and cast them to float16 in Problem.apply"
-        require(dtype != jnp.float16, f"{found}; {fix}")
+        require(dtype != jnp.float16, f"{found}, {why}; {fix}")
         if dtype == jnp.bfloat16:
-            warnings.warn(
-                f"the model has {name}, which holds 8 bits of a number: steps that are smaller "
-                "than a 256th of a weight leave it unchanged; keep float32 params and compute in "
-                "bfloat16 with models.compute_in(problem)",
-                stacklevel=2,
-            )
+            why = "which holds 8 bits of a number: steps below a 256th of a weight are lost"
+            fix = "keep float32 params and compute in bfloat16 with models.compute_in(problem)"
+            warnings.warn(f"{found}, {why}; {fix}", stacklevel=2)
             return  # one warning is enough
 
 

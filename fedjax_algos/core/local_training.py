@@ -315,8 +315,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     """A function that runs one client's local steps.
 
     In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
-    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data
-    (`dispatch.num_steps`), so clients with less work recompile nothing.
+    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data.
 
     Args:
       problem: what is learned.
@@ -325,8 +324,8 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
 
     Raises:
       TypeError: for local work of another type.
-      ValueError: for local work out of range, and a transform that points against the gradient
-        because it holds a rate; when called, for batches that do not fit into memory.
+      ValueError: for local work out of range, and a transform that holds a rate; when called, for
+        batches that do not fit into memory.
     """
     check_local(local)
     check_transform("Local: transform", local.transform, problem)

@@ -43,11 +43,9 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return checked
 
     def __missing__(self, name: str) -> Callable[..., T]:
-        if ":" not in name:
-            if "=" in name:
-                fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
-                raise ValueError(f"unknown {self.kind} {name!r}; {fix}")
-            raise ValueError(unknown(self.kind, name, sorted(self)))
+        fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
+        require(":" in name or "=" not in name, f"unknown {self.kind} {name!r}; {fix}")
+        require(":" in name, unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
         self[name] = factory if factory in self.values() else self._own(name, factory)
         return self[name]

@@ -105,6 +105,5 @@ def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") ->
     if paths == ("",):
         among, fix = "of the params, which are one array", "give a model of several arrays"
     shown = getattr(pattern, "__name__", repr(pattern))
-    if any(parts.own):
-        raise ValueError(f"{name}={shown} matches all {among}, which leaves none for {rest}; {fix}")
-    raise ValueError(f"{name}={shown} matches none {among}; {fix}")
+    matched = f"all {among}, which leaves none for {rest}" if any(parts.own) else f"none {among}"
+    raise ValueError(f"{name}={shown} matches {matched}; {fix}")

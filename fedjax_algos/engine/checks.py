@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.limits import check_device_memory
+from fedjax_algos.base.limits import MAX_INT32, check_device_memory
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
 from fedjax_algos.core.algorithm import PartKind, Selection, kinds
 from fedjax_algos.core.checks import (
@@ -81,11 +81,9 @@ def check_population(population: Population) -> None:
     """Raises for an object of another type, and for numbers out of range."""
     check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
+        most = population.num_clients if name == "cohort_size" else MAX_INT32
         if name != "seed":  # it is the engine's own
-            check_whole(f"Population: {name}", value)
-    most, size = f"give at most num_clients={population.num_clients}", population.cohort_size
-    fits = size <= population.num_clients
-    require(fits, f"Population: cohort_size={size} is out of range; {most}")
+            check_whole(f"Population: {name}", value, 1, most)
 
 
 def check_state_memory(
@@ -115,30 +113,28 @@ class StateCheck:
     ) -> Dispatch:
         """The dispatches as arrays, with `axes`; raises for what no round can be computed with."""
         self.check_state(state, data)
-        dispatches = self.check_dispatches(data, dispatches, axes)
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
-        if axes[-1] == "cohort" and not isinstance(state.dispatched, tuple) and not traced:
-            check_no_repeats(dispatches, data.num_clients)
-        return dispatches
+        keeping = not isinstance(state.dispatched, tuple)
+        return self.check_dispatches(data, dispatches, axes, keeping)
 
     def check_dispatches(
-        self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
+        self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...], keeping: bool = False
     ) -> Dispatch:
         """The dispatches as arrays; ValueError for other shapes or, unless traced, out of range."""
         dispatches = with_arrays(dispatches) if isinstance(dispatches, Dispatch) else dispatches
         check_dispatches(dispatches, data.num_clients, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
-        known = self.counts_of(data) if isinstance(data, FederatedData) else None
-        if axes[-1] == "cohort" and not traced and known is not None:
-            own, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
-            client = np.minimum(own, data.num_clients - 1)
-            counts = known[client]
-            wrong = (counts != number) & (client == own)
-            if wrong.any():
-                place = tuple(np.argwhere(wrong)[0])
-                found = f"has num_examples={number[place]}, but holds"
-                fix = "draw the dispatches from data.counts() of these data"
-                raise ValueError(f"client {client[place]} {found} {counts[place]}; {fix}")
+        of_rounds = axes[-1] == "cohort" and not traced
+        if of_rounds and keeping:
+            check_no_repeats(dispatches, data.num_clients)
+        known = self.counts_of(data) if of_rounds and isinstance(data, FederatedData) else None
+        if known is not None:
+            client, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
+            counts = known[np.minimum(client, data.num_clients - 1)]
+            wrong = (counts != number) & (client < data.num_clients)
+            place = np.unravel_index(wrong.argmax(), wrong.shape)
+            found = f"client {client[place]} has num_examples={number[place]}, but holds"
+            fix = "draw the dispatches from data.counts() of these data"
+            require(not wrong.any(), f"{found} {counts[place]}; {fix}")
         reverse = self.algorithm.local.reverse
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
             return dispatches
@@ -161,9 +157,8 @@ class StateCheck:
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another kind, algorithm or population, and for other data."""
-        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
-        check_kind("state", state, FederatedState, _OWN_STATE)
         self.check_examples(data)
+        check_kind("state", state, FederatedState, _OWN_STATE)
         check_not_consumed(state)
         rows = () if isinstance(state.clients, RowTable) else state.clients
         trees = state.server, rows, state.dispatched
@@ -178,7 +173,8 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Raises for labels that the model does not have."""
+        """Raises for data of another kind, and labels that the model does not have."""
+        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         if isinstance(data, FederatedData):
             self.check_labels(data.examples)
 

@@ -16,7 +16,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
-from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import add_trees, take
 from fedjax_algos.data.federated_data import FederatedData
@@ -150,12 +150,11 @@ class PlacedAlgorithm:
         On one device it returns data in memory as they are.
 
         Args:
-          data: as `federate` or `open_federated` returns them, the same in every process; or as
-            this function returned them. Those in files are read later, cohort by cohort.
+          data: as `federate`, `open_federated` or this function returns them, the same in every
+            process. Those in files are read later, cohort by cohort.
 
         Raises:
-          ValueError: if the data are sharded over other devices, or in files while the algorithm's
-            clients read the examples of others.
+          ValueError: for data that are sharded over other devices, or that must not be in files.
         """
         checks.check_kind("data", data, RunData, RUN_DATA_FIX)
         if isinstance(data, StoredData):
@@ -238,8 +237,7 @@ class Engine(PlacedAlgorithm):
           The new state, and the round's metrics: means over all examples of all local steps.
 
         Raises:
-          ValueError: if the data are not on the engine's devices, or a client with state is twice
-            in the cohort.
+          ValueError: for data on other devices, or a client with state that is there twice.
         """
         dispatches = self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -265,13 +263,11 @@ class Engine(PlacedAlgorithm):
           The state after the last round, and the metrics of all rounds together.
 
         Raises:
-          ValueError: if `number` is out of range, or the data are not on the engine's devices.
+          ValueError: as for `round`, and for a `number` out of range.
         """
         dispatches = self._checked.check(state, data, dispatches, ("rounds", "cohort"))
-        given = len(dispatches.client)
-        number = given if number is None else number
-        fits = is_number(number, int) and 1 <= number <= given
-        require(fits, f"number={number} is out of range; give 1 to {given} rounds")
+        number = len(dispatches.client) if number is None else number
+        checks.check_whole("number", number, 1, len(dispatches.client))
         self.choose_layout(state, data, take(dispatches, 0))
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
@@ -307,8 +303,6 @@ class Engine(PlacedAlgorithm):
           The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
           The mask is False in empty slots.
         """
-        fix = "give what federate or engine.put_data returned"
-        checks.check_kind("data", data, DeviceData, fix)
         checks.check_not_consumed(state)
         self._checked.check_examples(data)
         dispatches = self._checked.check_dispatches(data, dispatches, ("cohort",))

@@ -114,12 +114,6 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
 
 
-def download(algorithm: Algorithm, server: ServerState) -> list[Any]:
-    """The messages from which a client decodes what `send` returns; read for their shapes."""
-    phases: Any = filter(None, (algorithm.prelude, algorithm))
-    return [(phase.download or phase.broadcast)(server, jnp.int32(0)) for phase in phases]
-
-
 def initialised_row(
     algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
@@ -267,11 +261,13 @@ def count_transfer(
 @lru_cache(maxsize=64)
 def _transfer_of_shapes(algorithm, tree, leaves):
     """The runs of an engine have equal shapes, so they share one trace."""
-    arguments = tree.unflatten(leaves)
+    server, shared, *_ = arguments = tree.unflatten(leaves)
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
-    statistics = sent_bytes(arguments[1].statistics)
-    message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
+    statistics, message = sent_bytes(shared.statistics), 0
+    for phase in filter(None, (algorithm.prelude, algorithm)):
+        sent = phase.download or phase.broadcast  # from which a client decodes what it receives
+        message += sent_bytes(jax.eval_shape(sent, server, jnp.int32(0)))
     report, selection = None, algorithm.selection
     if algorithm.traits.offers:
         report, update = sent_bytes(update[0]), update[1]
@@ -279,12 +275,7 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     whole = sent_bytes(shapes.received) if catch_up else message
     missed = message if catch_up == "sum" else whole
     if selection is not None and selection.asks:
-        reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
-        report = sent_bytes(reported)
+        model = jax.eval_shape(lambda own, params: own.model(params), shapes.view, server.params)
+        known = shapes.row, shapes.view, shapes.dispatch, shapes.key
+        report = sent_bytes(jax.eval_shape(selection.value, model, *known))
     return Transfer(whole + statistics, up + statistics, message + statistics, missed, report)
-
-
-def _value(selection, params, shapes):
-    """What one candidate reports."""
-    model = shapes.view.model(params)
-    return selection.value(model, shapes.row, shapes.view, shapes.dispatch, shapes.key)

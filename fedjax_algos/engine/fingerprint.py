@@ -72,15 +72,12 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         own = row, take(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         contributed = handed_in(algorithm, sent, dispatch, staleness, state.server)
-        chosen = select(row, state, data, dispatch)
+        chosen: Any = ()
+        if algorithm.selection is not None:
+            of_round = FederatedRound(algorithm, Placement("sequential"))
+            rows, dispatches = take((row, dispatch), None)
+            chosen = of_round.select_cohort(rows, state, data, dispatches)
         return chosen, first, sent.row, after(algorithm, state, contributed, group), sent.report
-
-    def select(row, state, data, dispatch):
-        if algorithm.selection is None:
-            return ()
-        of_round = FederatedRound(algorithm, Placement("sequential"))
-        rows, dispatches = take((row, dispatch), None)
-        return of_round.select_cohort(rows, state, data, dispatches)
 
     state, data, dispatch = tree.unflatten(leaves)
     number = jax.ShapeDtypeStruct((), jnp.int32)

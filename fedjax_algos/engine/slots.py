@@ -84,8 +84,8 @@ class Placement(NamedTuple):
         slots of a device are contiguous. One device with a single chunk, or with chunks of one
         client, keeps the order of the cohort.
 
-        With `devices`, each dispatch gets a slot of its own device, sorted likewise. All devices
-        have as many slots as the fullest one needs, rounded up by `round_up_size`.
+        With `devices`, each dispatch gets a slot of its own device. All devices have as many slots
+        as the fullest one needs, rounded up by `round_up_size`.
 
         Args:
           num_steps: int32[..., cohort]; traced only on one device.

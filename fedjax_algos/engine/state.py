@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -172,10 +172,6 @@ def write_rows(
     )
 
 
-class _OfAlgorithm(Protocol):  # an `Engine` or an `Executor`
-    algorithm: Algorithm
-
-
 class ClientStates(NamedTuple):
     """The state of every client, as `client_states` returns it and `engine.init` takes it.
 
@@ -193,12 +189,11 @@ class ClientStates(NamedTuple):
         return describe(self, rows=describe_tree(self.rows), dispatched=number)
 
 
-def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
+def client_states(engine: Any, state: FederatedState) -> ClientStates:
     """Every client's row as its next dispatch reads it, and which clients have been dispatched.
 
     The row of a client that has not been dispatched is what the algorithm's `client_init` makes.
-    On the virtual clock a client counts as dispatched when a dispatch has been trained. An update
-    that was left out because it was not finite is that of a dispatched client, whose row stayed.
+    On the virtual clock a client counts as dispatched when a dispatch has been trained.
 
     Args:
       engine: an engine or an executor of the algorithm.

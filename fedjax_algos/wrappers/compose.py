@@ -168,8 +168,7 @@ class _Path:
         if self.stacked:
             traits = traits._replace(reduce="stack")
         if (rule := self.stages.rule) is not None:
-            alone = traits.steps_alone or rule.private
-            traits = traits._replace(offers=rule.offers, steps_alone=alone)
+            traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
             allowed: tuple[str, ...] = ("barrier",)
@@ -231,7 +230,10 @@ class _Path:
         return [stage for stage in self.stages.client if stage.place != OBSERVE]
 
     def decode(self, message):
-        extra = {name: _words(value) for name, value in message.extra.items()}
+        extra = {  # the words of a random key can be stacked and masked
+            name: jax.random.key_data(value) if is_key(value) else value
+            for name, value in message.extra.items()
+        }
         if changing := self.changing():
             coded, rest = message.sent
             vectors = _undone(changing[-1], coded, self.parts[-1])
@@ -438,11 +440,6 @@ def _tag(name):
     return zlib.crc32(name.encode())
 
 
-def _words(value):
-    """The words of a random key, which can be stacked and masked; other numbers as they are."""
-    return jax.random.key_data(value) if is_key(value) else value
-
-
 def _kinds_after(stage, parts):
     return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
 
@@ -473,10 +470,9 @@ def _joined(name, numbers, more):
 
 def _safe_to_divide(name, sums):
     """A weighted sum without any weight has the mean 0."""
-    if not isinstance(sums, WeightedSum):
-        reason = f"its contributions are of type {type(sums).__name__}, and no WeightedSum, of "
-        reason += "which its server reads the mean alone"
-        raise ValueError(f"{name} does not fit this algorithm: {reason}; leave {name} out")
+    found = f"its contributions are of type {type(sums).__name__}, and no WeightedSum"
+    fits = isinstance(sums, WeightedSum)
+    require(fits, f"{name} does not fit this algorithm: {found}; leave {name} out")
     return sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
 
 

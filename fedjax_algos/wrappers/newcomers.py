@@ -75,7 +75,8 @@ def nearest_mixing(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 
     def change(cohort, own, key, facts):
         leaves, structure = jax.tree.flatten(cohort.vectors)
-        leaves = [jnp.where(along(cohort.mask, leaf), leaf, 0) for leaf in leaves]
+        arrived = [along(cohort.mask, leaf) for leaf in leaves]
+        leaves = [jnp.where(mask, leaf, 0) for mask, leaf in zip(arrived, leaves, strict=True)]
         flat = jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
         square = (flat**2).sum(1)
         distance = square[:, None] + square[None] - 2 * flat @ flat.T
@@ -96,7 +97,8 @@ def trimmed_mean(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 
     def estimate(cohort, own, key, facts):
         def of_leaf(leaf):
-            mask, place = along(cohort.mask, leaf), along(jnp.arange(len(leaf)), leaf)
+            place = jnp.arange(len(leaf))
+            mask, place = along(cohort.mask, leaf), along(place, leaf)
             ordered = jnp.where(mask, leaf, jnp.inf).sort(0)
             kept = (place >= wrong) & (place < mask.sum() - wrong)
             return jnp.where(kept, ordered, 0).sum(0) / kept.sum().astype(leaf.dtype)

@@ -41,13 +41,11 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
     Chen et al., "Optimal Client Sampling for Federated Learning", TMLR 2022,
     https://arxiv.org/abs/2010.13723; the code is in
     https://github.com/SamuelHorvath/FL-optimal-client-sampling. There c is approximated by sums
-    over clients in at most four exchanges (AOCS), so that it suffices for secure aggregation; here
-    the server knows all norms, and c is exact.
+    over clients in at most four exchanges (AOCS); here the server knows all norms, and c is exact.
 
     Bytes are those that clients send: 4 for the norm of each client that answers, and the update of
-    each whose draw is positive, which the column `uploads` counts. c, which
-    the server returns, is not counted. Download and operations are those of the whole cohort, of
-    which all updates are in memory at once.
+    each whose draw is positive, which the column `uploads` counts. Download and operations are
+    those of the whole cohort, of which all updates are in memory at once.
 
     Args:
       algorithm: what is wrapped. Codecs come before, and |u_i| is that of what they decode.

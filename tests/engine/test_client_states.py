@@ -117,7 +117,7 @@ def test_given_rows_are_those_of_clients_that_have_been_dispatched(place):
     assert np.asarray(states.dispatched).tolist() == marks.tolist()
     state = engine.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks & False))
     chex.assert_trees_all_equal(host(fa.client_states(engine, state).rows), host(initial))
-    with pytest.raises(ValueError, match=r"of client 2 \(and 1 others\) are not finite"):
+    with pytest.raises(ValueError, match=r"of clients \[2 5\] are not finite"):
         engine.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks))
     keeping = fa.make_engine(COUNTING, non_finite="keep")
     state = keeping.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks))

@@ -16,7 +16,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.checks import check_like
+from fedjax_algos.core.checks import check_facts, check_like
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
@@ -217,12 +217,14 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     require(in_memory, f"examples in files are not those of merged runs; {fix}")
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
-        found = f"the examples of run {number} are other arrays than those of run 0"
-        fix = "pass the same ones, of jax.device_put, to each federate"
-        require(ids == arrays[0], f"{found}; {fix}")
         own, first = each.num_clients, data[0].num_clients
-        found = f"run {number} has {own} clients and run 0 {first}"
-        require(own == first, f"{found}; give runs with the same number")
+        facts = {
+            f"the examples of run {number} are other arrays than those of run 0; pass the same "
+            "ones, of jax.device_put, to each federate": ids == arrays[0],
+            f"run {number} has {own} clients and run 0 {first}; give runs with the same number": own
+            == first,
+        }
+        check_facts(facts)
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(
@@ -238,7 +240,8 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
         return states[0]
     fix = "merge runs of the same algorithm, model, number of clients and number of groups"
     for number, state in enumerate(states):
-        check_like(f"the state of run {number}", state, states[0], fix)
+        what = f"the state of run {number} is unlike that of run 0: state"
+        check_like(what, state, states[0], fix)
     return _merge_states(tuple(states))
 
 

@@ -19,7 +19,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
-from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.checks import check_facts, check_kind, check_whole
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
@@ -167,18 +167,16 @@ class Executor(PlacedAlgorithm):
           waves: what `waves` returned; None makes them.
           resume: goes on after a stop of an earlier run of the same plan, with waves that are
             `begun`: it takes what is in flight before the first wave, and the metrics, and returns
-            the number of server steps at that stop with both as they were then, in the rows of
-            these waves. None begins the plan.
+            the server steps at that stop with both as they were then. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.
           Metrics are means over the contributions since the last stop. The yielded arrays are
-          CONSUMED when the iterator advances. Client rows in a yielded state may be ahead of the
-          clock: they include all dispatches trained so far.
+          CONSUMED when the iterator advances. Client rows include all dispatches trained so far.
 
         Raises:
-          ValueError: for stops out of order or range, for dispatches or a state that do not fit the
-            plan, and for a plan that contradicts itself.
+          ValueError: for stops out of order or range, and for a plan that contradicts itself, or
+            that the dispatches or the state do not fit.
         """
         last = _check_run(state, data, plan, dispatches, stops)
         if plan.num_runs == 1:
@@ -241,8 +239,8 @@ def make_executor(
     Args:
       algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
         says for which planners it is meant.
-      slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
-        With several devices a multiple of their number.
+      slots: number of dispatches in a wave, a multiple of the number of devices; 1 is immediate
+        execution, and "auto" chooses as few as cost about the least.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
@@ -285,20 +283,21 @@ def _check_run(state, data, plan, dispatches, stops):
     check_kind("state", state, FederatedState, "give what executor.init returned")
     check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
     check_kind("dispatches", dispatches, Dispatch, "give those of plan_dispatches")
-    last = len(plan.time)
-    if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
-        fix = f"give ascending server steps from 1 to {last}"
-        raise ValueError(f"stops={list(stops)} are out of range; {fix}")
-    number, planned = len(dispatches.client), len(plan.client)
-    sizes = f"{number} dispatches do not fit a plan with {planned}"
-    require(number == planned, f"{sizes}; make them with plan_dispatches")
-    sizes = f"the plan has {plan.num_runs} runs and the state has {state.seed.size}"
-    same = state.seed.size == plan.num_runs
-    require(same, f"{sizes}; merge the plans, data and states of the same runs")
-    merged = f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files"
-    alone = plan.num_runs == 1 or not isinstance(data, CohortData)
-    require(alone, f"{merged}; run each plan by itself")
-    largest = plan.client.max(initial=0)
-    found = f"the plan dispatches client {largest}, but the data have {data.num_clients} clients"
-    require(largest < data.num_clients, f"{found}; give the data that it was made for")
+    last, number, planned = len(plan.time), len(dispatches.client), len(plan.client)
+    largest, runs = plan.client.max(initial=0), plan.num_runs
+    ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)
+    check_facts(
+        {
+            f"stops={list(stops)} are out of range; give ascending server steps from 1 to "
+            f"{last}": ascending,
+            f"{number} dispatches do not fit a plan with {planned}; make them with "
+            "plan_dispatches": number == planned,
+            f"the plan has {runs} runs and the state has {state.seed.size}; merge the plans, data "
+            "and states of the same runs": state.seed.size == runs,
+            f"the plan has {runs} merged runs, whose examples cannot be read from files; run each "
+            "plan by itself": runs == 1 or not isinstance(data, CohortData),
+            f"the plan dispatches client {largest}, but the data have {data.num_clients} clients; "
+            "give the data that it was made for": largest < data.num_clients,
+        }
+    )
     return last

@@ -3,8 +3,8 @@
 A dispatch can be trained as soon as its version exists, long before it arrives. So nothing is
 trained until a server step misses an update; then the dispatches that are needed first, among all
 whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
-many slots as dispatches in flight, the number of waves is the smallest possible: the length of the
-longest chain of dispatches, each starting from a version that the previous one contributed to.
+many slots as dispatches in flight, the number of waves is the length of the longest chain of
+dispatches, each starting from a version that the previous one contributed to.
 """
 
 import heapq
@@ -22,10 +22,7 @@ _MAX_COST_RATIO = {"sequential": 1.02, "vmapped": 1.1}  # to the least cost, for
 
 
 class InFlightRows(NamedTuple):
-    """What the rows hold after some server steps of a plan, by row; -1 for nothing.
-
-    A run that goes on has other rows, and other waves if its number of slots is another one.
-    """
+    """What the rows hold after some server steps of a plan, by row; -1 for nothing."""
 
     steps: np.int32 | np.ndarray  # int32[]: server steps that have been made
     versions: np.ndarray  # int32[rows]: from which a dispatch still starts

@@ -30,12 +30,11 @@ def client_mesh(
     known = jax.devices()
     if isinstance(devices, int):
         fix = f"give 1 to {len(known)}, the number of devices"
+        fix += f", a multiple of the {processes} processes" * (processes > 1)
         if jax.default_backend() == "cpu":
             fix += "; on a CPU, set jax_num_cpu_devices before jax starts to have more"
-        require(1 <= devices <= len(known), f"devices={devices} is out of range; {fix}")
-        fix = f"give a multiple of {processes}, at most {len(known)}"
-        even = devices % processes == 0
-        require(even, f"devices={devices} do not divide over {processes} processes; {fix}")
+        fits = 1 <= devices <= len(known) and devices % processes == 0
+        require(fits, f"devices={devices} is out of range; {fix}")
         devices = _of_each_process(known, devices // processes)
     fix = "give at least one device, or None for the default one"
     require(len(devices), f"devices is empty; {fix}")

@@ -79,7 +79,7 @@ def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
     """How each device holds the leaves of a tree; `rows` [rows, ...] are divided over clients."""
 
     def of_leaf(path, leaf):
-        name, shape = jax.tree_util.keystr(path, simple=True, separator="/"), jnp.shape(leaf)
+        name, shape = _path(path), jnp.shape(leaf)
         if not rows:
             return NamedSharding(mesh.mesh, mesh.spec(name, shape))
         first = None if shape[0] % mesh.size else AXIS

@@ -163,15 +163,15 @@ def program_data(
     if isinstance(data, CohortData):
         return data
     if isinstance(data, ShardedData):
-        found = f"data are sharded over {len(data.parts.offsets)} devices, but the engine"
-        same = sharded and data.parts.offsets.sharding == _by_device(mesh)
-        require(same, f"{found} has others; give engine.put_data(data) of what federate returned")
-        return data.parts
-    if sharded:
-        raise ValueError("data are not sharded, but examples='sharded'; call engine.put_data(data)")
-    if mesh is not None and not set(mesh.devices) <= data.offsets.sharding.device_set:
-        raise ValueError("data are not on all devices of the engine; call engine.put_data(data)")
-    return data
+        found = f"sharded over {len(data.parts.offsets)} devices, but the engine has others"
+        fits = sharded and data.parts.offsets.sharding == _by_device(mesh)
+    elif sharded:
+        found, fits = "not sharded, but examples='sharded'", False
+    else:
+        found = "not on all devices of the engine"
+        fits = mesh is None or set(mesh.devices) <= data.offsets.sharding.device_set
+    require(fits, f"data are {found}; give engine.put_data(data) of what federate returned")
+    return data.parts if isinstance(data, ShardedData) else data
 
 
 def data_shapes(data: RunData) -> FederatedData:

@@ -38,12 +38,10 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
 
 
 def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
-    """Packs k positions that ascend, below d, by the code of Elias and Fano.
+    """Packs k ascending positions below d by the code of Elias and Fano: `2 + log2(d / k)` bits.
 
-    The low `l = floor(log2(d / k))` bits of each position stand as they are. Of the others, entry i
-    of position p sets bit `(p >> l) + i` of a long word. That takes at most `2 + log2(d / k)` bits
-    a position, and ceil(log2 d) without the code. The results are the low bits, uint32[k], to be
-    packed with `low_bits(k, d)` bits each, and the packed long word.
+    The low `l = floor(log2(d / k))` bits of each position, uint32[k], are the first result. Of the
+    others, entry i of position p sets bit `(p >> l) + i` of a long word, which is packed.
     """
     (k,) = positions.shape
     low, positions = low_bits(k, d), positions.astype(jnp.uint32)

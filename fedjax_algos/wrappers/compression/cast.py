@@ -46,7 +46,6 @@ def cast(*, dtype: DType = "bfloat16", stochastic: bool = False) -> Codec:
       stochastic: whether an entry is rounded up or down at random, so that its mean is right unless
         it is clipped. Else it becomes the nearest number.
     """
-
     largest = float(jnp.finfo(dtype).max)
 
     def encode(key, v):

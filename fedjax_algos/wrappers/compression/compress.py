@@ -54,18 +54,16 @@ def compress(
         what the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards there
         are "none" and "ef21", which sends the difference to what all clients hold.
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf"). Parts are never joined, because their scales differ.
+        by itself ("leaf").
       measure_size: whether the training metrics have `coded_bytes_per_upload`, the mean size of an
-        upload if it had an entropy code. It costs a histogram. Of several codecs, give it to the
-        last one, whose message is sent.
+        upload if it had an entropy code. Of several codecs, give it to the last one.
       direction: whether updates are encoded ("up"), or broadcasts ("down").
       catch_up: what a client downloads, downwards with "ef21", if it has missed rounds: their
         messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
       ValueError: for an unknown value of an option, an algorithm or a codec that the feedback is
-        not for, a codec of leaves with another scope, or a measured size of broadcasts or of an
-        algorithm with a prelude.
+        not for, a codec of leaves with another scope, or a size that is not measured.
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))

@@ -27,11 +27,8 @@ def powersgd(
     with `E|v~ - v|^2 <= (1 - r/n) |v|^2`, and exact if M has at most rank r; use it with
     `feedback="ef"`, as the paper does.
 
-    Deviations: the authors average P over the workers before any of them computes Q, which takes
-    two exchanges, and begin with the last mean Q. Here each client has a P of its own, so the mean
-    of many clients has a higher rank, what is sent is not linear in the update, and a client needs
-    no state. More iterations cost no bytes here, and stand for the start from the last Q: of the
-    square norm of a layer's delta one left .60, two .42, and the best factors of rank 2 leave .37.
+    Each client has a P of its own, where the authors average P over the workers, and draws Q anew.
+    More iterations cost no bytes, and stand for the authors' start from the last Q.
 
     Args:
       rank: r, at least 1; the paper uses 1 to 4.

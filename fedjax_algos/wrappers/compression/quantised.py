@@ -1,9 +1,4 @@
-"""Entries on few levels, rounded at random so that their mean is right.
-
-QSGD (https://arxiv.org/abs/1610.02132), stochastic k-level quantisation
-(https://arxiv.org/abs/1611.00429), TernGrad (https://arxiv.org/abs/1705.07878) and natural
-compression (https://arxiv.org/abs/1905.10988).
-"""
+"""Entries on few levels, rounded at random so that their mean is right."""
 
 import math
 from typing import Annotated, Literal
@@ -48,11 +43,7 @@ def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Code
 
     Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
     With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
-    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket
-    32 for its norm.
-
-    Deviations: levels have a fixed number of bits, in place of Elias' code. The default of 127
-    levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
+    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket 32.
 
     Args:
       levels: s, from 1 to 65535.
@@ -61,7 +52,6 @@ def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Code
       norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
         paper's experiments.
     """
-
     bits = 1 + levels.bit_length()  # of a sign and a level
 
     def in_buckets(v):
@@ -107,14 +97,10 @@ def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
     a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
     other; its number of entries is the next power of two.
 
-    Deviations: levels have a fixed number of bits, in place of an arithmetic code. Each client has
-    a rotation of its own.
-
     Args:
       levels: k, from 2 to 65536.
       rotate: whether vectors are rotated by the randomised Hadamard transform.
     """
-
     bits = (levels - 1).bit_length()
 
     def encode(key, v):
@@ -166,9 +152,6 @@ def terngrad(*, clip: NonNegative = 2.5) -> Codec:
     Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
     clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
     vector 32 for s.
-
-    Deviations: clients do not share s. If all entries are equal, so that their standard deviation
-    is 0, they are not clipped.
 
     Args:
       clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.

@@ -1,9 +1,4 @@
-"""DRIVE and EDEN: a rotated vector, each entry as one of a few points of the normal distribution.
-
-Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021,
-https://arxiv.org/abs/2105.08339, and "EDEN: Communication-Efficient and Robust Distributed Mean
-Estimation for Federated Learning", ICML 2022, https://arxiv.org/abs/2108.08842.
-"""
+"""DRIVE and EDEN: a rotated vector, each entry as one of a few points of a normal distribution."""
 
 import functools
 import math
@@ -165,8 +160,6 @@ def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     https://arxiv.org/abs/2105.08339). The number of rotated entries is the next power of two, and
     a vector takes 32 bits for S. See `eden`, of which this is the case of one bit.
 
-    Deviations: those of `eden`.
-
     Args:
       scale: see `eden`.
       blocks: see `eden`.
@@ -184,15 +177,9 @@ def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> 
     number of rotated entries is the next power of two, and a vector takes 32 bits for S.
 
     Errors of many clients average out, because each client has a rotation of its own. v~ is
-    unbiased for a uniformly random rotation, and nearly so for this one: with lognormal entries the
-    bias was .8 % of |v| at d = 1024, and .1 % at d = 8192. With few large entries it is biased at
-    any d: for v = (1, .9, 0, ...) and one bit |E v~ - v| is .9 |v|, so that `feedback=diana`, which
-    needs an unbiased codec, is refused. After `topk`, and with `scope=leaf` for biases, prefer
-    `qsgd`.
-
-    Deviations: where the paper draws entries at random, which get one bit more or are left out,
-    these are the first ones of the rotated vector. So nothing is sent of where they are, and with
-    uniformly random rotations both are the same.
+    unbiased for a uniformly random rotation, and nearly so for this one, but not with few large
+    entries: for v = (1, .9, 0, ...) and one bit |E v~ - v| is .9 |v|, so `feedback=diana` is
+    refused. After `topk`, and with `scope=leaf` for biases, prefer `qsgd`.
 
     Args:
       bits: b, from .5 to 8. With a fraction, some entries get one bit more; below 1, this share of

@@ -1,15 +1,10 @@
-"""Signs with one magnitude: of all entries, of the largest ones, or of the majority of clients.
-
-Scaled sign (https://arxiv.org/abs/1901.09847), sparse ternary compression
-(https://arxiv.org/abs/1903.02891) and majority vote (https://arxiv.org/abs/1810.05291).
-"""
+"""Signs with one magnitude: of all entries, of the largest ones, or of the majority of clients."""
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
-from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.bits import (
     low_bits,
@@ -23,6 +18,7 @@ from fedjax_algos.wrappers.compression.coded_size import golomb_size
 from fedjax_algos.wrappers.compression.coding import Coding
 from fedjax_algos.wrappers.compression.compress import coded, register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
+from fedjax_algos.wrappers.mean import weighted
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Rule
@@ -54,10 +50,6 @@ def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
     mu is the mean of their magnitudes (STC, Sattler et al., https://arxiv.org/abs/1903.02891). It
     is biased; the paper uses it with error feedback. At the default fraction, an entry that is kept
     takes 9.6 bits, and a vector 32 for mu.
-
-    Deviations: positions have the code of Elias and Fano, whose size is fixed, in place of Golomb's
-    code, which takes 9.1 bits in the mean at this fraction. Only what clients send is compressed,
-    not the broadcast.
 
     Args:
       fraction: k/d, above 0 and at most 1; the paper uses 1/25 to 1/400. k is rounded up.
@@ -131,11 +123,8 @@ def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
     """
     name = "majority"
 
-    def summand(vectors, weights, extra, dispatch, own, facts):
-        return list(map(scale, weights, vectors))
-
     def estimate(summed, own, key, facts):
         return jax.tree.map(lambda v: (magnitude * jnp.sign(v)).astype(v.dtype), summed.total), own
 
-    stage, rule = coded(name, Coding(sign_codec(), "part")), Rule(name, estimate, summand)
+    stage, rule = coded(name, Coding(sign_codec(), "part")), Rule(name, estimate, weighted)
     return add(name, algorithm, client=[stage], rule=rule, needs=ONE_VECTOR)

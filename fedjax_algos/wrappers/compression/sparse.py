@@ -23,16 +23,12 @@ def entries_sent(fraction: float, d: int) -> int:
 
 def pack_positions(positions: jax.Array, d: int) -> jax.Array:
     """Positions in a vector of d entries, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
-    return pack(positions.astype(jnp.uint32), _width(d))
+    return pack(positions.astype(jnp.uint32), max(1, (d - 1).bit_length()))
 
 
 def unpack_positions(words: jax.Array, k: int, d: int) -> jax.Array:
     """The inverse of `pack_positions`: int32[k]."""
-    return unpack(words, k, _width(d)).astype(jnp.int32)
-
-
-def _width(d):
-    return max(1, (d - 1).bit_length())
+    return unpack(words, k, max(1, (d - 1).bit_length())).astype(jnp.int32)
 
 
 def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
@@ -96,7 +92,8 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
 
     def decode(message, d):
         values, key = message
-        return at_positions(positions(key, d), values * (d / len(values)), d)
+        values *= d / len(values)
+        return at_positions(positions(key, d), values, d)
 
     codec = Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
     return codec if fraction < 1 else unchanged
