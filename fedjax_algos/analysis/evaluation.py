@@ -49,7 +49,7 @@ def _compiled_evaluate(problem, batch_size):
     @jax.jit
     def compute(model, examples):
         checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem.init, model)
+        checks.as_model(problem, model)
         total = check_examples("the examples", examples)
         require(total, "there are 0 examples to evaluate on; give at least one")
         size = min(batch_size, total)
@@ -99,7 +99,7 @@ def make_evaluate_clients(
     @jax.jit
     def compute(model, data):
         checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem.init, model)
+        checks.as_model(problem, model)
         checks.check_kind("data", data, FederatedData, "give what federate returned")
         total = data.indices.shape[0]  # examples of all clients
         found = f"the {data.num_clients} clients hold 0 examples"

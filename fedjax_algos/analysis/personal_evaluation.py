@@ -12,10 +12,11 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
 from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.exchange import draw, initialised_row, read_row, shared_of
+from fedjax_algos.engine.exchange import draw, initialised_row, shared_of
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.placed.processes import gathered
 from fedjax_algos.engine.slots import Layout, chunk_size
@@ -94,7 +95,7 @@ def make_evaluate_personal(
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
         checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem.init, model)
+        checks.as_model(problem, model)
         checks.check_seed(seed)
         check(train=train, test=test)
         steps = _checked_steps(train, test, local, num_steps)
@@ -165,7 +166,7 @@ def make_evaluate_own(
         def of_client(client, steps, position):
             model = state.model
             if algorithm.personal is not None:
-                row, known = read_row(rows, position), read_row(state.dispatched, client)
+                row, known = take(rows, position), take(state.dispatched, client)
                 row = initialised_row(algorithm, shared_of(state), client, row, known)
                 model = algorithm.personal(state.server, row)._replace(frozen=state.frozen)
             if isinstance(model.statistics, tuple) and model.statistics == ():

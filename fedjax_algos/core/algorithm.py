@@ -6,7 +6,7 @@ An `Algorithm` knows nothing of devices, chunks, time or data loading.
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -38,8 +38,8 @@ from fedjax_algos.core.types import (
 class WeightedSum(NamedTuple):
     """The default contribution: `weight * update` and `weight`, summed over the group.
 
-    A server rule that receives it reads the updates in their mean alone. So wrappers may multiply
-    the contributions of clients by factors; a rule that needs the sum itself has a type of its own.
+    A server rule that receives it reads the updates in their mean alone, so wrappers may multiply
+    contributions by factors. A rule that needs the sum itself has a type of its own.
 
     Attributes:
       total: sum of w_i * update_i, a tree like one update.
@@ -80,7 +80,6 @@ def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array],
     Raises:
       ValueError: for another weighting.
     """
-
     check_choice("weighting", weighting, typing.get_args(Weighting))
 
     def contribute(update: Update, dispatch: Dispatch, staleness: jax.Array) -> WeightedSum:
@@ -169,9 +168,8 @@ class Traits(NamedTuple):
       offers: whether a client may send the first part of its message alone, a pair or more. What
         `Algorithm.report` has as "uploads", int[], is then how many have sent all of it so far.
       steps_alone: whether the server makes a step if no update has arrived, too.
-      like: makes a tree of the params that is like each vector of an update, that is, each part
-        that is no count and no choice: in structure, shapes and dtypes. By default it is the params
-        themselves. Wrappers that keep vectors between rounds read it.
+      like: makes a tree of the params that is like each part of an update, apart from counts and
+        choices, in structure, shapes and dtypes. Wrappers that keep vectors between rounds read it.
     """
 
     parts: PartKinds = "delta"
@@ -195,22 +193,21 @@ class Static:
 
 
 class Arrived(NamedTuple):
-    """What a `decode` of wrappers returns if more than an update has arrived.
+    """What a `decode` of wrappers returns if more than an update has arrived."""
 
-    Attributes:
-      update: the update; its vectors may have other shapes than the algorithm's own.
-      extra: numbers that were sent beside it, by name.
-      like: the shapes of the algorithm's own vectors.
-    """
-
-    update: Update
-    extra: dict[str, Any]
-    like: Static
+    vectors: list[Any]  # which may have other shapes than the algorithm's own
+    rest: list[Any]  # counts and choices
+    extra: dict[str, Any]  # numbers that were sent beside the update, by name
+    like: Static  # the shapes of the algorithm's own vectors
+    dispatch: Any = ()  # which wrappers add, as the staleness
+    staleness: Any = ()
 
 
-def update_in(decoded: Any) -> Update:
+def update_in(parts: PartKinds, decoded: Any) -> Update:
     """The update alone, of what `decode` has returned."""
-    return decoded.update if isinstance(decoded, Arrived) else decoded
+    if not isinstance(decoded, Arrived):
+        return decoded
+    return unite(parts, decoded.vectors, decoded.rest)
 
 
 class Prelude(NamedTuple):
@@ -222,14 +219,9 @@ class Prelude(NamedTuple):
     client, so the algorithm broadcasts only the rest.
 
     Attributes:
-      broadcast: `(server, group) -> broadcast`.
       client_update: `(broadcast, data, dispatch, key) -> update`.
-      server_update: `(server, sums, count, group) -> server state`.
-      contribute: `(update, dispatch, staleness) -> contribution`.
-      decode: `message -> update`.
-      download: `(server, group) -> message`, or None.
+      broadcast, server_update, contribute, decode, download, transport: as in `Algorithm`.
       traits: the parts of its update, and whether its server update receives sums or a stack.
-      transport: that of the algorithm.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]
@@ -360,6 +352,11 @@ def kinds(parts: PartKinds) -> tuple[str, ...]:
     return tuple(jax.tree.leaves(parts))
 
 
+def vector_kinds(parts: PartKinds) -> tuple[str, ...]:
+    """The kind of each part that is a tree of floats."""
+    return tuple(kind for kind in kinds(parts) if kind in VECTORS)
+
+
 def split_update(
     parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
 ) -> list[Any]:
@@ -400,7 +397,8 @@ def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:
     return f"the algorithm declares {field}={parts!r}, but {found}; {fix}"
 
 
-def join_update(parts: PartKinds, trees: Sequence[Any]) -> Update:
-    """The update of its parts; the inverse of `split_update`."""
+def unite(parts: PartKinds, vectors: Iterable[Any], rest: Iterable[Any]) -> Update:
+    """The update, or the broadcast, of its vectors and of its counts and choices."""
     structure: Any = jax.tree.structure(parts)
-    return structure.unflatten(trees)
+    given = iter(vectors), iter(rest)
+    return structure.unflatten(next(given[kind not in VECTORS]) for kind in kinds(parts))

@@ -9,7 +9,7 @@ import math
 import traceback
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,33 @@ from fedjax_algos.core.types import (
     Statistics,
 )
 
-_OF_PROBLEM = {  # the arguments of its functions
-    "init": "key", "apply": "model batch key training",
-    "loss": "outputs batch", "metrics": "outputs batch",
-}  # fmt: skip
+_ARGUMENTS = {  # of the functions of a problem, an algorithm, a prelude and a selection
+    "Problem.init": "key",
+    "apply": "model batch key training",
+    "loss": "outputs batch",
+    "metrics": "outputs batch",
+    "Algorithm.init": "params population",
+    "client_init": "params key",
+    "broadcast": "server group",
+    "Algorithm.client_update": "broadcast client_state data dispatch key",
+    "Prelude.client_update": "broadcast data dispatch key",
+    "decode": "message",
+    "download": "server group",
+    "contribute": "update dispatch staleness",
+    "server_update": "server sums count group",
+    "personal": "server client_state",
+    "report": "server",
+    "value": "model client_state data dispatch key",
+    "choose": "values dispatches answered cohort_size seed",
+}
 _PACKAGE = Path(__file__).parents[1]
 _SHOWN = 60  # characters of a wrong value in a message
+
+
+def check_facts(facts: Mapping[str, object], what: str = "") -> None:
+    """Raises ValueError with the first text, of `what`, whose fact does not hold."""
+    for reason, fact in facts.items():
+        require(fact, what + reason)
 
 
 class KindError(TypeError, ValueError):
@@ -71,12 +92,15 @@ def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords:
         pass
 
 
-def check_functions(owner: Any, functions: Mapping[str, str]) -> None:
-    """Checks the functions of a problem or an algorithm; `functions` has their arguments."""
-    for name, arguments in functions.items():
-        fix = f"give a function ({arguments.replace(' ', ', ')})"
-        what = f"{type(owner).__name__}: {name}"
-        check_callable(what, getattr(owner, name), fix, *arguments.split())
+def check_functions(owner: Any, **more: str) -> None:
+    """Checks all functions of a NamedTuple, some of which take `more` arguments."""
+    kind, defaults = type(owner).__name__, owner._field_defaults
+    for name, function in owner._asdict().items():
+        arguments = _ARGUMENTS.get(f"{kind}.{name}", _ARGUMENTS.get(name, ""))
+        if arguments and (function is not None or defaults.get(name, owner) is not None):
+            names = f"{arguments} {more.get(name, '')}".split()
+            fix = f"give a function ({', '.join(names)})"
+            check_callable(f"{kind}: {name}", function, fix, *names)
 
 
 def _shown(value):
@@ -111,10 +135,11 @@ def check_local(local: Local) -> None:
     require(local.batch_size % pieces == 0, f"Local: {uneven}; give a divisor")
     if local.steps is not None:
         check_whole("Local: steps", local.steps)
-    if local.epochs is not None:
-        _check_positive("Local: epochs", local.epochs)
-    if not callable(local.learning_rate):
-        _check_positive("Local: learning_rate", local.learning_rate)
+    rate = 1 if callable(local.learning_rate) else local.learning_rate
+    epochs = 1 if local.epochs is None else local.epochs
+    for name, value in {"epochs": epochs, "learning_rate": rate}.items():
+        fits = isinstance(value, jax.core.Tracer) or (is_number(value, float) and value > 0)
+        require(fits, f"Local: {name}={_shown(value)} is out of range; give a number above 0")
     check_choice("Local: batches", local.batches, typing.get_args(Batches))
     check_choice("Local: rate_by", local.rate_by, typing.get_args(RateBy))
     if local.reverse is not None:
@@ -127,42 +152,30 @@ def check_local(local: Local) -> None:
             check_callable("Local: reverse.policy", local.reverse.policy, fix)
 
 
-def _check_positive(name, value):
-    is_traced = isinstance(value, jax.core.Tracer)
-    if not is_traced and not (is_number(value, float) and value > 0):
-        raise ValueError(f"{name}={_shown(value)} is out of range; give a number above 0")
-
-
-def as_model(init: Callable, params: Params | Model | None) -> Model | None:
+def as_model(problem: Problem, params: Params | Model | None) -> Model | None:
     """The model that a caller gives in place of the problem's own initialisation; None for None."""
     if params is None:
         return None
     model = params if isinstance(params, Model) else Model(params)
-    expected = jax.eval_shape(init, jax.eval_shape(jax.random.key, 0))
-    for name, given, own in zip(Model._fields, model, expected, strict=True):
-        leaves, own_leaves = jax.tree.leaves(given), jax.tree.leaves(own)
+    for name, given, own in zip(Model._fields, model, problem.shapes(), strict=True):
         fix = f"give {name} as problem.init(key).{name} has them"
-        if name != "params" and own_leaves and not leaves:
+        if name != "params" and jax.tree.leaves(own) and not jax.tree.leaves(given):
             fix = "give fedjax_algos.Model(params, statistics, frozen), such as state.model"
-        structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
-        found = f"params have {name} of another structure ({describe_tree(given)}) than the"
-        same = structures[0] == structures[1]
-        require(same, f"{found} problem's ({describe_tree(own)}); {fix}")
-        for shape, wanted in zip(map(np.shape, leaves), map(np.shape, own_leaves), strict=True):
-            found = f"params have {name} of shape {list(shape)} where the problem's have"
-            require(shape == wanted, f"{found} {list(wanted)}; {fix}")
+        check_like(f"params: {name}", given, own, fix, any_dtype=True)
         check_not_consumed(given)
     return model
 
 
-def check_like(name: str, given: Any, expected: Any, fix: str) -> None:
-    """Checks that a function's result has the leaves of another tree: paths, shapes and dtypes."""
+def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: bool = False) -> None:
+    """Checks that a tree has the leaves of another one: their paths, shapes and dtypes."""
+
+    def shown(leaf):
+        dtype = "of shape " if any_dtype else jnp.result_type(leaf)
+        return f"{dtype}{[*np.shape(leaf)]}"
 
     def leaves(tree):
         with_paths = jax.tree_util.tree_leaves_with_path(tree)
-        types = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for _, leaf in with_paths]
-        paths = [jax.tree_util.keystr(path) for path, _ in with_paths]
-        return dict(zip(paths, types, strict=True))
+        return {jax.tree_util.keystr(path): shown(leaf) for path, leaf in with_paths}
 
     own, wanted = leaves(given), leaves(expected)
     for path in own | wanted:
@@ -174,14 +187,11 @@ def check_like(name: str, given: Any, expected: Any, fix: str) -> None:
 
 def check_not_consumed(tree: Any) -> None:
     """Checks that a run's state, or a part of it, still has its arrays."""
-    for leaf in jax.tree.leaves(tree):
-        deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
-        if deleted is None or isinstance(leaf, jax.core.Tracer) or not deleted():
-            continue
-        raise ValueError(
-            "this state was consumed by the round that it was given to; use the one that it "
-            "returned, or copy it before the round: jax.tree.map(jnp.copy, state)"
-        )
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, jax.core.Tracer)]
+    # also of rows on disk, which the engine has
+    consumed = any(leaf.is_deleted() for leaf in leaves if hasattr(leaf, "is_deleted"))
+    fix = "use the one that it returned, or copy it before the round: jax.tree.map(jnp.copy, state)"
+    require(not consumed, f"this state was consumed by the round that it was given to; {fix}")
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
@@ -197,17 +207,21 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
     require(len(shape) == len(axes) and 0 not in shape, f"dispatches have shape {shape}; {fix}")
     if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
         return
-    if not all_arrive:
-        dtype = np.asarray(dispatches.arrives).dtype
-        require(dtype.kind == "b", f"dispatches have arrives of type {dtype}; give bools")
     check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
-    steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
-    given = f"dispatches have num_steps={steps.min()} of type {steps.dtype}"
-    is_whole = steps.dtype.kind in "iu" and steps.min() >= 0
-    require(is_whole, f"{given}; give whole numbers of at least 0")
+    arrives, steps = np.asarray(dispatches.arrives), np.asarray(dispatches.num_steps)
+    rates = np.asarray(dispatches.learning_rate)
     low, high = rates.min(), rates.max()
-    given = f"dispatches have learning_rate={high if low > 0 else low}"
-    require(0 < low <= high < math.inf, f"{given}; give numbers above 0 that are finite")
+    given, is_whole = f"num_steps={steps.min()} of type {steps.dtype}", steps.dtype.kind in "iu"
+    check_facts(
+        {
+            f"arrives of type {arrives.dtype}; give bools": all_arrive or arrives.dtype == bool,
+            f"{given}; give whole numbers of at least 0": is_whole and steps.min() >= 0,
+            f"learning_rate={high if low > 0 else low}; give numbers above 0 that are finite": (
+                0 < low <= high < math.inf
+            ),
+        },
+        "dispatches have ",
+    )
 
 
 def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
@@ -218,19 +232,18 @@ def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool =
     is_ids = clients.dtype.kind in "iu"
     require(is_ids, f"the clients of dispatches are of type {clients.dtype}; {fix}")
     for client in (clients.min(), clients.max()):
-        empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
-        require(
-            0 <= client <= last + may_be_empty,
-            f"client {client} is in a cohort; there are clients 0 to {last}: draw the dispatches "
-            f"from data.counts(){empty * bool(client == num_clients)}",
-        )
+        found = f"client {client} is in a cohort; there are clients 0 to {last}"
+        fix = "draw the dispatches from data.counts()"
+        if client == num_clients:
+            fix += ", and set may_leave_empty = True on a sampler that leaves slots empty"
+        require(0 <= client <= last + may_be_empty, f"{found}: {fix}")
 
 
 def check_problem(problem: Any) -> None:
     """Checks that an object is a problem, and not a factory of one, a name or a module of Flax."""
     fix = "give Problem(init, apply, loss), or what models.mlp or models.classifier returns"
     check_kind("problem", problem, Problem, fix)
-    check_functions(problem, _OF_PROBLEM)
+    check_functions(problem)
 
 
 def check_initial(model: Any) -> None:
@@ -238,20 +251,17 @@ def check_initial(model: Any) -> None:
     check_kind("Problem.init(key)", model, Model, "return fedjax_algos.Model(params, statistics)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-        name = f"params{jax.tree_util.keystr(path)} of type {dtype}"
-        found = f"the model has {name}, of which no gradient can be taken"
+        found = f"the model has params{jax.tree_util.keystr(path)} of type {dtype}"
         fix = "give it a float type, or keep it in Model.statistics if it is not trained"
-        require(jnp.issubdtype(dtype, jnp.floating), f"{found}; {fix}")
-        found = f"the model has {name}, in which sums over clients overflow and small updates are 0"
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        require(is_float, f"{found}, of which no gradient can be taken; {fix}")
+        why = "in which sums over clients overflow and small updates are 0"
         fix = "keep float32 params and cast them to float16 in Problem.apply"
-        require(dtype != jnp.float16, f"{found}; {fix}")
+        require(dtype != jnp.float16, f"{found}, {why}; {fix}")
         if dtype == jnp.bfloat16:
-            warnings.warn(
-                f"the model has {name}, which holds 8 bits of a number: steps that are smaller "
-                "than a 256th of a weight leave it unchanged; keep float32 params and compute in "
-                "bfloat16 with models.compute_in(problem)",
-                stacklevel=2,
-            )
+            why = "which holds 8 bits of a number: steps below a 256th of a weight are lost"
+            fix = "keep float32 params and compute in bfloat16 with models.compute_in(problem)"
+            warnings.warn(f"{found}, {why}; {fix}", stacklevel=2)
             return  # one warning is enough
 
 

@@ -24,8 +24,7 @@ class ClientData(NamedTuple):
       statistics: the model's statistics as broadcast.
       first_step: int32[]: local steps of all earlier dispatches ("persistent").
       frozen: a tree of the model's arrays that never change; `()` if there are none.
-      drawn: `Drawn`, int32[steps, batch_size] and a mask: the batches of all local steps, if they
-        are drawn before the first one; `()` if not.
+      drawn: `Drawn`, int32[steps, batch_size] and a mask: the batches of all local steps; or `()`.
     """
 
     examples: Batch

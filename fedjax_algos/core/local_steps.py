@@ -131,10 +131,7 @@ Gradient = tuple[Params, Statistics, Mean]  # and the statistics and the loss at
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None, pieces: int = 1
 ) -> Callable[..., Gradient]:
-    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, of real rows.
-
-    The batch is cut into so many pieces, which are computed one after another.
-    """
+    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, in pieces."""
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
         given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
@@ -209,14 +206,7 @@ def full_gradient(
 
 
 def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """`(model, data, key) -> F_i`, float[]: the mean loss over all of a client's examples.
-
-    The model is that of an evaluation, without dropout.
-
-    Args:
-      problem: what is learned.
-      local: its batch size is that of the pieces.
-    """
+    """`(model, data, key) -> F_i`, float[]: the mean loss of all examples, as in an evaluation."""
 
     def run(model, data, key):
         width = min(local.batch_size, data.indices.shape[0])
@@ -325,8 +315,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     """A function that runs one client's local steps.
 
     In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
-    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data
-    (`dispatch.num_steps`), so clients with less work recompile nothing.
+    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data.
 
     Args:
       problem: what is learned.
@@ -335,8 +324,8 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
 
     Raises:
       TypeError: for local work of another type.
-      ValueError: for local work out of range, and a transform that points against the gradient
-        because it holds a rate; when called, for batches that do not fit into memory.
+      ValueError: for local work out of range, and a transform that holds a rate; when called, for
+        batches that do not fit into memory.
     """
     check_local(local)
     check_transform("Local: transform", local.transform, problem)

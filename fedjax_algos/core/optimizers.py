@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core.checks import KindError, check_callable, check_kind
+from fedjax_algos.core.checks import KindError, check_callable, check_facts, check_kind
 from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import spec_of
@@ -66,6 +66,7 @@ _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise 
 _ROUNDING = 1e-3  # relative: what is nearer to 0 has no sign
 # update functions that were found right, at first that of Local's default
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
+_HAS_RATE = re.compile("[:,](client_)?learning_rate=")
 _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
 
 
@@ -76,16 +77,13 @@ class ClientOptimizers(Registry[optax.GradientTransformation]):
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
         """The name and the options of a spec; see `Registry.parse`."""
-        require(
-            not re.search(r"[:,](client_)?learning_rate=", spec),
-            f"client_optimizer={spec!r} has a learning rate; give client_learning_rate instead "
-            "(--client-learning-rate), in a method's spec before client_optimizer",
-        )
-        require(
-            "," not in spec.partition(":")[0],
-            f"client_optimizer={spec!r} is no optimiser; give its options after a colon, as in "
-            "adam:b1=0.9, and a method's own options before client_optimizer",
-        )
+        facts = {
+            "has a learning rate; give client_learning_rate instead (--client-learning-rate), in a "
+            "method's spec before client_optimizer": not _HAS_RATE.search(spec),
+            "is no optimiser; give its options after a colon, as in adam:b1=0.9, and a method's "
+            "own options before client_optimizer": "," not in spec.partition(":")[0],
+        }
+        check_facts(facts, f"client_optimizer={spec!r} ")
         return super().parse(spec, more, last)
 
     def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
@@ -149,13 +147,12 @@ def client_optimizer(spec: str) -> optax.GradientTransformation:
     """The optimiser of a client's local steps, for `Local.transform`.
 
     It has no learning rate: that of `Local` applies. Its state starts anew in each local update.
-    Equal texts give the same object, so that runs with it share their compiled programs.
+    Equal texts give the same object.
 
     Args:
-      spec: the name of an optimiser of optax with its options, as in "adam:b1=0.8" or
-        "sgd:momentum=0.9,nesterov=true"; or a function of your own, `FILE.py:NAME` or
-        `package.module:NAME`, which has only keyword-only parameters and returns an optax
-        transformation without a learning rate.
+      spec: the name of an optimiser of optax with its options, as in "adam:b1=0.8"; or a function
+        of your own, `FILE.py:NAME` or `package.module:NAME`, which has only keyword-only parameters
+        and returns an optax transformation without a learning rate.
 
     Raises:
       TypeError: for another type.

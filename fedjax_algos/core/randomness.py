@@ -87,8 +87,7 @@ def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> ja
 
     This is a Feistel network over pairs (left, right) with left < a, right < b and a*b just above
     `size`. Results outside the range are permuted again until they fall inside (cycle walking).
-    Each entry costs O(1) whatever the size, so a batch or a cohort is drawn without touching the
-    population. a is even because rotating columns of odd length gives even permutations only.
+    Each entry costs O(1). a is even because rotating columns of odd length is an even permutation.
     """
     size = jnp.asarray(size, jnp.uint32)
     a = 2 * jnp.ceil(jnp.sqrt(size.astype(jnp.float32)) / 2).astype(jnp.uint32)

@@ -25,9 +25,8 @@ T = TypeVar("T")
 class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
-    A name with a colon is a factory of the user's own: `my_file.py:fedspeed` or
-    `package.module:fedspeed`. It is imported when it is used first. `kind` is what the factories
-    make, and `product` its type, which is checked where the user's own have made it.
+    A name with a colon is a factory of the user's own, which is imported when it is used first:
+    `my_file.py:fedspeed` or `package.module:fedspeed`. `kind` is what they make, of type `product`.
     """
 
     def __init__(self, kind: str, product: Any = object):
@@ -44,11 +43,9 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return checked
 
     def __missing__(self, name: str) -> Callable[..., T]:
-        if ":" not in name:
-            if "=" in name:
-                fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
-                raise ValueError(f"unknown {self.kind} {name!r}; {fix}")
-            raise ValueError(unknown(self.kind, name, sorted(self)))
+        fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
+        require(":" in name or "=" not in name, f"unknown {self.kind} {name!r}; {fix}")
+        require(":" in name, unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
         self[name] = factory if factory in self.values() else self._own(name, factory)
         return self[name]

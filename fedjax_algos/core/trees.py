@@ -29,6 +29,16 @@ def add_scaled(tree: Params, factor, other: Params) -> Params:
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
 
 
+def take(tree: Any, index: Any) -> Any:
+    """`leaf[index]` of each leaf, such as one client's part of a table of rows."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def along(values: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Values [n] in the shape that a leaf [n, ...] is masked or multiplied with."""
+    return values.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
 def tree_bytes(tree: Any) -> int:
     """Bytes of all leaves together, which are arrays or shapes with dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
@@ -74,7 +84,7 @@ class Parts(NamedTuple):
 
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
     """Which params stay with each client: those whose paths, such as "Dense_1/bias", match."""
-    params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
+    params = problem.shapes().params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     if isinstance(pattern, str):
@@ -95,6 +105,5 @@ def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") ->
     if paths == ("",):
         among, fix = "of the params, which are one array", "give a model of several arrays"
     shown = getattr(pattern, "__name__", repr(pattern))
-    if any(parts.own):
-        raise ValueError(f"{name}={shown} matches all {among}, which leaves none for {rest}; {fix}")
-    raise ValueError(f"{name}={shown} matches none {among}; {fix}")
+    matched = f"all {among}, which leaves none for {rest}" if any(parts.own) else f"none {among}"
+    raise ValueError(f"{name}={shown} matches {matched}; {fix}")

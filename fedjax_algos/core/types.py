@@ -210,11 +210,14 @@ class Problem(NamedTuple):
     loss: Callable[[Outputs, Batch], jax.Array]
     metrics: Callable[[Outputs, Batch], MetricValues] = _no_metrics
 
+    def shapes(self) -> Model:
+        """The shapes and dtypes of the initial model, which is not computed."""
+        return jax.eval_shape(self.init, jax.eval_shape(jax.random.key, 0))
+
     def __repr__(self) -> str:
         params = "unknown"
         with contextlib.suppress(Exception):  # of the user's function: a repr must not fail
-            key = jax.eval_shape(jax.random.key, 0)
-            params = describe_tree(jax.eval_shape(self.init, key).params)
+            params = describe_tree(self.shapes().params)
         return describe(self, params=params)
 
 

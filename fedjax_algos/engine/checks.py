@@ -11,14 +11,14 @@ import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.limits import check_device_memory
-from fedjax_algos.base.reprs import describe_tree
+from fedjax_algos.base.limits import MAX_INT32, check_device_memory
 from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
 from fedjax_algos.core.algorithm import PartKind, Selection, kinds
 from fedjax_algos.core.checks import (
     check_dispatches,
     check_functions,
     check_kind,
+    check_like,
     check_local,
     check_not_consumed,
     check_problem,
@@ -31,22 +31,9 @@ from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.placed.model_sharding import ClientMesh, bytes_of_device
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size
-from fedjax_algos.engine.state import FederatedState, RowTable, place_of
+from fedjax_algos.engine.state import FederatedState, RowTable, place_of, table_shapes
 from fedjax_algos.models.outputs import LabelCheck
 
-_OF_BOTH = {  # the arguments of the functions of an algorithm and of a prelude
-    "broadcast": "server group", "decode": "message", "contribute": "update dispatch staleness",
-    "server_update": "server sums count group",
-}  # fmt: skip
-_OF_PRELUDE = _OF_BOTH | {"client_update": "broadcast data dispatch key"}
-_OF_ALGORITHM = _OF_BOTH | {
-    "init": "params population", "client_init": "params key",
-    "client_update": "broadcast client_state data dispatch key",
-}  # fmt: skip
-_OF_SELECTION = {
-    "value": "model client_state data dispatch key",
-    "choose": "values dispatches answered cohort_size seed",
-}
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
 
@@ -56,15 +43,10 @@ def check_algorithm(algorithm: Algorithm) -> None:
     check_kind("algorithm", algorithm, Algorithm, fix)
     check_problem(algorithm.problem)
     check_local(algorithm.local)
-    check_functions(algorithm, _OF_ALGORITHM)
-    if algorithm.personal is not None:
-        check_functions(algorithm, {"personal": "server client_state"})
-    if algorithm.report is not None:
-        check_functions(algorithm, {"report": "server"})
     if algorithm.selection is not None:
         fix = "give Selection(factor, value, choose), or None"
         check_kind("selection", algorithm.selection, Selection, fix)
-        check_functions(algorithm.selection, _OF_SELECTION)
+        check_functions(algorithm.selection)
         if algorithm.selection.asks:
             what = "candidates report of the server's model, but receive an encoded one"
             fits = algorithm.download is None
@@ -75,14 +57,10 @@ def check_algorithm(algorithm: Algorithm) -> None:
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
-        check_functions(algorithm.prelude, _OF_PRELUDE)
         phases.append(algorithm.prelude)
     for phase in phases:
         traits = phase.traits
-        if phase.download is not None:
-            check_functions(phase, {"download": "server group"})
-        if phase.transport is not None:
-            check_functions(phase, {"contribute": "update dispatch staleness server"})
+        check_functions(phase, contribute="server" * (phase.transport is not None))
         check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
         check_kind("Traits: asynchrony", traits.asynchrony, Asynchrony, "give Asynchrony(...)")
         check_choice("Traits: reduce", traits.reduce, ("sum", "stack"))
@@ -103,11 +81,9 @@ def check_population(population: Population) -> None:
     """Raises for an object of another type, and for numbers out of range."""
     check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
+        most = population.num_clients if name == "cohort_size" else MAX_INT32
         if name != "seed":  # it is the engine's own
-            check_whole(f"Population: {name}", value)
-    most, size = f"give at most num_clients={population.num_clients}", population.cohort_size
-    fits = size <= population.num_clients
-    require(fits, f"Population: cohort_size={size} is out of range; {most}")
+            check_whole(f"Population: {name}", value, 1, most)
 
 
 def check_state_memory(
@@ -137,30 +113,28 @@ class StateCheck:
     ) -> Dispatch:
         """The dispatches as arrays, with `axes`; raises for what no round can be computed with."""
         self.check_state(state, data)
-        dispatches = self.check_dispatches(data, dispatches, axes)
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
-        if axes[-1] == "cohort" and not isinstance(state.dispatched, tuple) and not traced:
-            check_no_repeats(dispatches, data.num_clients)
-        return dispatches
+        keeping = not isinstance(state.dispatched, tuple)
+        return self.check_dispatches(data, dispatches, axes, keeping)
 
     def check_dispatches(
-        self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
+        self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...], keeping: bool = False
     ) -> Dispatch:
         """The dispatches as arrays; ValueError for other shapes or, unless traced, out of range."""
         dispatches = with_arrays(dispatches) if isinstance(dispatches, Dispatch) else dispatches
         check_dispatches(dispatches, data.num_clients, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
-        known = self.counts_of(data) if isinstance(data, FederatedData) else None
-        if axes[-1] == "cohort" and not traced and known is not None:
-            own, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
-            client = np.minimum(own, data.num_clients - 1)
-            counts = known[client]
-            wrong = (counts != number) & (client == own)
-            if wrong.any():
-                place = tuple(np.argwhere(wrong)[0])
-                found = f"has num_examples={number[place]}, but holds"
-                fix = "draw the dispatches from data.counts() of these data"
-                raise ValueError(f"client {client[place]} {found} {counts[place]}; {fix}")
+        of_rounds = axes[-1] == "cohort" and not traced
+        if of_rounds and keeping:
+            check_no_repeats(dispatches, data.num_clients)
+        known = self.counts_of(data) if of_rounds and isinstance(data, FederatedData) else None
+        if known is not None:
+            client, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
+            counts = known[np.minimum(client, data.num_clients - 1)]
+            wrong = (counts != number) & (client < data.num_clients)
+            place = np.unravel_index(wrong.argmax(), wrong.shape)
+            found = f"client {client[place]} has num_examples={number[place]}, but holds"
+            fix = "draw the dispatches from data.counts() of these data"
+            require(not wrong.any(), f"{found} {counts[place]}; {fix}")
         reverse = self.algorithm.local.reverse
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
             return dispatches
@@ -183,9 +157,8 @@ class StateCheck:
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another kind, algorithm or population, and for other data."""
-        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
-        check_kind("state", state, FederatedState, _OWN_STATE)
         self.check_examples(data)
+        check_kind("state", state, FederatedState, _OWN_STATE)
         check_not_consumed(state)
         rows = () if isinstance(state.clients, RowTable) else state.clients
         trees = state.server, rows, state.dispatched
@@ -200,24 +173,36 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Raises for labels that the model does not have."""
+        """Raises for data of another kind, and labels that the model does not have."""
+        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         if isinstance(data, FederatedData):
             self.check_labels(data.examples)
 
     def _compare(self, state, num_clients):
         """Compares a state with the shapes of the algorithm's own."""
-        key = jax.eval_shape(jax.random.key, 0)
-        params = jax.eval_shape(self.algorithm.problem.init, key).params
-        _check_server(self.algorithm, params, state.server, num_clients)
+        algorithm, params = self.algorithm, self.algorithm.problem.shapes().params
+        found = _shapes(state.server)
+
+        def of_groups(number):
+            population = Population(num_clients, 1, num_clients, number)
+            return jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
+
+        # shapes may depend on the number of groups, which only the state knows
+        servers = map(of_groups, [1, *{shape[0] for shape in found if shape}])
+        own = next((each for each in servers if _shapes(each) == found), of_groups(1))
+        what = "the state is of another algorithm or model, or other options: server"
+        check_like(what, state.server, own, _OWN_STATE, any_dtype=True)
         place = place_of(state.clients)
         found = f"the engine has client_state={self.place!r}, but the state's rows are on the"
         require(place == self.place, f"{found} {place}; {_OWN_STATE}")
-        row = jax.eval_shape(self.algorithm.client_init, params, key)
-        if not isinstance(state.clients, RowTable):
-            _check_rows(state.clients, row, num_clients)
-        elif (last := max(state.clients, default=0)) >= num_clients:
-            found = f"the state has a row of client {last}, but the data have {num_clients} clients"
-            raise ValueError(f"{found}; give the state of a run with these data")
+        row = jax.eval_shape(algorithm.client_init, params, jax.eval_shape(jax.random.key, 0))
+        fix = f"give the state of a run with these data of {num_clients} clients"
+        if isinstance(state.clients, RowTable):
+            last = max(state.clients, default=0)
+            require(last < num_clients, f"the state has a row of client {last}; {fix}")
+        else:
+            rows = table_shapes(row, num_clients)
+            check_like("the state's clients", state.clients, rows, fix, any_dtype=True)
         if jax.tree.leaves(row):
             check_num_clients(state, num_clients)
 
@@ -239,42 +224,6 @@ def check_num_clients(state: FederatedState, num_clients: int) -> None:
     found = f"the state is of {own} clients, but the data have {num_clients}"
     fix = "give both of the same clients, some of whom may hold no examples to evaluate on"
     require(own == num_clients, f"{found}; {fix}")
-
-
-def _check_rows(rows, row, num_clients):
-    """Raises ValueError for a table of other structure or shapes than the algorithm's rows."""
-    if jax.tree.structure(rows) != jax.tree.structure(row):
-        raise ValueError(f"the state is of an algorithm with other client state; {_OWN_STATE}")
-    for found, own in zip(_shapes(rows), _shapes(row), strict=True):
-        needed = f"the data have {num_clients} clients with rows of shape {[*own]}"
-        rows = f"the state has rows of shape {[*found]}, but {needed}"
-        require(found == (num_clients, *own), f"{rows}; give the state of a run with these data")
-
-
-def _check_server(algorithm, params, server, num_clients):
-    """Raises ValueError for a server state of other structure or shapes than the algorithm's."""
-
-    def of_groups(number):
-        population = Population(num_clients, 1, num_clients, number)
-        return jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
-
-    own, found = of_groups(1), _shapes(server)
-    if jax.tree.structure(server) != jax.tree.structure(own):
-        other = "another algorithm or model"
-    elif _shapes(server.params) != _shapes(own.params):
-        other = "another model"
-    else:
-        # what differs may depend on the number of groups, which only the state knows
-        pairs = zip(found, _shapes(own), strict=True)
-        numbers = {1, *(shape[0] for shape, expected in pairs if shape != expected and shape)}
-        if any(found == _shapes(of_groups(number)) for number in numbers):
-            return
-        other = "the same algorithm with other options"
-    raise ValueError(
-        f"the state is of {other}: its server state is a {type(server).__name__} of "
-        f"{describe_tree(server)}, and the algorithm's a {type(own).__name__} of "
-        f"{describe_tree(own)}; {_OWN_STATE}"
-    )
 
 
 def _shapes(tree):

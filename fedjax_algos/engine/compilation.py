@@ -81,10 +81,10 @@ def measure_compilation() -> Iterator[Compilation]:
 def keep_compiled(folder: str | Path) -> None:
     """Keeps in a folder what this process compiles from now on, and reuses what is there.
 
-    This is JAX's persistent compilation cache, here also for programs that are small and quick to
-    compile. A program is identified by what it computes, the version of JAX, the device and the
-    compiler's flags, so results stay the same to the last digit. Programs are never removed. The
-    process executes what it reads: share a folder only with people whom you trust.
+    This is JAX's persistent compilation cache, here also for small programs. A program is
+    identified by what it computes, the version of JAX, the device and the compiler's flags, so
+    results stay the same. Programs are never removed. The process executes what it reads: share a
+    folder only with people whom you trust.
 
     Args:
       folder: created if it does not exist.

@@ -16,10 +16,10 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
-from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.randomness import model_key
-from fedjax_algos.core.trees import add_trees
+from fedjax_algos.core.trees import add_trees, take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.checks import (
@@ -113,7 +113,7 @@ class PlacedAlgorithm:
         checks.check_seed(seed)
         check_population(population)
         init, uint = self.algorithm.problem.init, np.uint32(seed)
-        model = checks.as_model(init, params)
+        model = checks.as_model(self.algorithm.problem, params)
         shapes = self.shapes(population, model)
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
@@ -151,12 +151,11 @@ class PlacedAlgorithm:
         On one device it returns data in memory as they are.
 
         Args:
-          data: as `federate` or `open_federated` returns them, the same in every process; or as
-            this function returned them. Those in files are read later, cohort by cohort.
+          data: as `federate`, `open_federated` or this function returns them, the same in every
+            process. Those in files are read later, cohort by cohort.
 
         Raises:
-          ValueError: if the data are sharded over other devices, or in files while the algorithm's
-            clients read the examples of others.
+          ValueError: for data that are sharded over other devices, or that must not be in files.
         """
         checks.check_kind("data", data, RunData, RUN_DATA_FIX)
         if isinstance(data, StoredData):
@@ -226,9 +225,10 @@ class Engine(PlacedAlgorithm):
 
     def _memory(self, state, data, dispatches, chunk):
         checks.check_not_consumed(state)
-        run = self.algorithm, self._mesh, state, data, dispatches
-        how = self.sharded, self.non_finite, self._common_steps(data)
-        return round_memory(*run, *how, chunk)
+        placement = Placement(chunk, self._mesh)
+        of_round = FederatedRound(self.algorithm, placement, self._on_device, self.non_finite)
+        how = self.sharded, self._common_steps(data)
+        return round_memory(of_round, state, data, dispatches, *how)
 
     def __repr__(self) -> str:
         devices = self.placement.num_devices
@@ -248,8 +248,7 @@ class Engine(PlacedAlgorithm):
           The new state, and the round's metrics: means over all examples of all local steps.
 
         Raises:
-          ValueError: if the data are not on the engine's devices, or a client with state is twice
-            in the cohort.
+          ValueError: for data on other devices, or a client with state that is there twice.
         """
         dispatches = self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -275,14 +274,12 @@ class Engine(PlacedAlgorithm):
           The state after the last round, and the metrics of all rounds together.
 
         Raises:
-          ValueError: if `number` is out of range, or the data are not on the engine's devices.
+          ValueError: as for `round`, and for a `number` out of range.
         """
         dispatches = self._checked.check(state, data, dispatches, ("rounds", "cohort"))
-        given = len(dispatches.client)
-        number = given if number is None else number
-        fits = is_number(number, int) and 1 <= number <= given
-        require(fits, f"number={number} is out of range; give 1 to {given} rounds")
-        self.choose_layout(state, data, jax.tree.map(lambda leaf: leaf[0], dispatches))
+        number = len(dispatches.client) if number is None else number
+        checks.check_whole("number", number, 1, len(dispatches.client))
+        self.choose_layout(state, data, take(dispatches, 0))
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
@@ -292,8 +289,7 @@ class Engine(PlacedAlgorithm):
             return state, metrics
         total: Any = None
         for index, present in enumerate(self._present(placed, dispatches.client[:number])):
-            of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-            state, metrics = self._compute(state, present, of_round)
+            state, metrics = self._compute(state, present, take(dispatches, index))
             jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
             total = metrics if total is None else add_trees(total, metrics)
         return state, total
@@ -318,8 +314,6 @@ class Engine(PlacedAlgorithm):
           The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
           The mask is False in empty slots.
         """
-        fix = "give what federate or engine.put_data returned"
-        checks.check_kind("data", data, DeviceData, fix)
         checks.check_not_consumed(state)
         self._checked.check_examples(data)
         dispatches = self._checked.check_dispatches(data, dispatches, ("cohort",))
@@ -435,27 +429,22 @@ def make_engine(
       algorithm: what is computed.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
         one, a number chunks of that many. "auto" is "sequential" on a CPU. On an accelerator it is
-        the largest of the cohort, its half, its quarter, ... with which the first cohort's round,
-        as it is compiled, fits into 3/4 of the device's memory; all if its memory is not known.
-        Layouts differ by rounding.
+        the largest of the cohort, its half, its quarter, ... whose round fits into 3/4 of the
+        device's memory; all if its memory is not known. Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
-        "host", one for each client that has been dispatched, with the cohort's rows on the device
-        during a round. `RowsOnDisk(folder)` keeps the latter on disk. Results are the same, bit for
-        bit.
-      devices: over which the cohort is divided; see `client_mesh`. Each device holds the server
-        state. The table of rows is divided over them if the number of clients is a multiple of
-        theirs. The layout is that of each device's part of the cohort.
+        "host", one for each client that has been dispatched. `RowsOnDisk(folder)` keeps the latter
+        on disk. Results are the same, bit for bit.
+      devices: a number of devices, or a list, over which the cohort is divided. Each holds the
+        server state, and a part of the rows if the number of clients is a multiple of theirs.
       examples: which examples a device holds: "replicated", all of them, or "sharded", those of its
         own clients, whose dispatches it computes; see `sharded_data`. It needs several devices.
       non_finite: what is done with an update that holds NaN or an infinite number, where the
         contribution, the report and the new row are parts of the update. "exclude": it is left out
-        of all sums and of their count, the client's row stays as it was, and a cohort of which none
-        is left leaves the server state as it is; `state.excluded` counts. "error": the functions
-        that run rounds raise `NonFiniteUpdateError`, and therefore wait for their results. "keep":
-        it is summed like the others.
+        of all sums, the client's row stays as it was, and `state.excluded` counts. "error": the
+        functions that run rounds raise `NonFiniteUpdateError`, and so wait for their results.
+        "keep": it is summed like the others.
       devices_per_client: how many of the `devices` compute a client together, each with a part of
-        its model: of the params, of all states like them, and of activations. The compiler divides
-        the computation. Models with random numbers of their own, such as dropout, draw the same.
+        the params, of all states like them, and of activations. The compiler divides the work.
       model_sharding: which axes of the params are divided: a tree of `jax.sharding.PartitionSpec`
         with the axis "model", whose paths are patterns of the params' paths; a spec is that of the
         last axes of an array. `nn.get_partition_spec` of Flax makes such trees. None divides each
@@ -463,20 +452,18 @@ def make_engine(
 
     Raises:
       TypeError: for an object that is no algorithm.
-      ValueError: for an unknown value of an option, for more devices than there are, devices that
-        are no groups of `devices_per_client`, a `model_sharding` that does not fit the params, and
-        for sharded examples of an algorithm whose clients read the examples of others, or whose
-        cohort is chosen among candidates.
+      ValueError: for an unknown value of an option, devices that there are not or that are no
+        groups of `devices_per_client`, a `model_sharding` that does not fit the params, and an
+        algorithm that sharded examples do not fit.
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
     mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
     placement = Placement(layout, mesh)
     sharded = examples == "sharded" and mesh is not None
-    why = "the algorithm's clients read the examples of all others, but examples='sharded' keeps"
-    fix = "most of them on other devices; give examples='replicated'"
-    require(not (sharded and algorithm.traits.pools_examples), f"{why} {fix}")
-    why = "the program chooses the clients, but examples='sharded' has slots of each one's device"
-    fits = not (sharded and algorithm.selection is not None)
-    require(fits, f"{why}; give examples='replicated'")
+    if sharded:
+        why = "whose clients read the examples of all others" * algorithm.traits.pools_examples
+        why = why or "whose clients the program chooses" * (algorithm.selection is not None)
+        found = f"examples='sharded' does not fit an algorithm {why}"
+        require(not why, f"{found}; give examples='replicated'")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

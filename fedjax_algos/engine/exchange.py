@@ -4,7 +4,6 @@ Rounds and plans decide when it takes place, and on which device. Fingerprints a
 and FLOPs read the same functions. What the server makes of updates is in `server_step.py`.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -33,14 +32,13 @@ from fedjax_algos.core import (
 from fedjax_algos.core.checks import check_like, described
 from fedjax_algos.core.plain_types import Batches
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
-from fedjax_algos.core.trees import sent_bytes
+from fedjax_algos.core.trees import sent_bytes, take
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 
-HandIn = Callable[[Any], Any]  # of the message that `client_update` has returned
 _MAX_DRAWN = 2**24  # examples in the local steps of a device's cohort: rows of 64 MiB
 
 
@@ -67,12 +65,20 @@ class Randomness(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The end of an exchange: what the client sends, measured, and keeps."""
+    """The end of an exchange: what the client keeps, sends and has measured."""
 
-    row: ClientState  # its new row; the old one if something is not finite
-    handed_in: Any  # what `hand_in` made of its message; the message itself in plans
+    row: ClientState  # () of a prelude
+    before: ClientState  # the row that the client began with
+    message: Any  # as `client_update` returned it
     report: Report | tuple[()]  # () of a prelude
-    finite: jax.Array | None  # bool[]: whether all of these are finite; None if that is unknown
+
+    def finite(self, handed_in: Any) -> jax.Array:
+        """Whether all that a client has made is finite, bool[]; it hands in what is summed."""
+        return all_finite(self.row, handed_in, self.report)
+
+    def kept(self, finite: jax.Array | None) -> ClientState:
+        """The new row, or the old one if something is not finite; None if that is unknown."""
+        return self.row if finite is None else select(finite, self.row, self.before)
 
 
 def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
@@ -86,10 +92,7 @@ def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Ran
 def draw_cohort(
     local: Local, shared: Shared, data: FederatedData, dispatches: Dispatch
 ) -> Randomness:
-    """The random numbers of dispatches, leaves [slots], at once: outside of loops over chunks.
-
-    With `EqualSteps` the batches of all local steps are among them, unless these are too many.
-    """
+    """The random numbers of dispatches, leaves [slots]; of `EqualSteps` with all their batches."""
     of_one = partial(draw, local.batches, shared.seed)
     draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
     steps, slots = dispatches.num_steps, len(dispatches.client)
@@ -112,23 +115,12 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
 
 
-def download(algorithm: Algorithm, server: ServerState) -> list[Any]:
-    """The messages from which a client decodes what `send` returns; read for their shapes."""
-    phases: Any = filter(None, (algorithm.prelude, algorithm))
-    return [(phase.download or phase.broadcast)(server, jnp.int32(0)) for phase in phases]
-
-
 def initialised_row(
     algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
     """The row that a local update begins with: a new one unless `row` is `known`, bool[]."""
     initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
-
-
-def read_row(table: ClientState, client: jax.Array) -> ClientState:
-    """One client's part of a table [num_clients, ...]; an id out of range reads the last row."""
-    return jax.tree.map(lambda leaf: leaf[client], table)
 
 
 def view_of(
@@ -148,16 +140,12 @@ def exchange(
     dispatch: Dispatch,
     draws: Randomness,
     own: tuple[ClientState, Any],
-    **screening: Any,
 ) -> Sent:
-    """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
-
-    `screening` is that of `_sent`.
-    """
+    """One client's exchange; `own` is its row in the table, and whether it is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
     row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
-    return _sent(row, before, message, report, **screening)
+    return Sent(row, before, message, report)
 
 
 def _update(algorithm, received, row, *arguments):
@@ -173,24 +161,11 @@ def _update(algorithm, received, row, *arguments):
     return made
 
 
-def first_exchange(algorithm, shared, received, data, dispatch, draws, **screening: Any) -> Sent:
+def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Sent:
     """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
     view = view_of(shared, data, dispatch, draws)
     message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
-    return _sent((), (), message, (), **screening)
-
-
-def _sent(row, before, message, report, *, screened: Any = False, hand_in: HandIn | None = None):
-    """What a client sends, after `hand_in`; if it is not finite, with its row `before`.
-
-    A round hands in its contribution to the sums; a plan keeps the message until it arrives. With
-    `screened`, the client is looked at; if it is traced, it is known to be finite where this holds.
-    """
-    handed_in = message if hand_in is None else hand_in(message)
-    if screened is False:
-        return Sent(row, handed_in, report, None)
-    finite = all_finite(row, handed_in, report) if screened is True else screened
-    return Sent(select(finite, row, before), handed_in, report, finite)
+    return Sent((), (), message, ())
 
 
 class ExchangeShapes(NamedTuple):
@@ -278,7 +253,7 @@ def count_transfer(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
     """See `Engine.transfer`."""
-    dispatch = jax.tree.map(lambda leaf: leaf[0], with_arrays(dispatches))
+    dispatch = take(with_arrays(dispatches), 0)
     arguments = state.server, shared_of(state), data_shapes(data), dispatch
     leaves, tree = jax.tree.flatten(arguments)
     return _transfer_of_shapes(algorithm, tree, tuple(map(jax.typeof, leaves)))
@@ -287,11 +262,13 @@ def count_transfer(
 @lru_cache(maxsize=64)
 def _transfer_of_shapes(algorithm, tree, leaves):
     """The runs of an engine have equal shapes, so they share one trace."""
-    arguments = tree.unflatten(leaves)
+    server, shared, *_ = arguments = tree.unflatten(leaves)
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
-    statistics = sent_bytes(arguments[1].statistics)
-    message = sent_bytes(jax.eval_shape(partial(download, algorithm), arguments[0]))
+    statistics, message = sent_bytes(shared.statistics), 0
+    for phase in filter(None, (algorithm.prelude, algorithm)):
+        sent = phase.download or phase.broadcast  # from which a client decodes what it receives
+        message += sent_bytes(jax.eval_shape(sent, server, jnp.int32(0)))
     report, selection = None, algorithm.selection
     if algorithm.traits.offers:
         report, update = sent_bytes(update[0]), update[1]
@@ -299,12 +276,7 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     whole = sent_bytes(shapes.received) if catch_up else message
     missed = message if catch_up == "sum" else whole
     if selection is not None and selection.asks:
-        reported = jax.eval_shape(partial(_value, selection), arguments[0].params, shapes)
-        report = sent_bytes(reported)
+        model = jax.eval_shape(lambda own, params: own.model(params), shapes.view, server.params)
+        known = shapes.row, shapes.view, shapes.dispatch, shapes.key
+        report = sent_bytes(jax.eval_shape(selection.value, model, *known))
     return Transfer(whole + statistics, up + statistics, message + statistics, missed, report)
-
-
-def _value(selection, params, shapes):
-    """What one candidate reports."""
-    model = shapes.view.model(params)
-    return selection.value(model, shapes.row, shapes.view, shapes.dispatch, shapes.key)

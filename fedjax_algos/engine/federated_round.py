@@ -16,13 +16,13 @@ from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude
 from fedjax_algos.core.algorithm import update_in
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.randomness import value_key
+from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine.exchange import (
     draw_cohort,
     exchange,
     first_exchange,
     initialised_row,
-    read_row,
     send,
     shared_of,
     view_of,
@@ -58,10 +58,7 @@ class FederatedRound(NamedTuple):
     def select_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> Dispatch:
-        """The dispatches that the selection chooses among those of candidates, leaves [slots].
-
-        The dispatches have leaves [candidates], and so have the rows, unless they are the table.
-        """
+        """The dispatches, leaves [slots], that the selection chooses among [candidates]."""
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
         shared = shared_of(state), state.dispatched, state.server.params
@@ -69,7 +66,7 @@ class FederatedRound(NamedTuple):
 
         def of_one(shared, data, dispatch, draws, row):
             shared, dispatched, params = shared
-            known = read_row(dispatched, dispatch.client)
+            known = take(dispatched, dispatch.client)
             row = initialised_row(algorithm, shared, dispatch.client, row, known)
             view, key = view_of(shared, data, dispatch, draws), value_key(draws.key)
             arguments = view.model(params), row, view, with_arrays(dispatch), key
@@ -79,7 +76,7 @@ class FederatedRound(NamedTuple):
         rows = _padded(self._read_rows(rows, dispatches), len(slots.client) - number)
         draw = partial(self._draw, selection)
         _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
-        values = jax.tree.map(lambda leaf: leaf[:number], values)
+        values = take(values, slice(number))
         given = values, with_arrays(dispatches), jnp.asarray(answers(dispatches, data.num_clients))
         # held by every device, because a choice may ask the host, as Oort's does
         values, known, answered = constrain(self.placement.mesh, given)
@@ -97,8 +94,8 @@ class FederatedRound(NamedTuple):
         assert prelude is not None
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
-        def of_one(shared, data, dispatch, draws, **how):
-            return first_exchange(self.algorithm, *shared, data, dispatch, draws, **how)
+        def of_one(shared, data, dispatch, draws):
+            return first_exchange(self.algorithm, *shared, data, dispatch, draws)
 
         reduce = self._stack if prelude.traits.reduce == "stack" else self._sum
         result = reduce(prelude, of_one, shared, state, data, dispatches)
@@ -120,11 +117,11 @@ class FederatedRound(NamedTuple):
         table = rows if in_place else ()
         shared = shared_of(state), state.dispatched, send(algorithm, state.server), table
 
-        def of_one(shared, data, dispatch, draws, *rows, **how):
+        def of_one(shared, data, dispatch, draws, *rows):
             shared, dispatched, received, table = shared
-            row = rows[0] if rows else read_row(table, dispatch.client)
-            own = row, read_row(dispatched, dispatch.client)
-            return exchange(algorithm, shared, received, data, dispatch, draws, own, **how)
+            row = rows[0] if rows else take(table, dispatch.client)
+            own = row, take(dispatched, dispatch.client)
+            return exchange(algorithm, shared, received, data, dispatch, draws, own)
 
         sums = partial(self._sum, screening=None if self.non_finite == "keep" else screening)
         reduce = self._stack if algorithm.traits.reduce == "stack" else sums
@@ -152,23 +149,20 @@ class FederatedRound(NamedTuple):
         return result._replace(arrivals=result.arrivals._replace(contributions=stack))
 
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
-        """The sums of what a cohort hands in, with zeros for what is not finite or not sent.
-
-        Each client is looked at, unless a `screening` is given. `of_one` is the exchange of one.
-        """
+        """The sums of what a cohort hands in, with zeros for what is not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
         mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
         look = None if screening is None else screening.look
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
-            given = {"dispatch": dispatch, "staleness": jnp.int32(0), "server": state.server}
-            hand_in = partial(contribution, phase, **given)
-            known = self.non_finite != "keep" if look is None else dispatch.arrives
-            sent = of_one(shared, data, dispatch, draws, *more, screened=known, hand_in=hand_in)
-            # with a screening new rows are looked at like the other sums
-            finite, seen = (sent.finite, ()) if look is None else (None, floats(sent.row))
-            return (arrival(sent.handed_in, sent.report, finite), seen), (sent.row, finite)
+            sent = of_one(shared, data, dispatch, draws, *more)
+            handed_in = contribution(phase, sent.message, dispatch, jnp.int32(0), state.server)
+            if look is None:
+                finite = sent.finite(handed_in) if self.non_finite != "keep" else None
+                return (arrival(handed_in, sent.report, finite), ()), (sent.kept(finite), finite)
+            row = sent.kept(dispatch.arrives)  # new rows are looked at like the other sums
+            return (arrival(handed_in, sent.report, None), floats(row)), (row, None)
 
         how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, look
         summed, (rows, finite), found = map_cohort(of_client, *how)
@@ -184,16 +178,16 @@ class FederatedRound(NamedTuple):
     def _stack(self, phase, of_one, shared, state, data, dispatches, *more):
         """The updates of a cohort, with zeros for what is not finite or not sent; see `_sum`."""
         answered, screened = answers(dispatches, data.num_clients), self.non_finite != "keep"
-        how = {"screened": screened, "hand_in": partial(decoded, phase, server=state.server)}
 
         def of_client(shared, data, dispatch, draws, *more):
-            dispatch = with_arrays(dispatch)
-            sent = of_one(shared, data, dispatch, draws, *more, **how)
-            arrived = arrival((), sent.report, sent.finite)
-            update = select(sent.finite, sent.handed_in, 0) if screened else sent.handed_in
+            sent = of_one(shared, data, with_arrays(dispatch), draws, *more)
+            update = decoded(phase, sent.message, state.server)
+            finite = sent.finite(update) if screened else None
+            arrived, row = arrival((), sent.report, finite), sent.kept(finite)
+            update = update if finite is None else select(finite, update, 0)
             if not isinstance(dispatch.arrives, tuple):
                 update = select(dispatch.arrives, update, 0)
-            return arrived, (sent.row, update, sent.finite)
+            return arrived, (row, update, finite)
 
         inputs = partial(self._draw, phase), shared, data, (dispatches, *more), self.placement
         (arrivals, metrics), (rows, updates, finite), _ = map_cohort(of_client, *inputs)
@@ -216,9 +210,7 @@ class FederatedRound(NamedTuple):
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
-        if not self.rows_are_table:
-            return rows
-        return jax.tree.map(lambda leaf: leaf[dispatches.client], rows)
+        return take(rows, dispatches.client) if self.rows_are_table else rows
 
     def server_step(
         self,
@@ -292,9 +284,9 @@ class FederatedRound(NamedTuple):
         stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
         trained = dispatches._replace(arrives=())
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
-        stack = stack._replace(updates=update_in(stack.updates))
+        stack = stack._replace(updates=update_in(traits.parts, stack.updates))
         index = slice(cohort_size) if slots is None else slots
-        return constrain(self.placement.mesh, jax.tree.map(lambda leaf: leaf[index], stack))
+        return constrain(self.placement.mesh, take(stack, index))
 
 
 def _padded(tree, number):

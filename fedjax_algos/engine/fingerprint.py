@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
+from fedjax_algos.core.trees import take
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
+from fedjax_algos.engine.exchange import draw, exchange, first_exchange, send, shared_of
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.processes import fetch
@@ -54,9 +55,9 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
     def handed_in(phase, sent, dispatch, staleness, server):
         if phase.traits.reduce != "stack":
-            return contribution(phase, sent.handed_in, dispatch, staleness, server)
-        one = decoded(phase, sent.handed_in, server), dispatch
-        return Stack(*jax.tree.map(lambda leaf: leaf[None], one), jnp.ones(1, bool))
+            return contribution(phase, sent.message, dispatch, staleness, server)
+        one = decoded(phase, sent.message, server), dispatch
+        return Stack(*take(one, None), jnp.ones(1, bool))
 
     def round_of_one(row, state, data, dispatch, staleness, group):
         shared, prelude = shared_of(state), algorithm.prelude
@@ -68,18 +69,15 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
             first = after(
                 prelude, state, handed_in(prelude, sent, dispatch, staleness, state.server), group
             )
-        own = row, read_row(state.dispatched, dispatch.client)
+        own = row, take(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         contributed = handed_in(algorithm, sent, dispatch, staleness, state.server)
-        chosen = select(row, state, data, dispatch)
+        chosen: Any = ()
+        if algorithm.selection is not None:
+            of_round = FederatedRound(algorithm, Placement("sequential"))
+            rows, dispatches = take((row, dispatch), None)
+            chosen = of_round.select_cohort(rows, state, data, dispatches)
         return chosen, first, sent.row, after(algorithm, state, contributed, group), sent.report
-
-    def select(row, state, data, dispatch):
-        if algorithm.selection is None:
-            return ()
-        of_round = FederatedRound(algorithm, Placement("sequential"))
-        rows, dispatches = jax.tree.map(lambda leaf: leaf[None], (row, dispatch))
-        return of_round.select_cohort(rows, state, data, dispatches)
 
     state, data, dispatch = tree.unflatten(leaves)
     number = jax.ShapeDtypeStruct((), jnp.int32)
@@ -98,7 +96,7 @@ def data_fingerprint(data: RunData) -> str:
         return array_fingerprint((data.counts(), data.clients, identity))
     if isinstance(data, ShardedData):
         rows = data.sizes, fetch(data.parts.indices)
-        examples = fetch(jax.tree.map(lambda leaf: leaf[0], data.parts.examples))
+        examples = fetch(take(data.parts.examples, 0))
     else:
         examples, rows = data.examples, (data.offsets, data.indices)
     return array_fingerprint((rows, _sample(examples)))

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.limits import accelerator_memory
-from fedjax_algos.core import Algorithm, Dispatch
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core import Dispatch
+from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.model_sharding import ClientMesh, shapes_on
+from fedjax_algos.engine.placed.model_sharding import shapes_on
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
-from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
+from fedjax_algos.engine.state import FederatedState, row_shapes, table_shapes
 
 SHARE = 0.75  # of the device's memory for a round; the rest is for evaluations and for gaps
 
@@ -31,8 +31,7 @@ SHARE = 0.75  # of the device's memory for a round; the rest is for evaluations 
 def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int]) -> int:
     """The largest of the cohort, its half, its quarter, ..., 1 of which `memory_of` is in a limit.
 
-    Memory is close to affine in the chunk. So chunks of two and of four clients predict which
-    others fit, and only the chosen one is looked at, too. One client is taken in any case.
+    Memory is close to affine in the chunk, so two and four clients predict which others fit.
     `memory_of` is slow, because it compiles.
     """
     memory_of, chunks = cache(memory_of), [cohort_size]
@@ -57,36 +56,29 @@ def auto_layout(placement: Placement, cohort_size: int, memory_of: Callable[[int
 
 
 def round_memory(
-    algorithm: Algorithm,
-    mesh: ClientMesh | None,
+    of_round: FederatedRound,
     state: FederatedState,
     data: RunData,
     dispatches: Dispatch,
     sharded: bool,
-    non_finite: NonFinite,
     common_steps: int | None,
-    chunk: int,
 ) -> int:
-    """Bytes of a device for its part of a round, in chunks of so many clients, as compiled."""
+    """Bytes of a device for its part of a round, as compiled."""
+    algorithm, (chunk, mesh), on_device, _ = of_round
     devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
     size = -(-len(dispatches.client) // devices)
-    own = jax.tree.map(lambda leaf: leaf[:size], with_arrays(dispatches))
+    own = take(with_arrays(dispatches), slice(size))
     slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), data.num_clients)
     slots = mark_equal_steps(slots, own, common_steps, data.num_clients)
-    on_device = not isinstance(state.clients, RowTable)
     if on_device:
         parts = 1 if data.num_clients % devices else devices
         rows = jax.tree.map(lambda leaf: _shape(leaf, 1 / parts), state.clients)
     else:
-        of_slots = (len(slots.client),)
-        rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(of_slots + leaf.shape, leaf.dtype),
-            row_shapes(algorithm, state),
-        )
+        rows = table_shapes(row_shapes(algorithm, state), len(slots.client))
     shapes = shapes_on(own_mesh, jax.tree.map(_shape, state._replace(clients=())))
     shapes = shapes._replace(clients=shapes_on(own_mesh, rows, rows=True))
     held = _held(data, len(dispatches.client), devices if sharded else 1)
-    traced = FederatedRound(algorithm, Placement(chunk, own_mesh), on_device, non_finite)
+    traced = of_round._replace(placement=Placement(chunk, own_mesh))
     compiled = jax.jit(traced.run_round, donate_argnums=0).lower(shapes, held, slots).compile()
     sizes: Any = compiled.memory_analysis()
     needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes

@@ -53,7 +53,7 @@ class PureRound:
         if not isinstance(seed, jax.core.Tracer):
             check_seed(seed)
         seed = jnp.asarray(seed).astype(jnp.uint32)
-        model = as_model(self.algorithm.problem.init, params)
+        model = as_model(self.algorithm.problem, params)
         how = self.algorithm, Placement(self.layout)
         return initial_state(*how, seed, model, population, self.non_finite)
 
@@ -73,9 +73,8 @@ class PureRound:
 
         Raises:
           TypeError: for data of another type.
-          ValueError: for a state that an engine has consumed or that is of another algorithm, model
-            or population, and for dispatches out of range, clients with state that are twice in the
-            cohort, and unknown labels, if these are not traced.
+          ValueError: for a state of another run, and, unless they are traced, for dispatches out of
+            range, clients with state that are twice in the cohort, and unknown labels.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
         given, dispatches = dispatches, self._checked.check(state, data, dispatches, ("cohort",))
@@ -128,8 +127,7 @@ def pure_round(
 
     Args:
       algorithm: what is computed. Its options and its client learning rate may be traced.
-      layout: how many clients of a cohort are computed at once; see `make_engine`. "auto" is
-        "vmapped" on an accelerator, because the round is only a part of what is compiled.
+      layout: as for `make_engine`; "auto" is "vmapped" on an accelerator.
       non_finite: "exclude" or "keep"; see `make_engine`. "error" needs the host.
 
     Raises:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Dispatch, Metrics
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.non_finite import all_finite
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.state import FederatedState
@@ -48,25 +49,21 @@ def run_rounds(
 ) -> tuple[FederatedState, Metrics]:
     """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
 
-    A sum is finite only if all its parts are, and one look at the sums of a cohort costs less than
-    one at each part. So `run_round(state, data, dispatches, screening)` looks at them first. If one
-    is not finite, the round is computed twice more: to look at each client, which leaves the state
-    as it was, and then without those whose updates are not finite. It returns the next `Screening`.
+    A sum is finite only if all its parts are, so `run_round(state, data, dispatches, screening)`
+    looks at the sums first, which costs less. If one is not finite, the round is computed twice
+    more: to look at each client, and then without those whose updates are not finite.
     """
     run_round = jax.jit(run_round)  # traced once
     never = jnp.bool_(False)
     screening = Screening(never, jnp.zeros(dispatches.client.shape[1:], bool), never)
 
-    def dispatches_of(index):
-        return jax.tree.map(lambda leaf: leaf[index], dispatches)
-
     def try_round(carry):
         index, screening, state, total = carry
-        state, metrics, screening = run_round(state, data, dispatches_of(index), screening)
+        state, metrics, screening = run_round(state, data, take(dispatches, index), screening)
         total = jax.tree.map(jnp.add, total, metrics)
         return index + screening.first, screening, state, total
 
-    _, shapes, _ = jax.eval_shape(run_round, state, data, dispatches_of(0), screening)
+    _, shapes, _ = jax.eval_shape(run_round, state, data, take(dispatches, 0), screening)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
     start = jnp.int32(0), screening, state, zeros
     *_, state, total = jax.lax.while_loop(lambda carry: carry[0] < number, try_round, start)

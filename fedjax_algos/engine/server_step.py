@@ -47,7 +47,7 @@ def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
     """The update that a client has sent as a message, checked."""
     update, params = phase.decode(message), getattr(server, "params", None)
     if params is not None:  # diagnostics have other server states
-        check_update(phase.traits.parts, update_in(update), params)
+        check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
     return update
 
 

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Array, Dispatch, EqualSteps
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
@@ -79,13 +80,12 @@ class Placement(NamedTuple):
         """Which dispatch each slot computes.
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
-        dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), so that
-        these get similar amounts of work. The slots of one device are contiguous. One device with a
-        single chunk, or with chunks of one client, keeps the order of the cohort.
+        dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), and the
+        slots of a device are contiguous. One device with a single chunk, or with chunks of one
+        client, keeps the order of the cohort.
 
-        With `devices`, each dispatch gets a slot of its own device, sorted likewise. Every device
-        has as many slots as the fullest one needs in any of the rounds, rounded up by
-        `round_up_size`, so that there are few different programs.
+        With `devices`, each dispatch gets a slot of its own device. All devices have as many slots
+        as the fullest one needs, rounded up by `round_up_size`.
 
         Args:
           num_steps: int32[..., cohort]; traced only on one device.
@@ -149,11 +149,7 @@ def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch
 def mark_equal_steps(
     slots: Dispatch, given: Dispatch, common: int | None, num_clients: int
 ) -> Dispatch:
-    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps.
-
-    No other number counts that they may share, so there are two programs at most. Slots that fill
-    up chunks and devices are computed like the rest, and masked.
-    """
+    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps."""
     steps, clients = given.num_steps, given.client
     known = isinstance(steps, np.ndarray) and isinstance(clients, np.ndarray)
     if common is None or not known or (steps != common).any() or (clients >= num_clients).any():
@@ -180,10 +176,9 @@ def map_cohort(
 
     `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. Each device makes the
     draws of its slots at once: `draw(shared, data, dispatches)`. What is summed of an empty slot,
-    or of a client that fails, is masked out. `shared` is an argument and not a closure, because
-    every device has its own copy. The third result is whether what is summed of a client is finite,
-    bool[slots]: True where `look`, bool[], does not hold, and the sums are wrong where it does;
-    None without it.
+    or of a client that fails, is masked out. `shared` is what each device has a copy of. Where
+    `look`, bool[], holds, the sums are wrong, and the third result, bool[slots], is whether what is
+    summed of a client is finite.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
 
@@ -226,8 +221,8 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if size > 1:
             return jax.vmap(masked)(*inputs)
         # no vmap: convolutions stay dense, and loops run their own length
-        summed, stacked = masked(*jax.tree.map(lambda leaf: leaf[0], inputs))
-        return summed, jax.tree.map(lambda leaf: leaf[None], stacked)
+        summed, stacked = masked(*take(inputs, 0))
+        return summed, take(stacked, None)
 
     def add_chunk(sums, inputs):
         each, stacked = map_chunk(inputs)
@@ -242,7 +237,7 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if look is None:
             return summed, (stacked, None)
         if size == 1:  # their sum alone is in memory anyway
-            each = jax.tree.map(lambda leaf: leaf[None], summed)
+            each = take(summed, None)
         unknown = jnp.ones(size, bool)
         finite = jax.lax.cond(look, jax.vmap(all_finite), lambda _: unknown, each)
         return summed, (stacked, finite)
@@ -252,8 +247,7 @@ def _map_chunks(function, inputs, size, num_clients, look):
         summed, stacked = add_chunk(None, inputs)
         return summed, *stacked
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
-    one = jax.tree.map(lambda leaf: leaf[0], chunks)
-    shapes, _ = jax.eval_shape(partial(add_chunk, None), one)
+    shapes, _ = jax.eval_shape(partial(add_chunk, None), take(chunks, 0))
     zeros = jax.tree.map(jnp.zeros_like, shapes)
     summed, stacked = jax.lax.scan(add_chunk, zeros, chunks)
     return summed, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,10 @@ from fedjax_algos.core import (
     ServerState,
     Statistics,
 )
-from fedjax_algos.core.checks import check_kind, check_not_consumed, described
+from fedjax_algos.core.checks import check_kind, check_like, check_not_consumed, described
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
+from fedjax_algos.core.trees import along, take
 from fedjax_algos.engine.non_finite import Excluded
 from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
 from fedjax_algos.engine.placed.model_sharding import ClientMesh
@@ -83,8 +84,8 @@ def initial_state(
     if model is None:
         model = algorithm.problem.init(model_key(seed))
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
-    num_rows = population.num_clients if on_device else 0
-    table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
+    shapes = table_shapes(row, population.num_clients if on_device else 0)
+    table = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     keeping = bool(jax.tree.leaves(row))
     server = algorithm.init(model.params, population._replace(seed=seed))
     fix = "return a NamedTuple with a field params, the model that is evaluated"
@@ -107,6 +108,11 @@ def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
     """Shapes and dtypes of one client's row, from a state or its shapes."""
     key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
     return jax.eval_shape(algorithm.client_init, state.origin, key)
+
+
+def table_shapes(row: ClientState, number: int) -> ClientState:
+    """Shapes and dtypes of so many rows, leaves [number, ...]."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), row)
 
 
 class HostClientState(dict[int, ClientState]):
@@ -162,13 +168,9 @@ def write_rows(
     """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
     rows = fetch(rows)
     return table.write(
-        (int(dispatches.client[slot]), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
+        (int(dispatches.client[slot]), take(rows, slot))
         for slot in np.flatnonzero(answers(dispatches, num_clients))
     )
-
-
-class _OfAlgorithm(Protocol):  # an `Engine` or an `Executor`
-    algorithm: Algorithm
 
 
 class ClientStates(NamedTuple):
@@ -188,12 +190,11 @@ class ClientStates(NamedTuple):
         return describe(self, rows=describe_tree(self.rows), dispatched=number)
 
 
-def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
+def client_states(engine: Any, state: FederatedState) -> ClientStates:
     """Every client's row as its next dispatch reads it, and which clients have been dispatched.
 
     The row of a client that has not been dispatched is what the algorithm's `client_init` makes.
-    On the virtual clock a client counts as dispatched when a dispatch has been trained. An update
-    that was left out because it was not finite is that of a dispatched client, whose row stayed.
+    On the virtual clock a client counts as dispatched when a dispatch has been trained.
 
     Args:
       engine: an engine or an executor of the algorithm.
@@ -237,10 +238,9 @@ def _initial_rows(client_init, origin, seed, clients):
 def _all_rows(client_init, origin, seed, table, dispatched):
     initial = _initial_rows(client_init, origin, seed, jnp.arange(dispatched.size, dtype=jnp.int32))
 
-    def choose(new, old):
-        return jnp.where(dispatched.reshape(-1, *[1] * (old.ndim - 1)), old, new)
-
-    return jax.tree.map(choose, initial, table)
+    return jax.tree.map(
+        lambda new, old: jnp.where(along(dispatched, old), old, new), initial, table
+    )
 
 
 def give_rows(
@@ -252,8 +252,14 @@ def give_rows(
         raise ValueError("the clients of this algorithm keep no state; leave clients out")
     num_clients, given = state.dispatched.size, gathered(given)
     shapes = row_shapes(algorithm, state)
-    _check_rows(given, shapes, num_clients)
-    marks = np.broadcast_to(np.asarray(given.dispatched), num_clients)
+    fix = f"give rows of client_states, one row for each of the {num_clients} clients"
+    table = table_shapes(shapes, num_clients)
+    check_like("clients: rows", given.rows, table, fix, any_dtype=True)
+    marks = np.asarray(given.dispatched)
+    fits = marks.shape in ((), (num_clients,)) and marks.dtype == bool
+    found = f"clients: dispatched has shape {[*marks.shape]} and type {marks.dtype}"
+    require(fits, f"{found}; give one bool, or bool[{num_clients}]")
+    marks = np.broadcast_to(marks, num_clients)
     if isinstance(state.excluded, Excluded):  # else rows are as they come
         _check_finite(given.rows, marks)
     dispatched = put(state.dispatched.sharding, marks.copy())
@@ -277,23 +283,6 @@ def _check_finite(rows, dispatched):
         numpy: Any = jnp if isinstance(leaf, jax.Array) else np  # where the rows are
         finite = numpy.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
         wrong = np.flatnonzero(dispatched & ~np.asarray(finite))
-        if len(wrong):
-            raise ValueError(
-                f"clients: rows{jax.tree_util.keystr(path)} of client {wrong[0]} (and "
-                f"{len(wrong) - 1} others) are not finite; give finite rows, or dispatched=False "
-                "for such clients, which then start anew"
-            )
-
-
-def _check_rows(given, shapes, num_clients):
-    """Raises ValueError for rows of other structure or shapes, or marks of another number."""
-    one = jax.tree.structure(given.rows) == jax.tree.structure(shapes)
-    found = [np.shape(leaf) for leaf in jax.tree.leaves(given.rows)]
-    fits = one and found == [(num_clients, *leaf.shape) for leaf in jax.tree.leaves(shapes)]
-    rows = f"clients: the rows are {describe_tree(given.rows)}, but a row of this algorithm is"
-    fix = f"give rows of client_states, one row for each of the {num_clients} clients"
-    require(fits, f"{rows} {describe_tree(shapes)}; {fix}")
-    marks = np.shape(given.dispatched)
-    fits = marks in ((), (num_clients,)) and np.asarray(given.dispatched).dtype == bool
-    found = f"clients: dispatched has shape {list(marks)}"
-    require(fits, f"{found}; give one bool, or bool[{num_clients}]")
+        fix = "give finite rows, or dispatched=False for such clients, which then start anew"
+        found = f"clients: rows{jax.tree_util.keystr(path)} of clients {wrong[:9]} are not finite"
+        require(not len(wrong), f"{found}; {fix}")

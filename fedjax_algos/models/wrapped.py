@@ -61,7 +61,7 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
     parts = split_params(problem, trainable)
     check_match("freeze_model: trainable", parts, trainable)
     whole = model if isinstance(model, Model) else Model(model)
-    as_model(problem.init, whole)  # raises if it is not the problem's
+    as_model(problem, whole)  # raises if it is not the problem's
     return _divided(parts, whole)
 
 

@@ -27,11 +27,13 @@ from fedjax_algos.core.algorithm import (
     kinds,
     mismatch,
     split_update,
+    unite,
     update_in,
+    vector_kinds,
 )
 from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.randomness import server_key
-from fedjax_algos.core.trees import is_key, scale
+from fedjax_algos.core.trees import along, is_key, scale
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
 from fedjax_algos.wrappers.refusals import check_fit
 from fedjax_algos.wrappers.stages import (
@@ -48,13 +50,10 @@ from fedjax_algos.wrappers.stages import (
     ServerStage,
     Summed,
     Transport,
-    Vectors,
     divide,
     non_negative_moments,
     same,
     shapes_of,
-    sort,
-    unite,
 )
 
 
@@ -64,16 +63,6 @@ class Message(NamedTuple):
     extra: dict[str, Any]
     sent: Any  # what the last stage has made of the vectors, and the counts and choices
     like: Static  # the shapes of the algorithm's own vectors
-
-
-class _Update(NamedTuple):
-    """An update on the server."""
-
-    vectors: Vectors
-    rest: list[Any]  # counts and choices
-    extra: dict[str, Any]
-    dispatch: Dispatch
-    staleness: jax.Array
 
 
 class Sums(NamedTuple):
@@ -179,8 +168,7 @@ class _Path:
         if self.stacked:
             traits = traits._replace(reduce="stack")
         if (rule := self.stages.rule) is not None:
-            alone = traits.steps_alone or rule.private
-            traits = traits._replace(offers=rule.offers, steps_alone=alone)
+            traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
             allowed: tuple[str, ...] = ("barrier",)
@@ -193,8 +181,8 @@ class _Path:
         return Row(self.phase.client_init(params, key), self._first(params, self.stages.client))
 
     def _first(self, params, stages, *more):
-        like, parts = self.phase.traits.like(params), kinds(self.parts[0])
-        zeros = [jax.tree.map(jnp.zeros_like, like) for kind in parts if kind in VECTORS]
+        like, parts = self.phase.traits.like(params), vector_kinds(self.parts[0])
+        zeros = [jax.tree.map(jnp.zeros_like, like) for _ in parts]
         return tuple(stage.first(zeros, *more) if stage.first else () for stage in stages)
 
     def client_update(self, broadcast, *arguments):
@@ -219,7 +207,7 @@ class _Path:
         like, names = shapes_of(vectors), Counter[str]()
         extra, kept, metrics = {}, [], {}
         for stage, memory, parts in zip(self.stages.client, own, self.parts[1:], strict=True):
-            number, own_kinds = names[stage.name], _of_vectors(parts)
+            number, own_kinds = names[stage.name], vector_kinds(parts)
             tags = _tag(stage.name + self.what), number
             names[stage.name] += 1
             # the second of two equal stages draws other numbers
@@ -242,14 +230,18 @@ class _Path:
         return [stage for stage in self.stages.client if stage.place != OBSERVE]
 
     def decode(self, message):
-        extra = {name: _words(value) for name, value in message.extra.items()}
-        if not (changing := self.changing()):
-            update = self.phase.decode(message.sent)
-            return Arrived(update, extra, message.like) if extra else update
-        vectors = _undone(changing[-1], message.sent[0], self.parts[-1])
-        update = unite(self.parts[-1], vectors, message.sent[1])
-        same_shapes = shapes_of(vectors) == message.like.value
-        return update if same_shapes and not extra else Arrived(update, extra, message.like)
+        extra = {  # the words of a random key can be stacked and masked
+            name: jax.random.key_data(value) if is_key(value) else value
+            for name, value in message.extra.items()
+        }
+        if changing := self.changing():
+            coded, rest = message.sent
+            vectors = _undone(changing[-1], coded, self.parts[-1])
+        else:
+            vectors, rest = divide(self.parts[-1], self.phase.decode(message.sent))
+        if extra or shapes_of(vectors) != message.like.value:
+            return Arrived(vectors, rest, extra, message.like)
+        return unite(self.parts[-1], vectors, rest)
 
     def init(self, params, population):
         inner, down = self.phase.init(params, population), self.stages.down
@@ -307,21 +299,19 @@ class _Path:
     def contribute(self, update, dispatch, staleness, server=None):
         if not self.acts:
             inner = server.inner if self.served else server
-            return contribution_of(self.phase, update_in(update), dispatch, staleness, inner)
-        one, like = self._opened(update, dispatch, staleness)
+            update = update_in(self.parts[-1], update)
+            return contribution_of(self.phase, update, dispatch, staleness, inner)
+        one = self._opened(update, dispatch, staleness)
         for place, stage in enumerate(self.stages.server):
             one = self._one(stage, place, server, one)
-        return self._handed_in(server, like, one)
+        return self._handed_in(server, one)
 
-    def _opened(self, decoded, *of_dispatch):
-        """(an `_Update`, the shapes of the algorithm's own vectors)."""
+    def _opened(self, decoded, dispatch, staleness):
+        """What has arrived of a dispatch."""
         if not isinstance(decoded, Arrived):
             vectors, rest = divide(self.parts[-1], decoded)
-            return _Update(vectors, rest, {}, *of_dispatch), shapes_of(vectors)
-        structure: Any = jax.tree.structure(self.parts[-1])
-        trees = structure.flatten_up_to(decoded.update)  # some are whole numbers
-        vectors, rest = sort(self.parts[-1], trees)
-        return _Update(vectors, rest, decoded.extra, *of_dispatch), decoded.like.value
+            decoded = Arrived(vectors, rest, {}, Static(shapes_of(vectors)))
+        return decoded._replace(dispatch=dispatch, staleness=staleness)
 
     def _key(self, server, place):
         key = server_key(server.facts.seed, server.facts.step)
@@ -337,14 +327,14 @@ class _Path:
         update = unite(self.parts[-1], one.vectors, one.rest)
         return contribution_of(self.phase, update, one.dispatch, one.staleness, server.inner)
 
-    def _shares(self, server, like, one):
+    def _shares(self, server, one):
         """(the contribution of an update without its vectors, float[] for each: its weight)."""
 
         def contribute(vectors, one):
             return self._contributed(server, one._replace(vectors=vectors))
 
         one = one._replace(vectors=())
-        split = splitter(contribute, like, one)
+        split = splitter(contribute, one.like.value, one)
         if isinstance(split, str):
             name = (self.stages.rule or self.stages.server[0]).name
             what = f"{name} weighs updates, which does not fit this algorithm's contribute"
@@ -360,12 +350,12 @@ class _Path:
             require(not names, f"{what}, {reason}; {by_size}{rule.equal_weights}")
         return split(one)
 
-    def _handed_in(self, server, like, one, factor=None):
+    def _handed_in(self, server, one, factor=None):
         """The summands of an update, times a factor."""
         rule, scaled = self.stages.rule, partial(scale, factor) if factor is not None else same
         if rule is None:
             return scaled(self._contributed(server, one))
-        (shares, weights), summand = scaled(self._shares(server, like, one)), ()
+        (shares, weights), summand = scaled(self._shares(server, one)), ()
         if rule.summand is not None:
             given = one.dispatch, server.own[len(self.stages.server)], server.facts
             summand = rule.summand(one.vectors, weights, one.extra, *given)
@@ -405,18 +395,15 @@ class _Path:
         """(the shares, the number) of a cohort of the expected size; its weights are all equal."""
         *_, like = shares.form.value
         zeros = Dispatch(*map(jnp.int32, [0] * 6), *map(jnp.zeros, [(), ()]), jnp.int32(0))
-        one = _Update((), [], {}, zeros, jnp.int32(0))
-        size = server.facts.cohort_size
-        shares = self._shares(server, like, one)[0]
+        one = Arrived([], [], {}, Static(like), zeros, jnp.int32(0))
+        size, (shares, _) = server.facts.cohort_size, self._shares(server, one)
         return shares._replace(leaves=scale(size, shares.leaves)), size.astype(jnp.int32)
 
     def _of_cohort(self, server, stack, own):
         """(the cohort after the stages of the server, the sums); puts new memories into `own`."""
         zeros = jnp.zeros_like(stack.dispatches.client)
-        each, like = self._opened(stack.updates, stack.dispatches, zeros)
-        if not isinstance(stack.updates, Arrived):
-            like = shapes_of(jax.eval_shape(lambda: jax.tree.map(lambda v: v[0], each.vectors)))
-        weights = jax.vmap(lambda one: self._shares(server, like, one)[1])(each)
+        each = jax.vmap(self._opened)(stack.updates, stack.dispatches, zeros)
+        weights = jax.vmap(lambda one: self._shares(server, one)[1])(each)
         weights = [jnp.where(stack.mask, weight, 0) for weight in weights]
         factor = jnp.ones_like(stack.dispatches.share)
         cohort = Cohort(each.vectors, weights, each.extra, each.dispatch, stack.mask, factor)
@@ -429,7 +416,7 @@ class _Path:
                 given = own[place], self._key(server, place), server.facts
                 cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
         each = each._replace(vectors=cohort.vectors)
-        hand_in = partial(self._handed_in, server, like)
+        hand_in = partial(self._handed_in, server)
         if not any(stage.reweights for stage in self.stages.server):
             return cohort, total(jax.vmap(hand_in)(each), stack.mask)
         weights = [cohort.factor * weight for weight in cohort.weights]
@@ -439,12 +426,9 @@ class _Path:
 
 def total(tree: Any, mask: jax.Array) -> Any:
     """The sum of what has arrived, over the first axis of each leaf."""
-
-    def of_leaf(leaf):
-        arrived = mask.reshape(-1, *[1] * (leaf.ndim - 1))
-        return jnp.where(arrived, leaf, 0).sum(0, dtype=leaf.dtype)
-
-    return jax.tree.map(of_leaf, tree)
+    return jax.tree.map(
+        lambda leaf: jnp.where(along(mask, leaf), leaf, 0).sum(0, dtype=leaf.dtype), tree
+    )
 
 
 def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
@@ -456,22 +440,13 @@ def _tag(name):
     return zlib.crc32(name.encode())
 
 
-def _words(value):
-    """The words of a random key, which can be stacked and masked; other numbers as they are."""
-    return jax.random.key_data(value) if is_key(value) else value
-
-
-def _of_vectors(parts):
-    return tuple(kind for kind in kinds(parts) if kind in VECTORS)
-
-
 def _kinds_after(stage, parts):
     return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
 
 
 def _undone(stage, message, parts):
     """The vectors that a message of a stage stands for."""
-    vectors, number = stage.undo(message), len(_of_vectors(parts))
+    vectors, number = stage.undo(message), len(vector_kinds(parts))
     fits = isinstance(vectors, list) and len(vectors) == number
     fix = f"return a list with one tree for each of the {number} vectors"
     require(fits, f"the stage {stage.name}: undo made {described(vectors)} of its message; {fix}")
@@ -495,10 +470,9 @@ def _joined(name, numbers, more):
 
 def _safe_to_divide(name, sums):
     """A weighted sum without any weight has the mean 0."""
-    if not isinstance(sums, WeightedSum):
-        reason = f"its contributions are of type {type(sums).__name__}, and no WeightedSum, of "
-        reason += "which its server reads the mean alone"
-        raise ValueError(f"{name} does not fit this algorithm: {reason}; leave {name} out")
+    found = f"its contributions are of type {type(sums).__name__}, and no WeightedSum"
+    fits = isinstance(sums, WeightedSum)
+    require(fits, f"{name} does not fit this algorithm: {found}; leave {name} out")
     return sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
 
 

@@ -39,14 +39,9 @@ class _Scaled(NamedTuple):
 def owners(
     contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any
 ) -> list[int | None] | str:
-    """Finds of which leaf of the vectors each leaf of `contribute(vectors, rest)` is a multiple.
+    """The leaf of the vectors of which each leaf of a contribution is a multiple, or why not.
 
-    None is a leaf that does not depend on the vectors. A text says why a vector has no weight.
-
-    Args:
-      contribute: the function.
-      vectors: a tree of shapes or arrays of one client for each vector.
-      rest: a tree of the other arguments.
+    None is a leaf that does not depend on the vectors.
     """
     closed = jax.make_jaxpr(contribute)(list(vectors), rest)
     sizes = [len(jax.tree.leaves(tree)) for tree in vectors]
@@ -86,10 +81,7 @@ class Shares(NamedTuple):
 def splitter(contribute: Callable[..., Any], like: Any, rest: Any) -> Any:
     """`rest -> (Shares, float[] for each vector: its weight)`, or why a vector has no weight.
 
-    Args:
-      contribute: `(vectors, rest) -> contribution`.
-      like: (the structure of the vectors, the shapes of their leaves).
-      rest: a tree of the other arguments.
+    `like` has the structure of the vectors and the shapes of their leaves.
     """
     structure, shapes = like
     found = owners(contribute, structure.unflatten(shapes), rest)

@@ -16,8 +16,7 @@ def mean(algorithm: Algorithm) -> Algorithm:
     """`U = sum_i w_i u_i / sum_i w_i` replaces each u_i, and the algorithm's own rule goes on.
 
     w_i is the weight that the algorithm's own `contribute` gives to the part u_i, so that the
-    results are those of the algorithm, up to rounding. It is the plain case beside which robust and
-    private estimates are compared.
+    results are those of the algorithm, up to rounding.
 
     Args:
       algorithm: what is wrapped.
@@ -27,17 +26,19 @@ def mean(algorithm: Algorithm) -> Algorithm:
         a cluster (IFCA).
     """
 
-    def summand(vectors, weights, extra, dispatch, own, facts):
-        return list(map(scale, weights, vectors))
-
     def estimate(summed, own, key, facts):
         return mean_of(summed), own
 
-    return add("mean", algorithm, rule=Rule("mean", estimate, summand))
+    return add("mean", algorithm, rule=Rule("mean", estimate, weighted))
+
+
+def weighted(vectors: list[Any], weights: list[jax.Array], *rest: Any) -> list[Any]:
+    """The summand of a weighted sum: `weight * vector`."""
+    return list(map(scale, weights, vectors))
 
 
 def mean_of(summed: Summed) -> list[Any]:
-    """The weighted mean of each vector, where `weight * vector` has been summed."""
+    """The weighted mean of each vector, where `weighted` vectors have been summed."""
 
     def of_vector(total, weight):
         return jax.tree.map(lambda leaf: leaf / weight.astype(leaf.dtype), total)

@@ -11,7 +11,7 @@ import optax
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Mean
 from fedjax_algos.core.randomness import permutation_words, permute
-from fedjax_algos.core.trees import scale
+from fedjax_algos.core.trees import along, scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.optimal_client_sampling import weighted_sum
 from fedjax_algos.wrappers.stages import (
@@ -60,7 +60,7 @@ def alie(algorithm: Algorithm, *, fraction: float = 0.2, z: float = 1.0) -> Algo
         def of_leaf(leaf):
             middle = mean(leaf)
             sent = middle - z * jnp.sqrt(mean((leaf - middle[None]) ** 2))
-            return jnp.where(bad.reshape(-1, *[1] * middle.ndim), sent[None], leaf)
+            return jnp.where(along(bad, leaf), sent[None], leaf)
 
         return cohort._replace(vectors=jax.tree.map(of_leaf, cohort.vectors)), own
 
@@ -75,7 +75,7 @@ def nearest_mixing(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 
     def change(cohort, own, key, facts):
         leaves, structure = jax.tree.flatten(cohort.vectors)
-        arrived = [cohort.mask.reshape(-1, *[1] * (leaf.ndim - 1)) for leaf in leaves]
+        arrived = [along(cohort.mask, leaf) for leaf in leaves]
         leaves = [jnp.where(mask, leaf, 0) for mask, leaf in zip(arrived, leaves, strict=True)]
         flat = jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
         square = (flat**2).sum(1)
@@ -97,10 +97,8 @@ def trimmed_mean(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 
     def estimate(cohort, own, key, facts):
         def of_leaf(leaf):
-            mask, place = (
-                each.reshape(-1, *[1] * (leaf.ndim - 1))
-                for each in (cohort.mask, jnp.arange(len(leaf)))
-            )
+            place = jnp.arange(len(leaf))
+            mask, place = along(cohort.mask, leaf), along(place, leaf)
             ordered = jnp.where(mask, leaf, jnp.inf).sort(0)
             kept = (place >= wrong) & (place < mask.sum() - wrong)
             return jnp.where(kept, ordered, 0).sum(0) / kept.sum().astype(leaf.dtype)

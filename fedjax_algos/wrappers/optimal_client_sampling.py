@@ -8,16 +8,14 @@ import optax
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
+from fedjax_algos.core.trees import along
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Rule, Sent
 
 
 def inclusion(importance: jax.Array, uploads: float) -> jax.Array:
-    """`p_i = min(1, c a_i)` with the sum M, `uploads`, for importances a_i, float[n].
-
-    It is 1 wherever a_i > 0 if there are at most M such clients, and 0 where a_i is 0.
-    """
+    """`p_i = min(1, c a_i)` with the sum M, `uploads`, for importances a_i, float[n]."""
     ordered, number = jnp.sort(importance), importance.size
     below = jnp.cumsum(ordered)
     # the l smallest share what the n - l others, whose p_i is 1, leave of M
@@ -43,13 +41,11 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
     Chen et al., "Optimal Client Sampling for Federated Learning", TMLR 2022,
     https://arxiv.org/abs/2010.13723; the code is in
     https://github.com/SamuelHorvath/FL-optimal-client-sampling. There c is approximated by sums
-    over clients in at most four exchanges (AOCS), so that it suffices for secure aggregation; here
-    the server knows all norms, and c is exact.
+    over clients in at most four exchanges (AOCS); here the server knows all norms, and c is exact.
 
     Bytes are those that clients send: 4 for the norm of each client that answers, and the update of
-    each whose draw is positive, which the column `uploads` counts. c, which
-    the server returns, is not counted. Download and operations are those of the whole cohort, of
-    which all updates are in memory at once.
+    each whose draw is positive, which the column `uploads` counts. Download and operations are
+    those of the whole cohort, of which all updates are in memory at once.
 
     Args:
       algorithm: what is wrapped. Codecs come before, and |u_i| is that of what they decode.
@@ -95,7 +91,7 @@ def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
     """The sum of what has arrived, over the first axis of each leaf."""
 
     def of_leaf(leaf):
-        arrived = jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        arrived = jnp.where(along(mask, leaf), leaf, 0)
         return jnp.tensordot(weights.astype(leaf.dtype), arrived, 1, precision="highest")
 
     return jax.tree.map(of_leaf, tree)

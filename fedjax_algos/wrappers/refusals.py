@@ -8,19 +8,9 @@ import jax
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.algorithm import VECTORS, kinds
+from fedjax_algos.core.algorithm import kinds, vector_kinds
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.wrappers.stages import OBSERVE, Transport
-
-
-def _sent(algorithm):
-    return [kind for kind in kinds(algorithm.traits.parts) if kind in VECTORS]
-
-
-def _has_statistics(algorithm):
-    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
-    return bool(jax.tree.leaves(model.statistics))
-
 
 NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
     "one exchange": (
@@ -28,11 +18,11 @@ NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
         "its clients send twice in a round, and have one memory and one loss",
     ),
     "one vector": (
-        lambda algorithm: len(_sent(algorithm)) <= 1,
+        lambda algorithm: len(vector_kinds(algorithm.traits.parts)) <= 1,
         "its clients send several vectors, whose scales differ",
     ),
     "no models": (
-        lambda algorithm: "model" not in _sent(algorithm),
+        lambda algorithm: "model" not in kinds(algorithm.traits.parts),
         "its clients send models, and not differences of models or gradients",
     ),
     "no choice": (
@@ -44,7 +34,7 @@ NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
         "its clients send counts, which the server would need of all of them",
     ),
     "no statistics": (
-        lambda algorithm: not _has_statistics(algorithm),
+        lambda algorithm: not jax.tree.leaves(algorithm.problem.shapes().statistics),
         "the model has statistics, which the engine averages over all clients",
     ),
     "sums": (

@@ -1,9 +1,9 @@
 """Fair objectives: wrappers that weigh a client's contribution by its loss at the received model.
 
-F_i(x) is the mean loss of the model x, as the client has received it, over all of the client's
-examples. The client sends it with its update, as one number more. The server multiplies the whole
-contribution of each client, its weight included, by a factor a_i that depends on the losses of the
-cohort. So an algorithm that divides by the sum of the weights gets the reweighted mean.
+F_i(x) is the mean loss of the model x, as the client has received it, over all of its examples. The
+client sends it with its update. The server multiplies the whole contribution of each client, its
+weight included, by a factor a_i that depends on the losses of the cohort. So an algorithm that
+divides by the sum of the weights gets the reweighted mean.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Params, Population
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.local_steps import mean_loss
@@ -49,8 +50,7 @@ def afl(algorithm: Algorithm, *, gamma: Positive = 0.1) -> Algorithm:
     `min_x max_lambda sum_i lambda_i F_i(x)`. In the paper and in the authors' code all clients take
     part in each round; here lambda_i stays as it is, up to the projection, while i does not. A
     cohort of which all lambda_i are 0 leaves the algorithm a mean of 0. The paper returns the mean
-    of all x; here it is the last one. A sum in the authors' projection lacks its last entry, so
-    that their lambda may add up to more than 1: (.3, 1.5) gives (0, 1.1) and not (0, 1).
+    of all x; here it is the last one. In the authors' code lambda may add up to more than 1.
 
     Mohri et al., "Agnostic Federated Learning", ICML 2019, https://arxiv.org/abs/1902.00146; the
     code is in https://github.com/litian96/fair_flearn.
@@ -102,8 +102,7 @@ def superquantile(
 
     A client counts if F_i(x) is at least the (1 - theta)-quantile of the cohort's losses, weighted
     by the algorithm's own w_i: if clients with a higher loss have at most the share theta of the
-    weights. theta = 1 is the algorithm. The clients that do not count train and send as well; in
-    the authors' code (https://github.com/krishnap25/simplicial-fl) they stop after their loss.
+    weights. theta = 1 is the algorithm. The clients that do not count train and send as well.
 
     Laguel et al., "Superquantiles at Work: Machine Learning Applications and Efficient Subgradient
     Computation", 2021, and Pillutla et al., "Federated Learning with Superquantile Aggregation for
@@ -180,10 +179,8 @@ def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
     """The model x in a broadcast."""
     parts = algorithm.traits.broadcast
     trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
-    model = jax.eval_shape(algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
-    whole: Any = jax.tree.structure(model.params)
-    for kind, tree in trees:
-        if kind == "model" and jax.tree.structure(tree) == whole:
-            return tree
+    whole: Any = jax.tree.structure(algorithm.problem.shapes().params)
+    models = [t for kind, t in trees if kind == "model" and jax.tree.structure(t) == whole]
     reason = "its clients do not receive the whole global model, so that it has no loss there"
-    raise ValueError(f"{name} does not fit this algorithm: {reason}; leave {name} out")
+    require(models, f"{name} does not fit this algorithm: {reason}; leave {name} out")
+    return models[0]

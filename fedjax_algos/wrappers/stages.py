@@ -22,7 +22,7 @@ from fedjax_algos.core import (
     Params,
     ServerState,
 )
-from fedjax_algos.core.algorithm import VECTORS, PartKinds, join_update, kinds, split_update
+from fedjax_algos.core.algorithm import VECTORS, PartKinds, kinds, split_update, vector_kinds
 
 Vectors = list[Any]  # trees of floats, one for each vector of an update
 OBSERVE, CLIP, ENCODE, WHOLE = range(4)  # where a stage of clients belongs; see `ClientStage`
@@ -250,28 +250,16 @@ class Server(NamedTuple):
 
 def divide(parts: PartKinds, update: Any, field: Any = "parts") -> tuple[Vectors, list[Any]]:
     """(the vectors, the counts and choices) of an update, or of a broadcast."""
-    return sort(parts, split_update(parts, update, field))
-
-
-def sort(parts: PartKinds, trees: list[Any]) -> tuple[Vectors, list[Any]]:
-    """(the vectors, the counts and choices) among the parts of an update."""
-    pairs = list(zip(kinds(parts), trees, strict=True))
+    pairs = list(zip(kinds(parts), split_update(parts, update, field), strict=True))
     vectors = [tree for kind, tree in pairs if kind in VECTORS]
     return vectors, [tree for kind, tree in pairs if kind not in VECTORS]
 
 
-def unite(parts: PartKinds, vectors: Vectors, rest: list[Any]) -> Any:
-    """The inverse of `divide`."""
-    given = iter(vectors), iter(rest)
-    return join_update(parts, [next(given[kind not in VECTORS]) for kind in kinds(parts)])
-
-
 def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
     """The vectors, with no entry of a mean of squares below 0."""
-    of_vectors = [kind for kind in kinds(parts) if kind in VECTORS]
     return [
         jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree
-        for kind, tree in zip(of_vectors, vectors, strict=True)
+        for kind, tree in zip(vector_kinds(parts), vectors, strict=True)
     ]
 
 

@@ -92,7 +92,7 @@ def test_rows_that_do_not_fit_are_refused():
     engine, rows = engine_of("device"), rows_of([0.0] * CLIENTS)
     short = jax.tree.map(lambda leaf: leaf[:3], rows)
     for given, error, named in (
-        (fa.ClientStates({"x": np.zeros(8)}), ValueError, r"the rows are x float64\[8\]"),
+        (fa.ClientStates({"x": np.zeros(8)}), ValueError, r"rows\['x'\] is of shape \[8\]"),
         (fa.ClientStates(short), ValueError, "each of the 8 clients"),
         (fa.ClientStates(rows, np.ones(3, bool)), ValueError, r"dispatched has shape \[3\]"),
         (rows, TypeError, "ClientStates"),
@@ -117,7 +117,7 @@ def test_given_rows_are_those_of_clients_that_have_been_dispatched(place):
     assert np.asarray(states.dispatched).tolist() == marks.tolist()
     state = engine.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks & False))
     chex.assert_trees_all_equal(host(fa.client_states(engine, state).rows), host(initial))
-    with pytest.raises(ValueError, match=r"of client 2 \(and 1 others\) are not finite"):
+    with pytest.raises(ValueError, match=r"of clients \[2 5\] are not finite"):
         engine.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks))
     keeping = fa.make_engine(COUNTING, non_finite="keep")
     state = keeping.init(SEED, POPULATION, clients=fa.ClientStates(nan, marks))

@@ -1,5 +1,7 @@
 """Codecs: printed values, means by enumeration, errors, bits, and extreme vectors."""
 
+import functools
+import inspect
 import itertools
 import math
 import re
@@ -12,8 +14,8 @@ from codec_helpers import CODECS, codec, decoded, draws, error, many, over_unifo
 from wrapper_helpers import later
 
 from fedjax_algos.core.trees import sent_bytes
+from fedjax_algos.wrappers import codecs
 from fedjax_algos.wrappers.compression import quantised, rotated, rotation
-from fedjax_algos.wrappers.compression.powersgd import powersgd_codec
 from fedjax_algos.wrappers.compression.rotated import lloyd_max
 from fedjax_algos.wrappers.compression.signs import sign_codec
 from fedjax_algos.wrappers.compression.sparse import entries_sent
@@ -311,6 +313,7 @@ def test_decoded_vectors_are_those_of_fedjax(spec, monkeypatch):
     np.testing.assert_allclose(found, FEDJAX[spec], atol=2e-6)
 
 
+powersgd = functools.partial(inspect.unwrap(codecs["powersgd"]), iterations=1)
 RELEASED_KERNEL = np.array([[[[3, -1, 0.5], [1, 2, 0]], [[-2, 1, 4], [0.5, -1, 1]]]])
 RELEASED = [
     [[3.045595, -0.829016, 0.505699], [0.436269, -0.11399, -0.070466]],
@@ -325,19 +328,19 @@ def starting_from(monkeypatch, q):
 def test_a_matrix_of_three_rows_has_the_printed_factors(monkeypatch):
     starting_from(monkeypatch, [[1.0], [0.0]])
     leaf = np.array([[1, 2], [3, 4], [5, 6.0]]).T  # the outputs are the last axis
-    p, q = powersgd_codec(1, 1, iterations=1).encode(jax.random.key(0), jnp.asarray(leaf))
+    p, q = powersgd(rank=1, min_rate=1).encode(jax.random.key(0), jnp.asarray(leaf))
     sign = np.sign(p[0])
     np.testing.assert_allclose(sign * p[:, 0], np.array([1, 3, 5]) / 35**0.5, rtol=1e-6)
     np.testing.assert_allclose(sign * q[:, 0], [5.9161, 7.4374], rtol=1e-5)
     for iterations, left in ((1, 0.68571), (2, 0.2645087), (9, 0.2645051)):
-        found = decoded(powersgd_codec(1, 1, iterations), leaf[None])
+        found = decoded(powersgd(rank=1, min_rate=1, iterations=iterations), leaf[None])
         np.testing.assert_allclose(error(found, leaf) * 91, left, rtol=2e-5)
 
 
 def test_a_kernel_of_a_convolution_is_that_of_the_authors_code(monkeypatch):
     """BasicPowerSGD of epfml/powersgd f07be92, a right and a left step with the same Q, rank 2."""
     starting_from(monkeypatch, [[1, 0], [0, 1], [1, -1], [0.5, 2]])
-    found = decoded(powersgd_codec(2, 0, iterations=1), RELEASED_KERNEL[None])[0, 0]
+    found = decoded(powersgd(rank=2, min_rate=0), RELEASED_KERNEL[None])[0, 0]
     np.testing.assert_allclose(found, RELEASED, atol=2e-5)
 
 
@@ -346,7 +349,7 @@ def test_matrices_of_low_rank_are_exact(shape):
     rng, rows = np.random.default_rng(0), int(np.prod(shape[:-1]))
     ones = [np.outer(rng.normal(size=rows), rng.normal(size=shape[-1])) for _ in range(2)]
     leaves = np.stack([0 * ones[0], ones[0], ones[0] + ones[1]]).reshape(-1, *shape)
-    found = decoded(powersgd_codec(2), leaves)
+    found = decoded(powersgd(rank=2), leaves)
     np.testing.assert_allclose(found, leaves, atol=1e-5)
     np.testing.assert_array_equal(found[0], leaves[0])
 
@@ -358,7 +361,7 @@ ENTRIES[1, 1, 4, 1000] = 4000  # 2 * 1004 are not half of it
 @pytest.mark.parametrize(("shape", "entries"), ENTRIES.items())
 def test_bits_of_leaves(shape, entries):
     """Of vectors and of what would gain less than the rate all entries are sent."""
-    codec, leaf = powersgd_codec(2, 2), jax.ShapeDtypeStruct(shape, jnp.float32)
+    codec, leaf = powersgd(rank=2), jax.ShapeDtypeStruct(shape, jnp.float32)
     message = jax.eval_shape(codec.encode, jax.random.key(0), leaf)
     assert sent_bytes(message) == 4 * entries
     found = jax.eval_shape(lambda sent: codec.decode(sent, shape), message)

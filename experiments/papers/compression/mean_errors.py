@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.wrappers.compression.quantised import klevel_codec
+from fedjax_algos.wrappers import codecs
 from fedjax_algos.wrappers.compression.rotated import eden_codec
 
 ENTRIES, CLIENTS, DRAWS = 8192, 10, 100
@@ -22,7 +22,7 @@ EDEN = {
     "EDEN, 2 bits": eden_codec(2),
     "EDEN, 3 bits": eden_codec(3),
 }
-ONE_BIT = {"DRIVE": eden_codec(1), "rotated k-level": klevel_codec(2, rotated=True)}
+ONE_BIT = {"DRIVE": eden_codec(1), "rotated k-level": codecs.make("klevel:levels=2,rotate=true")}
 
 
 def errors(codec, seed):

@@ -16,6 +16,8 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
+from fedjax_algos.core.checks import check_facts, check_like
+from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
 from fedjax_algos.engine.compilation import round_up_size
@@ -129,7 +131,7 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
     real = assigned >= 0
     trained = np.take_along_axis(trained[:, None], assigned, 2)
     ids = plan.dispatch[trained]
-    dispatches = jax.tree.map(lambda leaf: leaf[None, None], dispatches)
+    dispatches = take(dispatches, (None, None))
     run = None
     if plan.run is not None:
         run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
@@ -159,11 +161,10 @@ def narrow(leaf: Any) -> np.ndarray:
 def merge_plans(
     plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
 ) -> tuple[Plan, Dispatch]:
-    """The merged plan of several runs, and its dispatches; those of a single run as they are.
+    """The merged plan of several runs, and its dispatches, which have the ids of their own run.
 
-    Server steps are in the order of their time, at equal times of the runs, and dispatches in that
-    of the versions that they start from. Client i of run r is r * num_clients + i in the plan; the
-    dispatches have the numbers of their own run.
+    Server steps are in the order of their time, and dispatches in that of the versions that they
+    start from. Client i of run r is r * num_clients + i in the plan.
     """
     if len(plans) == 1:
         return plans[0], dispatches[0]
@@ -216,12 +217,14 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     require(in_memory, f"examples in files are not those of merged runs; {fix}")
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
-        found = f"the examples of run {number} are other arrays than those of run 0"
-        fix = "pass the same ones, of jax.device_put, to each federate"
-        require(ids == arrays[0], f"{found}; {fix}")
         own, first = each.num_clients, data[0].num_clients
-        found = f"run {number} has {own} clients and run 0 {first}"
-        require(own == first, f"{found}; give runs with the same number")
+        facts = {
+            f"the examples of run {number} are other arrays than those of run 0; pass the same "
+            "ones, of jax.device_put, to each federate": ids == arrays[0],
+            f"run {number} has {own} clients and run 0 {first}; give runs with the same number": own
+            == first,
+        }
+        check_facts(facts)
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(
@@ -235,11 +238,10 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
     """Merges initial states: leaves [runs, ...], and one table with the client rows of all runs."""
     if len(states) == 1:
         return states[0]
-    shapes = [_shapes(state) for state in states]
-    for number, shape in enumerate(shapes):
-        found = f"the state of run {number} has other shapes than that of run 0"
-        fix = "merge runs of the same algorithm, model, number of clients and number of groups"
-        require(shape == shapes[0], f"{found}; {fix}")
+    fix = "merge runs of the same algorithm, model, number of clients and number of groups"
+    for number, state in enumerate(states):
+        what = f"the state of run {number} is unlike that of run 0: state"
+        check_like(what, state, states[0], fix)
     return _merge_states(tuple(states))
 
 
@@ -264,13 +266,8 @@ def _select_run(state, run):
         (state.clients, state.dispatched),
     )
     by_run = state._replace(clients=clients, dispatched=dispatched)
-    return jax.tree.map(lambda leaf: leaf[run], by_run)
+    return take(by_run, run)
 
 
 def _starts(lengths):
     return np.cumsum([0, *lengths[:-1]])
-
-
-def _shapes(state):
-    leaves, tree = jax.tree.flatten(state)
-    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -19,15 +19,16 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
-from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.checks import check_facts, check_kind, check_whole
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.plain_types import NonFinite
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
+from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
@@ -94,7 +95,7 @@ class Executor(PlacedAlgorithm):
         super().__post_init__()
         self.num_devices = self.placement.num_devices
         initial = partial(initial_in_flight, self.algorithm, self._mesh)
-        self._initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
+        self._initial = jax.jit(initial, static_argnums=4, donate_argnums=0)
         run = partial(run_waves, self.algorithm, self.layout, self._mesh)
         self._run_waves = jax.jit(run, donate_argnums=0)
 
@@ -167,18 +168,16 @@ class Executor(PlacedAlgorithm):
           waves: what `waves` returned; None makes them.
           resume: goes on after a stop of an earlier run of the same plan, with waves that are
             `begun`: it takes what is in flight before the first wave, and the metrics, and returns
-            the number of server steps at that stop with both as they were then, in the rows of
-            these waves. None begins the plan.
+            the server steps at that stop with both as they were then. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.
           Metrics are means over the contributions since the last stop. The yielded arrays are
-          CONSUMED when the iterator advances. Client rows in a yielded state may be ahead of the
-          clock: they include all dispatches trained so far.
+          CONSUMED when the iterator advances. Client rows include all dispatches trained so far.
 
         Raises:
-          ValueError: for stops out of order or range, for dispatches or a state that do not fit the
-            plan, and for a plan that contradicts itself.
+          ValueError: for stops out of order or range, and for a plan that contradicts itself, or
+            that the dispatches or the state do not fit.
         """
         last = _check_run(state, data, plan, dispatches, stops)
         if plan.num_runs == 1:
@@ -187,16 +186,17 @@ class Executor(PlacedAlgorithm):
         sizes = self.num_devices, self.waves_per_call, data.num_clients
         calls = partial(call_tables, plan, dispatches, waves, *sizes, [*stops, last])
         arguments = self._arguments(state, data, dispatches, waves)
-        return self._execute(state, data, arguments, calls, resume)
+        return self._execute(data, arguments, calls, resume)
 
     def _arguments(self, state, data, dispatches, waves):
         """The arguments of `initial`, which reads the shapes of an example only."""
         data = data.empty() if isinstance(data, CohortData) else data
-        dispatch = replicate(self._mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
+        dispatch = replicate(self._mesh, jax.tree.map(narrow, take(dispatches, 0)))
         initial = *state[:3], state.dispatched, state.excluded
-        return initial, (state.origin, state.frozen), state.seed, data, dispatch, row_counts(waves)
+        shared = shared_of(state)._replace(statistics=())  # which are those of a version
+        return initial, shared, data, dispatch, row_counts(waves)
 
-    def _execute(self, state, data, arguments, calls, resume):
+    def _execute(self, data, arguments, calls, resume):
         shapes, _ = self._initial.eval_shape(*arguments)
         check_device_memory(
             "the models, updates and client rows in flight",
@@ -205,17 +205,17 @@ class Executor(PlacedAlgorithm):
             devices=self.num_devices,
         )
         in_flight, metrics = self._initial(*arguments)
-        after, fixed = 0, (state.origin, state.frozen)
+        after, shared = 0, arguments[1]
         if resume is not None:
             after, in_flight, metrics = resume(in_flight, metrics)
         for stop, table, present in _with_data(data, calls(after)):
-            arguments = metrics, fixed, state.seed, present, replicate(self._mesh, table)
+            arguments = metrics, shared, present, replicate(self._mesh, table)
             in_flight, metrics = wait_on_cpu(self._mesh, self._run_waves(in_flight, *arguments))
             if present is not data:  # so that the examples of one call are in use at a time
                 jax.block_until_ready(metrics)
             check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
-                yield PlanStop(stop, in_flight.state(fixed, state.seed), metrics, in_flight)
+                yield PlanStop(stop, in_flight.state(shared), metrics, in_flight)
 
 
 def make_executor(
@@ -232,27 +232,23 @@ def make_executor(
     """Compiles an algorithm for plans.
 
     A server step sums `contribute(update, dispatch, staleness)` over its contributions in their
-    order, and calls `server_update` with the sums, their number and the plan's group. The broadcast
-    is taken when a version is made, and its dispatches start from it even if they are trained
-    later. The model's statistics become the mean over the contributions of each server step. A
-    client's row is made at its first trained dispatch and written when a dispatch is trained.
-    Dispatches that are lost or have not arrived at the end of the plan are not trained.
+    order, and calls `server_update` with the sums, their number and the plan's group. Dispatches
+    start from the broadcast of their version even if they are trained later. The model's statistics
+    become the mean over the contributions of each server step. Dispatches that are lost or have not
+    arrived at the end of the plan are not trained.
 
     Args:
       algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
         says for which planners it is meant.
-      slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
-        With several devices a multiple of their number.
+      slots: number of dispatches in a wave, a multiple of the number of devices; 1 is immediate
+        execution, and "auto" chooses as few as cost about the least.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
       waves_per_call: maximal number of waves in one call of the compiled program.
-      devices: devices over which the slots of a wave are divided, the longest dispatches first, as
-        for `make_engine`. Each device holds the server state, all rows and all examples.
-      non_finite: what is done with updates that hold NaN or an infinite number, as in
-        `make_engine`. A server step counts the contributions that are left, and makes a version
-        with the old model if there are none.
-      devices_per_client, model_sharding: as in `make_engine`.
+      devices: devices over which the slots of a wave are divided, as for `make_engine`. Each one
+        holds the server state, all rows and all examples.
+      non_finite, devices_per_client, model_sharding: as in `make_engine`.
 
     Raises:
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
@@ -288,20 +284,21 @@ def _check_run(state, data, plan, dispatches, stops):
     check_kind("state", state, FederatedState, "give what executor.init returned")
     check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
     check_kind("dispatches", dispatches, Dispatch, "give those of plan_dispatches")
-    last = len(plan.time)
-    if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
-        fix = f"give ascending server steps from 1 to {last}"
-        raise ValueError(f"stops={list(stops)} are out of range; {fix}")
-    number, planned = len(dispatches.client), len(plan.client)
-    sizes = f"{number} dispatches do not fit a plan with {planned}"
-    require(number == planned, f"{sizes}; make them with plan_dispatches")
-    sizes = f"the plan has {plan.num_runs} runs and the state has {state.seed.size}"
-    same = state.seed.size == plan.num_runs
-    require(same, f"{sizes}; merge the plans, data and states of the same runs")
-    merged = f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files"
-    alone = plan.num_runs == 1 or not isinstance(data, CohortData)
-    require(alone, f"{merged}; run each plan by itself")
-    largest = plan.client.max(initial=0)
-    found = f"the plan dispatches client {largest}, but the data have {data.num_clients} clients"
-    require(largest < data.num_clients, f"{found}; give the data that it was made for")
+    last, number, planned = len(plan.time), len(dispatches.client), len(plan.client)
+    largest, runs = plan.client.max(initial=0), plan.num_runs
+    ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)
+    check_facts(
+        {
+            f"stops={list(stops)} are out of range; give ascending server steps from 1 to "
+            f"{last}": ascending,
+            f"{number} dispatches do not fit a plan with {planned}; make them with "
+            "plan_dispatches": number == planned,
+            f"the plan has {runs} runs and the state has {state.seed.size}; merge the plans, data "
+            "and states of the same runs": state.seed.size == runs,
+            f"the plan has {runs} merged runs, whose examples cannot be read from files; run each "
+            "plan by itself": runs == 1 or not isinstance(data, CohortData),
+            f"the plan dispatches client {largest}, but the data have {data.num_clients} clients; "
+            "give the data that it was made for": largest < data.num_clients,
+        }
+    )
     return last

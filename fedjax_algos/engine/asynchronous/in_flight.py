@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedjax_algos.core import Dispatch, Report, Update
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.asynchronous.call_tables import CallTable, row_counts
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
@@ -44,19 +45,16 @@ class InFlightState(NamedTuple):
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Trained  # leaves [rows, ...]
 
-    def state(self, fixed: tuple[Any, Any], seed: jax.Array) -> FederatedState:
-        """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
-        (origin, frozen), rest = fixed, (seed, self.excluded, self.dispatched)
-        return FederatedState(self.server, self.statistics, self.clients, origin, *rest, frozen)
+    def state(self, shared: Shared) -> FederatedState:
+        """The state of the run."""
+        rest = shared.origin, shared.seed, self.excluded, self.dispatched, shared.frozen
+        return FederatedState(self.server, self.statistics, self.clients, *rest)
 
 
 class MovedRows(Mapping[str, np.ndarray]):
-    """Arrays of an `InFlightState` by path, whose versions and updates are in rows of other waves.
+    """Arrays of an `InFlightState` by path, in the rows of waves in place of those of `begun`.
 
-    Args:
-      arrays: those of a state after some server steps, as "versions/..." and "updates/...".
-      begun: what the rows of that state hold.
-      waves: those of the rest of the plan.
+    The names of what moves begin with "versions/" and "updates/".
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):
@@ -83,17 +81,17 @@ class MovedRows(Mapping[str, np.ndarray]):
         return len(self.arrays)
 
 
-def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, rows):
+def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
     """The state before the first wave, and zero metrics; `rows` are those of `row_counts`."""
     server, statistics, _, _, excluded = initial
     finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
-    runs = seed.shape  # () or (R,)
+    runs = shared.seed.shape  # () or (R,)
     first = 0 if runs else None
     send_one = partial(send, algorithm)
     sent = (jax.lax.map(send_one, server) if runs else send_one(server)), statistics
     one = _select_run(first, (sent, server))
-    shared = _shared(first, one[0][1], fixed, seed)
-    shapes = exchange_shapes(algorithm, one[1], shared, data, dispatch)
+    of_run = _select_run(first, shared)._replace(statistics=one[0][1])
+    shapes = exchange_shapes(algorithm, one[1], of_run, data, dispatch)
     _, update, report = shapes.updates(algorithm)
     contribute = partial(contribution, algorithm, server=one[1])
     contributed = jax.eval_shape(contribute, update, dispatch, jnp.int32(0))
@@ -102,7 +100,7 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
         return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
 
     # the initial versions are used from the start, so theirs are the first rows
-    put, first_rows = (_put_rows, jnp.arange(seed.size)) if runs else (_put_row, 0)
+    put, first_rows = (_put_rows, jnp.arange(shared.seed.size)) if runs else (_put_row, 0)
     in_flight = InFlightState(
         *initial,
         sums=(zeros((contributed, report.statistics)), None if finite is None else jnp.int32(0)),
@@ -112,10 +110,10 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
     return constrain(mesh, (in_flight, zeros(report.metrics, *runs)))
 
 
-def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, table):
-    """The state and the sums of metrics after a table; `fixed` has theta_0 and frozen arrays."""
+def run_waves(algorithm, layout, mesh, in_flight, metrics, shared, data, table):
+    """The state and the sums of metrics after a table."""
     if mesh is None or mesh.size == 1:
-        after = _run_waves(algorithm, layout, False, in_flight, metrics, fixed, seed, data, table)
+        after = _run_waves(algorithm, layout, False, in_flight, metrics, shared, data, table)
         return constrain(mesh, after)
     everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
     table_specs = CallTable(*[everywhere] * len(CallTable._fields))
@@ -124,25 +122,25 @@ def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, ta
         partial(_run_waves, algorithm, layout, True),
         mesh=mesh.mesh,
         axis_names={AXIS},
-        in_specs=(*[everywhere] * 5, table_specs),
+        in_specs=(*[everywhere] * 4, table_specs),
         out_specs=everywhere,
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
-    )(in_flight, metrics, fixed, seed, data, table)
+    )(in_flight, metrics, shared, data, table)
     return constrain(mesh, after)
 
 
-def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data, table):
-    """One device's part. With several devices, each trains its slots; then all hold the same."""
+def _run_waves(algorithm, layout, gathers, in_flight, metrics, shared, data, table):
+    """One device's part. Of several devices each trains its slots; it `gathers` those of all."""
     screened = in_flight.updates.finite is not None
-    train = _make_train(algorithm, layout, shared, screened, fixed, seed, data)
+    train = _make_train(algorithm, layout, gathers, screened, shared, data)
 
     def run_wave(index, carry):
         in_flight, metrics, added, made = carry
-        tables, updates = train(in_flight, _take(table.slots, index), table.filled[index])
+        tables, updates = train(in_flight, take(table.slots, index), table.filled[index])
 
         def add(run, server, number, carry):
             (sums, count), (metrics, excluded) = carry
-            update, dispatch, report, finite = _take(updates, table.update_row[number])
+            update, dispatch, report, finite = take(updates, table.update_row[number])
             given = update, dispatch, table.staleness[number], _select_run(run, server)
             contributed = contribution(algorithm, *given)
             if screened:
@@ -157,7 +155,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
 
         def make_server_step(number, carry):
             server, statistics, versions, sums, measured, added = carry
-            step = _take(table.steps, number)
+            step = take(table.steps, number)
             add_own = partial(add, step.run, server)
             sums, measured = jax.lax.fori_loop(added, step.end, add_own, (sums, measured))
             old = _select_run(step.run, (server, statistics))
@@ -174,7 +172,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
         server, statistics, versions, sums, measured, added = steps
         # contributions of the next server step, which misses other updates
         end = table.contributions[index]
-        add_own = partial(add, _take(table.steps.run, table.steps_made[index]), server)
+        add_own = partial(add, take(table.steps.run, table.steps_made[index]), server)
         sums, (metrics, excluded) = jax.lax.fori_loop(added, end, add_own, (sums, measured))
         clients = *tables, excluded
         in_flight = InFlightState(server, statistics, *clients, sums, versions, updates)
@@ -183,32 +181,30 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
     def reset(reset_metrics, metrics):
         return jax.tree.map(lambda leaf: jnp.where(reset_metrics, 0, leaf), metrics)
 
-    metrics = (jax.vmap(reset) if seed.shape else reset)(table.reset_metrics, metrics)
+    metrics = (jax.vmap(reset) if shared.seed.shape else reset)(table.reset_metrics, metrics)
     start = in_flight, metrics, jnp.int32(0), jnp.int32(0)
     return jax.lax.fori_loop(0, table.num_waves, run_wave, start)[:2]
 
 
-def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
+def _make_train(algorithm, layout, gathers, screened, shared, data):
     """`(in_flight, slots, filled) -> ((rows, whether initialised), updates)` of a wave."""
-    num_clients = data.num_clients // seed.size  # of a run
+    num_clients = data.num_clients // shared.seed.size  # of a run
 
     def draw_one(slot):
-        of_run, dispatch = _select_run(slot.run, seed), slot.dispatch
+        of_run, dispatch = _select_run(slot.run, shared.seed), slot.dispatch
         return draw(algorithm.local.batches, of_run, dispatch.client, dispatch.number)
 
     def train_slot(slot, draws, versions, own):
-        received, statistics = _take(versions, slot.version_row)
-        run, dispatch = slot.run, slot.dispatch
-        of_run = _shared(run, statistics, fixed, seed)
-        run_data = data
+        received, statistics = take(versions, slot.version_row)
+        run, dispatch, run_data = slot.run, slot.dispatch, data
+        of_run = _select_run(run, shared)._replace(statistics=statistics)
         if run is not None:
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
             run_data = data._replace(offsets=offsets)
-        sent = exchange(
-            algorithm, of_run, received, run_data, dispatch, draws, own, screened=screened
-        )
-        known = jax.tree.map(jnp.ones_like, own[1])
-        return (sent.row, known), Trained(sent.handed_in, dispatch, sent.report, sent.finite)
+        sent = exchange(algorithm, of_run, received, run_data, dispatch, draws, own)
+        finite = sent.finite(sent.message) if screened else None
+        row = sent.kept(finite), jax.tree.map(jnp.ones_like, own[1])
+        return row, Trained(sent.message, dispatch, sent.report, finite)
 
     def client_row(slot):
         """The row of the slot's client among those of all runs; one past the last if empty."""
@@ -219,10 +215,10 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
         # loops run for the steps of their own dispatch, and empty slots cost nothing
         def train_one(index, carry):
             tables, updates = carry
-            slot = _take(slots, index)
+            slot = take(slots, index)
             client = client_row(slot)
-            own = in_flight.versions, _take(tables, client)
-            row, arrival = train_slot(slot, _take(draws, index), *own)
+            own = in_flight.versions, take(tables, client)
+            row, arrival = train_slot(slot, take(draws, index), *own)
             return _put_row(tables, client, row), _put_row(updates, slot.update_row, arrival)
 
         start = (in_flight.clients, in_flight.dispatched), in_flight.updates
@@ -230,7 +226,7 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
 
     def train_vmapped(in_flight, slots, draws):
         client, tables = client_row(slots), (in_flight.clients, in_flight.dispatched)
-        rows = _take(tables, client)
+        rows = take(tables, client)
         train_all = jax.vmap(train_slot, (0, 0, None, 0))
         rows, arrivals = train_all(slots, draws, in_flight.versions, rows)
         # rows of empty slots are out of range and dropped
@@ -238,16 +234,16 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
         return _put_rows(tables, client, rows), updates
 
     def train(in_flight, slots, filled):
-        slots, filled = _take(slots, 0), filled[0]  # this device's
+        slots, filled = take(slots, 0), filled[0]  # this device's
         draws = jax.vmap(draw_one)(slots)  # at once, outside of the loop
         if layout == "vmapped" and slots.version_row.size > 1:
             tables, updates = train_vmapped(in_flight, slots, draws)
         else:
             tables, updates = train_sequentially(in_flight, slots, draws, filled)
-        if not shared:
+        if not gathers:
             return tables, updates
         rows = client_row(slots), slots.update_row
-        trained = _take(tables, rows[0]), _take(updates, rows[1])
+        trained = take(tables, rows[0]), take(updates, rows[1])
         rows, trained = jax.lax.all_gather((rows, trained), AXIS, tiled=True)
         return _put_rows(tables, rows[0], trained[0]), _put_rows(updates, rows[1], trained[1])
 
@@ -256,16 +252,12 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
 
 def _select_run(run, tree):
     """One run's part of trees with an axis of runs; without one (None), the tree itself."""
-    return tree if run is None else _take(tree, run)
+    return tree if run is None else take(tree, run)
 
 
 def _update_run(run, tree, value):
     """The tree with a new part for this run."""
     return value if run is None else _put_row(tree, run, value)
-
-
-def _take(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def _put_row(tree, index, value):
@@ -276,9 +268,3 @@ def _put_row(tree, index, value):
 
 def _put_rows(tree, indices, values):
     return jax.tree.map(lambda leaf, new: leaf.at[indices].set(new), tree, values)
-
-
-def _shared(run, statistics, fixed, seed):
-    """What the clients of a run read besides what they receive."""
-    (origin, frozen), seed = _select_run(run, (fixed, seed))
-    return Shared(statistics, origin, seed, frozen)

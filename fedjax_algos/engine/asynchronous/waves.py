@@ -3,8 +3,8 @@
 A dispatch can be trained as soon as its version exists, long before it arrives. So nothing is
 trained until a server step misses an update; then the dispatches that are needed first, among all
 whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
-many slots as dispatches in flight, the number of waves is the smallest possible: the length of the
-longest chain of dispatches, each starting from a version that the previous one contributed to.
+many slots as dispatches in flight, the number of waves is the length of the longest chain of
+dispatches, each starting from a version that the previous one contributed to.
 """
 
 import heapq
@@ -22,10 +22,7 @@ _MAX_COST_RATIO = {"sequential": 1.02, "vmapped": 1.1}  # to the least cost, for
 
 
 class InFlightRows(NamedTuple):
-    """What the rows hold after some server steps of a plan, by row; -1 for nothing.
-
-    A run that goes on has other rows, and other waves if its number of slots is another one.
-    """
+    """What the rows hold after some server steps of a plan, by row; -1 for nothing."""
 
     steps: np.int32 | np.ndarray  # int32[]: server steps that have been made
     versions: np.ndarray  # int32[rows]: from which a dispatch still starts
@@ -206,20 +203,16 @@ def check_plan(plan: Plan, stateful: bool) -> None:
     valid = len(sizes) <= len(plan.time) and sizes.all() and (np.diff(plan.step) >= 0).all()
     steps = f"the contributions must belong to the server steps 0 to {len(plan.time) - 1}"
     require(valid, f"{steps} in ascending order, at least one to each")
-    early = np.flatnonzero(plan.version[plan.dispatch] >= plan.step + plan.num_runs)
-    if len(early):
-        dispatch, step = plan.dispatch[early[0]], plan.step[early[0]]
-        raise ValueError(
-            f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to "
-            f"server step {step}, which is made before that version"
-        )
+    early = plan.version[plan.dispatch] >= plan.step + plan.num_runs
+    dispatch, step = plan.dispatch[early.argmax()], plan.step[early.argmax()]
+    found = f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to"
+    require(not early.any(), f"{found} server step {step}, which is made before that version")
     times = np.bincount(plan.dispatch, minlength=len(plan.client))
-    wrong = np.flatnonzero(times != (plan.fate == AGGREGATED))
-    if len(wrong):
-        raise ValueError(
-            f"dispatch {wrong[0]} contributes {times[wrong[0]]} times and has fate "
-            f"{plan.fate[wrong[0]]}; those with AGGREGATED ({AGGREGATED}) contribute once"
-        )
+    wrong = times != (plan.fate == AGGREGATED)
+    dispatch = wrong.argmax()
+    found = f"dispatch {dispatch} contributes {times[dispatch]} times and has fate"
+    fix = f"those with AGGREGATED ({AGGREGATED}) contribute once"
+    require(not wrong.any(), f"{found} {plan.fate[dispatch]}; {fix}")
     found = "clients keep state, but the versions of the plan's dispatches are not ascending"
     ordered = not stateful or (np.diff(plan.version) >= 0).all()
     require(ordered, f"{found}; order the dispatches by their start")
@@ -232,10 +225,9 @@ def choose_slots(
     devices: int = 1,
     stateful: bool = False,
 ) -> int:
-    """The number of slots that is chosen from the start of the plan, the same for each device.
+    """The smallest power of two, on each device, with which waves cost about as little as possible.
 
-    It is the smallest power of two up to 8 (sequential) or 32 (vmapped) on each device with which
-    all waves cost at most 2% (sequential) or 10% (vmapped) more than with the best number.
+    Of a long plan the start decides.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -268,10 +260,9 @@ def wave_costs(
 
 
 def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
-    """The slots of each wave by device: int32[W, devices, slots / devices]; -1 for none.
+    """The slots of each wave by device, int32[W, devices, slots / devices]; -1 for none.
 
-    Dispatches are assigned in descending order of their numbers of steps, int[W, slots], each to
-    the device with the least work among those that have a free slot.
+    The longest dispatch is first; each is for the device with the least work that has a free slot.
     """
     num_waves, slots = num_steps.shape
     # the empty slots are the last, when loads no longer matter

@@ -21,10 +21,7 @@ Devices = int | Sequence[jax.Device] | None
 def client_mesh(
     devices: Devices, per_client: int = 1, rules: Rules | None = None
 ) -> ClientMesh | None:
-    """The mesh of so many devices, or of a sequence of them; None for one device.
-
-    Several processes have equally many of them each, the first ones.
-    """
+    """The mesh of so many devices, the first of each process, or of given ones; None for one."""
     processes = num_processes()
     if per_client > 1 and devices is None:
         devices = per_client * processes
@@ -32,18 +29,15 @@ def client_mesh(
         return None
     known = jax.devices()
     if isinstance(devices, int):
-        if not 1 <= devices <= len(known):
-            more = "; on a CPU, set jax_num_cpu_devices before jax starts to have more"
-            raise ValueError(
-                f"devices={devices} is out of range; give 1 to {len(known)}, the number of devices"
-                + more * (jax.default_backend() == "cpu")
-            )
-        fix = f"give a multiple of {processes}, at most {len(known)}"
-        even = devices % processes == 0
-        require(even, f"devices={devices} do not divide over {processes} processes; {fix}")
+        fix = f"give 1 to {len(known)}, the number of devices"
+        fix += f", a multiple of the {processes} processes" * (processes > 1)
+        if jax.default_backend() == "cpu":
+            fix += "; on a CPU, set jax_num_cpu_devices before jax starts to have more"
+        fits = 1 <= devices <= len(known) and devices % processes == 0
+        require(fits, f"devices={devices} is out of range; {fix}")
         devices = _of_each_process(known, devices // processes)
-    if not len(devices):
-        raise ValueError("devices is empty; give at least one device, or None for the default one")
+    fix = "give at least one device, or None for the default one"
+    require(len(devices), f"devices is empty; {fix}")
     counts = Counter(each.process_index for each in devices)
     found = f"devices are {', '.join(f'{n} of process {i}' for i, n in sorted(counts.items()))}"
     even = len(counts) == processes and len({*counts.values()}) == 1
@@ -153,10 +147,7 @@ def one_copy(tree: Any) -> Any:
 
 
 def wait_on_cpu(mesh: ClientMesh | None, tree: Any) -> Any:
-    """Returns `tree`, on a mesh of several CPU devices only when it is ready.
-
-    With many calls in the queue, their collectives can deadlock.
-    """
+    """Waits for `tree` on several CPU devices, where collectives of queued calls can deadlock."""
     if mesh is not None and mesh.devices[0].platform == "cpu":
         jax.block_until_ready(tree)
     return tree

@@ -79,7 +79,7 @@ def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
     """How each device holds the leaves of a tree; `rows` [rows, ...] are divided over clients."""
 
     def of_leaf(path, leaf):
-        name, shape = jax.tree_util.keystr(path, simple=True, separator="/"), jnp.shape(leaf)
+        name, shape = _path(path), jnp.shape(leaf)
         if not rows:
             return NamedSharding(mesh.mesh, mesh.spec(name, shape))
         first = None if shape[0] % mesh.size else AXIS
@@ -116,18 +116,16 @@ def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
         return None
     leaves = jax.tree_util.tree_leaves_with_path(given, is_leaf=_is_spec)
     rules = tuple((_path(path), leaf) for path, leaf in leaves)
-    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
-    params = [
-        (_path(path), leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-    ]
+    known = jax.tree_util.tree_leaves_with_path(problem.shapes().params)
+    params = [(_path(path), leaf.shape) for path, leaf in known]
     for pattern, spec in rules:
         name = f"model_sharding: {pattern!r}"
         require(_is_spec(spec), f"{name} has {spec!r}; {_FIX}")
         wrong = [axis for axis in spec if axis not in (None, MODEL_AXIS)]
         require(not wrong, f"{name} names the axis {wrong and wrong[0]!r}; give {MODEL_AXIS!r}")
         matched = [each for each in params if _matches(each[0], pattern)]
-        known = ", ".join(path for path, _ in params[:8])
-        require(matched, f"{name} matches none of the params, such as {known}; give a pattern")
+        some = ", ".join(path for path, _ in params[:8])
+        require(matched, f"{name} matches none of the params, such as {some}; give a pattern")
         for path, shape in matched:
             lengths = zip(reversed(shape), reversed(spec), strict=False)
             fits = len(spec) <= len(shape) and all(

@@ -2,10 +2,8 @@
 
 So a population may be too large for one device. But a draw is uneven, and a round waits for the
 fullest device: of M clients over D devices, it has up to about `sqrt(2 M / D ln(D R))` more than
-M / D in R rounds. A call has slots for the fullest device of its rounds, rounded up to 1, 2, 3, 4,
-6, 8, 12, 16, ... on each device. Where clients are vmapped, empty slots cost as much as others. For
-100 clients over 8 devices that is 12.5 in the mean, 17 on the fullest device of a round, 21 in ten
-rounds, so 24 slots. A different number of slots is a different program, so a run compiles a few.
+M / D in R rounds. Each device has slots for the fullest one, rounded up to 1, 2, 3, 4, 6, 8, ...:
+so a run compiles few programs. Where clients are vmapped, empty slots cost as much as others.
 """
 
 from typing import NamedTuple, NoReturn
@@ -105,11 +103,10 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
 def shard(
     mesh: ClientMesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
 ) -> ShardedData:
-    """Puts the examples of each client on the client's device; those of several on each of these.
+    """Puts the examples of each client on the client's device; data that are there are checked.
 
-    Each process makes the shards of its own devices. Data that were sharded before are checked.
-    `sizes`, int32[num_clients], are given if the data are those of a cohort of stored clients: by
-    them clients are assigned, and shards are rounded up.
+    `sizes`, int32[num_clients], are given with the data of a cohort of stored clients: by them
+    clients are assigned, and shards are rounded up.
     """
     if isinstance(data, ShardedData):
         program_data(mesh, True, data)
@@ -166,15 +163,15 @@ def program_data(
     if isinstance(data, CohortData):
         return data
     if isinstance(data, ShardedData):
-        found = f"data are sharded over {len(data.parts.offsets)} devices, but the engine"
-        same = sharded and data.parts.offsets.sharding == _by_device(mesh)
-        require(same, f"{found} has others; give engine.put_data(data) of what federate returned")
-        return data.parts
-    if sharded:
-        raise ValueError("data are not sharded, but examples='sharded'; call engine.put_data(data)")
-    if mesh is not None and not set(mesh.devices) <= data.offsets.sharding.device_set:
-        raise ValueError("data are not on all devices of the engine; call engine.put_data(data)")
-    return data
+        found = f"sharded over {len(data.parts.offsets)} devices, but the engine has others"
+        fits = sharded and data.parts.offsets.sharding == _by_device(mesh)
+    elif sharded:
+        found, fits = "not sharded, but examples='sharded'", False
+    else:
+        found = "not on all devices of the engine"
+        fits = mesh is None or set(mesh.devices) <= data.offsets.sharding.device_set
+    require(fits, f"data are {found}; give engine.put_data(data) of what federate returned")
+    return data.parts if isinstance(data, ShardedData) else data
 
 
 def data_shapes(data: RunData) -> FederatedData:

@@ -26,6 +26,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import InFlightRows
+from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.engine.placed.sharded_data import data_shapes
@@ -315,7 +316,7 @@ class _MergedRuns:
                 arrays = MovedRows(saved.arrays, self.begun, self.waves)
                 tree = fill(in_flight._asdict() | {"metrics": metrics}, arrays)
                 metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
-                self.state = in_flight.state((state.origin, state.frozen), state.seed)
+                self.state = in_flight.state(shared_of(state))
                 position = len(plan.time) if recorder.ended else saved.position
                 return position, in_flight, metrics
 

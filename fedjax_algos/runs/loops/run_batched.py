@@ -147,7 +147,7 @@ class BatchedRuns:
             options = run.hyperparameters
             checks.check_callable("factory", factory, fix, "problem", "local", **options)
             factory(problem, run.local, **options)
-        model = checks.as_model(problem.init, loop.params)
+        model = checks.as_model(problem, loop.params)
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
         self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout

@@ -18,15 +18,7 @@ def words_of(n: int, width: int) -> int:
 
 
 def pack(values: jax.Array, width: int) -> jax.Array:
-    """Packs whole numbers below `2^width`.
-
-    Args:
-      values: uint32[n], or any unsigned type.
-      width: the bits of each number, from 1 to 32.
-
-    Returns:
-      uint32[ceil(n width / 32)]; unused bits of the last word are 0.
-    """
+    """Packs whole numbers below `2^width` into uint32[ceil(n width / 32)]."""
     values, whole = values.astype(jnp.uint32), len(values) // _WORD * _WORD
     words = [_pack((values[:whole] >> low) & _mask(size), size) for low, size in _parts(width)]
     bits = (values[whole:, None] >> np.arange(width, dtype=np.uint32)[None]) & 1
@@ -46,19 +38,13 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
 
 
 def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
-    """Packs k positions that ascend, below d, by the code of Elias and Fano.
+    """Packs k ascending positions below d by the code of Elias and Fano: `2 + log2(d / k)` bits.
 
-    The low `l = floor(log2(d / k))` bits of each position stand as they are. Of the others, entry i
-    of position p sets bit `(p >> l) + i` of a long word. That takes at most `2 + log2(d / k)` bits
-    a position, and ceil(log2 d) without the code.
-
-    Returns:
-      The low bits, uint32[k], to be packed with `low_bits(k, d)` bits each, and the packed long
-      word, uint32[ceil((k + (d - 1 >> l)) / 32)].
+    The low `l = floor(log2(d / k))` bits of each position, uint32[k], are the first result. Of the
+    others, entry i of position p sets bit `(p >> l) + i` of a long word, which is packed.
     """
     (k,) = positions.shape
-    low = low_bits(k, d)
-    positions = positions.astype(jnp.uint32)
+    low, positions = low_bits(k, d), positions.astype(jnp.uint32)
     ones = (positions >> low) + jnp.arange(k, dtype=jnp.uint32)
     long = jnp.zeros(k + ((d - 1) >> low), jnp.uint32).at[ones].set(1, unique_indices=True)
     return positions & (2**low - 1), pack(long, 1)

@@ -16,10 +16,7 @@ _SMALLEST = -126  # exponent of the smallest float32 that no processor takes for
 
 
 def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
-    """v, float32[d], at one of the two nearest numbers of a dtype, whose mean is v.
-
-    Two entries share 32 random bits, so of bfloat16 and float16 the probabilities are exact.
-    """
+    """v, float32[d], at one of the two nearest numbers of a dtype, whose mean is v."""
     info = jnp.finfo(dtype)
     lowest = _BIAS + max(int(info.minexp), _SMALLEST + info.nmant)
     exponent = jax.lax.bitcast_convert_type(v, jnp.uint32) >> 23 & 255
@@ -33,18 +30,6 @@ def rounded_stochastically(key, v: jax.Array, dtype: DType) -> jax.Array:
 def _power(exponent):
     """2^(exponent - 127), by the bits of a float32, which is faster than `ldexp`."""
     return jax.lax.bitcast_convert_type(exponent.astype(jnp.uint32) << 23, jnp.float32)
-
-
-def cast_codec(dtype: DType, stochastic: bool) -> Codec:
-    """The codec, which clips what is larger than the largest number of the dtype."""
-    largest = float(jnp.finfo(dtype).max)
-
-    def encode(key, v):
-        if stochastic:
-            v = rounded_stochastically(key, v, dtype)
-        return jnp.clip(v, -largest, largest).astype(dtype)
-
-    return Codec(encode, lambda message, d: message.astype(jnp.float32))
 
 
 @register
@@ -61,4 +46,11 @@ def cast(*, dtype: DType = "bfloat16", stochastic: bool = False) -> Codec:
       stochastic: whether an entry is rounded up or down at random, so that its mean is right unless
         it is clipped. Else it becomes the nearest number.
     """
-    return cast_codec(dtype, stochastic)
+    largest = float(jnp.finfo(dtype).max)
+
+    def encode(key, v):
+        if stochastic:
+            v = rounded_stochastically(key, v, dtype)
+        return jnp.clip(v, -largest, largest).astype(dtype)
+
+    return Codec(encode, lambda message, d: message.astype(jnp.float32))

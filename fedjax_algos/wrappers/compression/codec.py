@@ -14,9 +14,8 @@ class Codec(NamedTuple):
     """How one vector of d floats is sent.
 
     A message has arrays that are packed into whole words of 32 bits, so that its bytes are those
-    that are sent. What both ends derive from the seed, the round and the client, such as a rotation
-    or the positions of a random subset, is in the message as a typed key of JAX
-    (`jax.random.key`), which is never counted.
+    that are sent. What both ends derive from the seed and the client, such as a rotation or random
+    positions, is in the message as a typed key of JAX (`jax.random.key`), which is never counted.
 
     Attributes:
       encode: `(key, v) -> message` of float[d].

@@ -61,8 +61,7 @@ def subset_size(k: int, d: int) -> float:
 
 
 def omega_size(numbers: jax.Array) -> jax.Array:
-    """The bits of Elias' omega code of whole numbers from 1 on: `L(1) = 1` and
-    `L(n) = L(floor(log2 n)) + 1 + floor(log2 n)`."""
+    """`L(n) = L(floor(log2 n)) + 1 + floor(log2 n)`, `L(1) = 1`: the bits of Elias' omega code."""
     numbers = numbers.astype(jnp.int32)
     size = jnp.ones_like(numbers)
     for _ in range(5):  # 2^31 takes five turns to become 1

@@ -5,7 +5,6 @@ what is sent.
 """
 
 import inspect
-import typing
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -55,23 +54,21 @@ def compress(
         what the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards there
         are "none" and "ef21", which sends the difference to what all clients hold.
       scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf"). Parts are never joined, because their scales differ.
+        by itself ("leaf").
       measure_size: whether the training metrics have `coded_bytes_per_upload`, the mean size of an
-        upload if it had an entropy code. It costs a histogram. Of several codecs, give it to the
-        last one, whose message is sent.
+        upload if it had an entropy code. Of several codecs, give it to the last one.
       direction: whether updates are encoded ("up"), or broadcasts ("down").
       catch_up: what a client downloads, downwards with "ef21", if it has missed rounds: their
         messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
       ValueError: for an unknown value of an option, an algorithm or a codec that the feedback is
-        not for, a codec of leaves with another scope, or a measured size of broadcasts or of an
-        algorithm with a prelude.
+        not for, a codec of leaves with another scope, or a size that is not measured.
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
-    if codec.of_leaves and scope != "leaf":
-        raise ValueError(f"{name}: scope={scope} has no matrices; give scope=leaf")
+    fits = scope == "leaf" or not codec.of_leaves
+    require(fits, f"{name}: scope={scope} has no matrices; give scope=leaf")
     check_choice("direction", direction, get_args(Direction))
     check_choice("catch_up", catch_up, get_args(CatchUp))
     differences = direction == "down" and feedback == "ef21"
@@ -85,10 +82,7 @@ def compress(
     wrapped, exact = algorithm, codec is unchanged and feedback in ("none", "ef")
     if feedback != "none" and not exact:
         stage, rule, needs = remembered(name, coding, feedback)
-        what, fix = (
-            f"{name}: feedback={feedback}",
-            "give feedback=" + "ef or " * bool(rule) + "none",
-        )
+        what, fix = f"{name}: feedback={feedback}", f"give feedback={'ef or ' * bool(rule)}none"
         wrapped = add(what, algorithm, client=[stage], rule=rule, needs=needs, fix=fix)
     elif not exact:
         wrapped = add(name, algorithm, client=[coded(name, coding)])
@@ -100,11 +94,11 @@ def compress(
         total = jnp.float32(size(client.message) + sent_bytes(client.rest))
         return Sent(metrics={"coded_bytes_per_upload": Mean(total, jnp.float32(1))})
 
-    what, stage = (
+    what, stages = (
         f"{name}: measure_size=True",
-        ClientStage(f"size of {name}", measure, place=OBSERVE),
+        [ClientStage(f"size of {name}", measure, place=OBSERVE)],
     )
-    return add(what, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
+    return add(what, wrapped, client=stages, needs=["one exchange"], fix="leave it out")
 
 
 def coded(name: str, coding: Coding) -> ClientStage:
@@ -125,23 +119,20 @@ def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[.
       factory: `(*, options) -> Codec`, with its options described under `Args:`.
       scope: the default of the option `scope`.
     """
-    name, hints = factory.__name__, typing.get_type_hints(factory, include_extras=True)
+    name = factory.__name__
+    own = inspect.signature(factory, eval_str=True).parameters.values()
+    given_to_all = inspect.signature(compress).parameters
+    shared = [
+        each.replace(default=scope) if each.name == "scope" else each
+        for each in given_to_all.values()
+        if each.kind is each.KEYWORD_ONLY
+    ]
 
     def wrapper(algorithm: Algorithm, **options: Any) -> Algorithm:
         given = {each.name: options.pop(each.name) for each in shared if each.name in options}
         return compress(name, algorithm, factory(**options), **{"scope": scope, **given})
 
-    own = [
-        each.replace(annotation=hints.get(each.name, each.annotation))
-        for each in inspect.signature(factory).parameters.values()
-    ]
-    shared = [
-        each.replace(default=scope) if each.name == "scope" else each
-        for each in inspect.signature(compress).parameters.values()
-        if each.kind is each.KEYWORD_ONLY
-    ]
-    algorithm = next(iter(inspect.signature(wrapper).parameters.values()))
-    parameters = [algorithm, *own, *shared]
+    parameters = [given_to_all["algorithm"], *own, *shared]
     wrapper.__name__ = wrapper.__qualname__ = name
     wrapper.__module__ = factory.__module__
     wrapper.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -12,7 +12,7 @@ from fedjax_algos.core import Algorithm
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.codec import unchanged
 from fedjax_algos.wrappers.compression.coding import Coding
-from fedjax_algos.wrappers.compression.feedback import Feedback, contractive
+from fedjax_algos.wrappers.compression.feedback import Feedback, check_codec, contractive
 from fedjax_algos.wrappers.stages import Down
 
 CatchUp = Literal["sum", "full"]
@@ -22,17 +22,13 @@ def encode_broadcasts(
     name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback, catch_up: CatchUp
 ) -> Algorithm:
     """The algorithm, whose server sends encoded vectors; see `compress`."""
-    what, reason, fix = f"{name}: direction=down with feedback={feedback}", "", ""
-    if feedback in ("ef", "diana"):
-        reason, fix = "it is a rule of clients", "give feedback=ef21 or none"
-    elif feedback == "ef21":
-        reason, _, fix = coding.codec.unbounded.partition("; ")
-    require(not reason, f"{what} does not fit: {reason}; {fix}")
-    if feedback == "ef21":
-        coding = coding._replace(codec=contractive(coding.codec))
-        down = Down(name, coding.encode, coding.decode, held=True, catch_up=catch_up)
-        needs, fix = ["one exchange"], "give feedback=none"
-        return add(what, algorithm, down=down, needs=needs, fix=fix)
-    if coding.codec is unchanged:
-        return algorithm
-    return add(name, algorithm, down=Down(name, coding.encode, coding.decode))
+    what, fix = f"{name}: direction=down with feedback={feedback}", "give feedback=ef21 or none"
+    by_clients = feedback in ("ef", "diana")
+    require(not by_clients, f"{what} does not fit: it is a rule of clients; {fix}")
+    if feedback == "none":
+        down = Down(name, coding.encode, coding.decode)
+        return algorithm if coding.codec is unchanged else add(name, algorithm, down=down)
+    check_codec(what, coding.codec, feedback)
+    coding = coding._replace(codec=contractive(coding.codec))
+    down = Down(name, coding.encode, coding.decode, held=True, catch_up=catch_up)
+    return add(what, algorithm, down=down, needs=["one exchange"], fix="give feedback=none")

@@ -39,17 +39,11 @@ class Memory(NamedTuple):
     seen: Any  # bool[N]: who has sent something; () but for MIFA
 
 
-class Use(NamedTuple):
-    """How a client uses its memory m of one vector v, and c, which the server decodes."""
-
-    encoded: Callable[[Any, Any], Any]  # (v, m) -> a, which the codec encodes
-    kept: Callable[[Any, Any, Any, Any], Any]  # (a, c, m, alpha) -> m
-
-
-USES = {
-    "ef": Use(lambda v, e: v + e, lambda a, c, e, alpha: a - c),
-    "ef21": Use(lambda v, g: v - g, lambda a, c, g, alpha: g + c),
-    "diana": Use(lambda v, h: v - h, lambda a, c, h, alpha: h + alpha * c),
+# (v, memory) -> a, which the codec encodes, and (a, c, memory, alpha) -> memory, with the decoded c
+USES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "ef": (lambda v, e: v + e, lambda a, c, e, alpha: a - c),
+    "ef21": (lambda v, g: v - g, lambda a, c, g, alpha: g + c),
+    "diana": (lambda v, h: v - h, lambda a, c, h, alpha: h + alpha * c),
 }
 USES["mifa"] = USES["ef21"]
 
@@ -66,8 +60,7 @@ def mifa(algorithm: Algorithm) -> Algorithm:
 
     Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS
     2021, https://arxiv.org/abs/2106.04159. There G_i is divided by the client learning rate of its
-    round, and multiplied by that of the server's step; here it is not, which is the same at a
-    constant rate.
+    round, and multiplied by that of the server's step, which is the same at a constant rate.
 
     Args:
       algorithm: what is wrapped.
@@ -79,22 +72,19 @@ def mifa(algorithm: Algorithm) -> Algorithm:
 def remembered(
     name: str, coding: Coding, feedback: Feedback | Literal["mifa"]
 ) -> tuple[ClientStage, Rule | None, tuple[str, ...]]:
-    """A codec with a memory of what has been sent, and the server's rule; see `compress`.
-
-    The third result is what they need of an algorithm.
-    """
-    _check_codec(name, coding.codec, feedback)
-    use = USES[feedback]
+    """A codec with a memory, the server's rule, and what they need of an algorithm."""
+    check_codec(f"{name}: feedback={feedback}", coding.codec, feedback)
+    encoded, kept_of = USES[feedback]
     if feedback != "diana":
         coding = coding._replace(codec=contractive(coding.codec))
 
     def apply(vectors, memory, client):
         check_like("the vectors of the update: ", vectors, memory, _FIX)
-        wanted = jax.tree.map(use.encoded, vectors, memory)
+        wanted = jax.tree.map(encoded, vectors, memory)
         message = coding.encode(client.key, wanted)
         decoded = non_negative_moments(client.kinds, coding.decode(message))
         rates = _rates(coding, wanted)
-        return Sent(message, jax.tree.map(use.kept, wanted, decoded, memory, rates))
+        return Sent(message, jax.tree.map(kept_of, wanted, decoded, memory, rates))
 
     if feedback == "ef":
         return ClientStage(name, apply, coding.decode, same), None, ("no choice", "no models")
@@ -116,7 +106,7 @@ def remembered(
         if feedback == "diana":
             count = summed.number
             found = jax.tree.map(lambda h, c: h + c / count.astype(c.dtype), memory.mean, total)
-            kept = jax.tree.map(use.kept, total, mean, memory.mean, _rates(coding, total))
+            kept = jax.tree.map(kept_of, total, mean, memory.mean, _rates(coding, total))
             return found, Memory(kept, ())
         found = kept = jax.tree.map(jnp.add, memory.mean, mean)
         seen = jax.tree.map(lambda old, new: old | (new > 0), memory.seen, senders)
@@ -128,15 +118,13 @@ def remembered(
     return stage, Rule(name, estimate, summand, first, equal_weights=fix), ()
 
 
-def _check_codec(name, codec, feedback):
+def check_codec(what: str, codec: Codec, feedback: str) -> None:
     """Raises ValueError for a codec that the feedback is not for."""
-    reason, fix = "", ""
-    if codec.unbounded:
-        reason, _, fix = codec.unbounded.partition("; ")
-    elif feedback == "diana" and (codec.variance is None or codec.nearly):
+    reason = codec.unbounded
+    if feedback == "diana" and not reason and (codec.variance is None or codec.nearly):
         reason = "the codec is biased" + codec.nearly * " for vectors with few large entries"
-        fix = "give feedback=ef or ef21, or an unbiased codec"
-    require(not reason, f"{name}: feedback={feedback} does not fit: {reason}; {fix}")
+        reason += "; give feedback=ef or ef21, or an unbiased codec"
+    require(not reason, f"{what} does not fit: {reason}")
 
 
 def contractive(codec: Codec) -> Codec:

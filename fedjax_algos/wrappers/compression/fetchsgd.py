@@ -13,10 +13,9 @@ from jax.flatten_util import ravel_pytree
 
 from fedjax_algos.core import Algorithm, Key
 from fedjax_algos.core.options import Count, Decay
-from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.mean import mean_of
+from fedjax_algos.wrappers.mean import mean_of, weighted
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import ClientStage, Rule, Sent
@@ -82,9 +81,8 @@ def fetchsgd(
 
     Deviations: by default, cells that D touches become 0 in Se and Su, as in the authors' code,
     where the paper subtracts the sketch of D from Se; the authors note there that models diverge
-    with that. Without momentum they did so here with 2 k columns, and not with 10 k. Clients send
-    updates of several local steps, so the learning rate is inside, and the algorithm's own rule
-    sees D. The server sends its model, and not the k entries of D.
+    with that. Clients send updates of several local steps, so the learning rate is inside, and the
+    algorithm's own rule sees D. The server sends its model, and not the k entries of D.
 
     Args:
       algorithm: what is wrapped.
@@ -98,10 +96,7 @@ def fetchsgd(
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in
         a round, or whose server compares updates.
     """
-    like = jax.eval_shape(
-        lambda key: algorithm.traits.like(algorithm.problem.init(key).params),
-        jax.eval_shape(jax.random.key, 0),
-    )
+    like = jax.eval_shape(algorithm.traits.like, algorithm.problem.shapes().params)
 
     def table_of(v):
         return sketch(jax.random.key(_HASHES), v, rows, entries_sent(size / rows, len(v)))
@@ -115,9 +110,6 @@ def fetchsgd(
     def first(zeros, population):
         table = encoded(*zeros)
         return Memory(*(jnp.zeros_like(table) for _ in Memory._fields))
-
-    def summand(vectors, weights, extra, dispatch, own, facts):
-        return list(map(scale, weights, vectors))
 
     def estimate(summed, memory, key, facts):
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
@@ -136,5 +128,5 @@ def fetchsgd(
 
     name = "fetchsgd"
     stage = ClientStage(name, apply, kind=lambda kind: "vector")
-    rule = Rule(name, estimate, summand, first)
+    rule = Rule(name, estimate, weighted, first)
     return add(name, algorithm, client=[stage], rule=rule, needs=ONE_VECTOR)

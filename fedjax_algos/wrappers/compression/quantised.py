@@ -1,12 +1,7 @@
-"""Entries on few levels, rounded at random so that their mean is right.
-
-QSGD (https://arxiv.org/abs/1610.02132), stochastic k-level quantisation
-(https://arxiv.org/abs/1611.00429), TernGrad (https://arxiv.org/abs/1705.07878) and natural
-compression (https://arxiv.org/abs/1905.10988).
-"""
+"""Entries on few levels, rounded at random so that their mean is right."""
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,26 +21,6 @@ LevelsWithEnds = Annotated[int, Range(2, _MAX_LEVELS, reason=_FINE)]
 Bucket = Annotated[int, Range(0)]
 
 
-class Scaled(NamedTuple):
-    """Levels in units of a scale."""
-
-    scales: jax.Array  # float32[...]
-    words: jax.Array  # uint32[]: packed levels with their signs
-
-
-class Between(NamedTuple):
-    """Levels between the least and the largest entry."""
-
-    low: jax.Array  # float32[]
-    high: jax.Array  # float32[]
-    words: jax.Array  # uint32[]: packed levels
-
-
-class Rotated(NamedTuple):
-    message: Between
-    key: jax.Array  # of the rotation
-
-
 def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
     """One of the two nearest whole numbers of each value, whose mean is the value."""
     return round_by(jax.random.uniform(key, values.shape, jnp.float32), values)
@@ -62,8 +37,21 @@ def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
     return values / jnp.where(scale == 0, jnp.inf, scale)
 
 
-def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
-    """QSGD: each entry is a multiple of its bucket's norm over `levels`."""
+@register
+def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
+    """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
+
+    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
+    With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
+    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket 32.
+
+    Args:
+      levels: s, from 1 to 65535.
+      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
+        experiments have 128 to 8192.
+      norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
+        paper's experiments.
+    """
     bits = 1 + levels.bit_length()  # of a sign and a level
 
     def in_buckets(v):
@@ -76,21 +64,21 @@ def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
         level = round_at_random(key, divide(levels * jnp.abs(rows), of[:, None]))
         numbers = jnp.minimum(level, levels).astype(jnp.uint32)
         numbers |= (rows < 0).astype(jnp.uint32) << (bits - 1)
-        return Scaled(of, pack(numbers.reshape(-1)[: len(v)], bits))
+        return of, pack(numbers.reshape(-1)[: len(v)], bits)
 
     def signed(message, d):
-        numbers = unpack(message.words, d, bits)
+        numbers = unpack(message[1], d, bits)
         level = (numbers & (2 ** (bits - 1) - 1)).astype(jnp.float32)
         return jnp.where(numbers >> (bits - 1) == 1, -level, level)
 
     def decode(message, d):
         rows = in_buckets(signed(message, d))
-        return (message.scales[:, None] * rows / levels).reshape(-1)[:d]
+        return (message[0][:, None] * rows / levels).reshape(-1)[:d]
 
     def coded_bits(message, d):
         symbols = signed(message, d).astype(jnp.int32)
         elias = jax.vmap(elias_size)(in_buckets(symbols)).sum()
-        coded = coded_size(symbols + levels, 2 * levels + 1, len(message.scales))
+        coded = coded_size(symbols + levels, 2 * levels + 1, len(message[0]))
         return jnp.minimum(elias, coded)
 
     def variance(d):
@@ -100,63 +88,89 @@ def qsgd_codec(levels: int, bucket: int = 0, norm: Norm = "l2") -> Codec:
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
-def klevel_codec(levels: int, rotated: bool = False) -> Codec:
-    """Levels at equal distances from the least to the largest entry."""
+@register
+def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
+    """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
+
+    Each entry is rounded at random to one of the two levels around it, so that the mean is the
+    entry (Suresh et al., https://arxiv.org/abs/1611.00429). An entry takes `ceil(log2 k)` bits, and
+    a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
+    other; its number of entries is the next power of two.
+
+    Args:
+      levels: k, from 2 to 65536.
+      rotate: whether vectors are rotated by the randomised Hadamard transform.
+    """
     bits = (levels - 1).bit_length()
 
     def encode(key, v):
         low, high = v.min(), v.max()
         level = round_at_random(key, divide(v - low, high - low) * (levels - 1))
         numbers = jnp.minimum(level, levels - 1).astype(jnp.uint32)
-        return Between(low, high, pack(numbers, bits))
+        return low, high, pack(numbers, bits)
 
     def decode(message, d):
-        level = unpack(message.words, d, bits).astype(jnp.float32)
-        return message.low + level * ((message.high - message.low) / (levels - 1))
+        low, high, words = message
+        level = unpack(words, d, bits).astype(jnp.float32)
+        return low + level * ((high - low) / (levels - 1))
 
     def variance(d):
         return d / (2 * (levels - 1) ** 2)
 
     def coded_bits(message, d):
-        return coded_size(unpack(message.words, d, bits), levels)
+        return coded_size(unpack(message[-1], d, bits), levels)
 
-    def encode_rotated(key, v):
+    codec = Codec(encode, decode, variance, coded_bits=coded_bits)
+    return _rotated(codec, levels) if rotate else codec
+
+
+def _rotated(codec, levels):
+    """`klevel` of a rotated vector."""
+
+    def encode(key, v):
         rounding, rotation = jax.random.split(key)
-        return Rotated(encode(rounding, rotate(rotation, v)), rotation)
+        return codec.encode(rounding, rotate(rotation, v)), rotation
 
-    def decode_rotated(message, d):
-        return rotate_back(message.key, decode(message.message, padded_size(d)), d)
+    def decode(message, d):
+        rotated, key = message
+        return rotate_back(key, codec.decode(rotated, padded_size(d)), d)
 
-    def variance_rotated(d):
+    def variance(d):
         size = padded_size(d)
-        return min(variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
+        return min(codec.variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
 
-    def coded_bits_rotated(message, d):
-        return coded_bits(message.message, padded_size(d))
+    def coded_bits(message, d):
+        return codec.coded_bits(message[0], padded_size(d))
 
-    if rotated:
-        return Codec(
-            encode_rotated, decode_rotated, variance_rotated, coded_bits=coded_bits_rotated
-        )
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 
 
-def terngrad_codec(clip: float = 0.0) -> Codec:
-    """TernGrad: 0 or the largest magnitude, with the entry's sign."""
+@register(scope="leaf")
+def terngrad(*, clip: NonNegative = 2.5) -> Codec:
+    """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
+
+    Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
+    clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
+    vector 32 for s.
+
+    Args:
+      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
+    """
 
     def encode(key, v):
         limit = clip * jnp.std(v)
         v = jnp.where(limit > 0, jnp.clip(v, -limit, limit), v)
         scale = jnp.max(jnp.abs(v))
         kept = round_at_random(key, divide(jnp.abs(v), scale)).astype(jnp.uint32)
-        return Scaled(scale, pack(kept << (v < 0).astype(jnp.uint32), 2))
+        return scale, pack(kept << (v < 0).astype(jnp.uint32), 2)
 
     def decode(message, d):
-        symbols = unpack(message.words, d, 2)  # 0, 1, and 2 for -1
-        return message.scales * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
+        scale, words = message
+        symbols = unpack(words, d, 2)  # 0, 1, and 2 for -1
+        return scale * jnp.where(symbols == 2, -1.0, symbols.astype(jnp.float32))
 
     def coded_bits(message, d):
-        return coded_size(unpack(message.words, d, 2), 3, 1)
+        return coded_size(unpack(message[1], d, 2), 3, 1)
 
     if clip:
         reason = "a vector with its largest entries clipped may be made many times longer"
@@ -165,8 +179,15 @@ def terngrad_codec(clip: float = 0.0) -> Codec:
     return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2, coded_bits=coded_bits)
 
 
-def natural_codec() -> Codec:
-    """Natural compression: a sign and an exponent."""
+@register
+def natural() -> Codec:
+    """Natural compression: each entry is one of the two powers of two around it.
+
+    `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
+    (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
+    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
+    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
+    """
 
     def encode(key, v):
         bits = jax.lax.bitcast_convert_type(v, jnp.uint32)
@@ -180,73 +201,3 @@ def natural_codec() -> Codec:
         return coded_size(unpack(message, d, 9), 2**9, 0)
 
     return Codec(encode, decode, lambda d: 1 / 8, coded_bits=coded_bits)
-
-
-@register
-def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
-    """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
-
-    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
-    With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
-    entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket
-    32 for its norm.
-
-    Deviations: levels have a fixed number of bits, in place of Elias' code. The default of 127
-    levels, 0 not counted, makes 8 bits with the sign; 256 would take 10.
-
-    Args:
-      levels: s, from 1 to 65535.
-      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
-        experiments have 128 to 8192.
-      norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
-        paper's experiments.
-    """
-    return qsgd_codec(levels, bucket, norm)
-
-
-@register
-def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
-    """Stochastic k-level quantisation: k levels at equal distances from min v to max v.
-
-    Each entry is rounded at random to one of the two levels around it, so that the mean is the
-    entry (Suresh et al., https://arxiv.org/abs/1611.00429). An entry takes `ceil(log2 k)` bits, and
-    a vector 64 for its ends. `rotate` quantises a rotated vector, whose ends are nearer to each
-    other; its number of entries is the next power of two.
-
-    Deviations: levels have a fixed number of bits, in place of an arithmetic code. Each client has
-    a rotation of its own.
-
-    Args:
-      levels: k, from 2 to 65536.
-      rotate: whether vectors are rotated by the randomised Hadamard transform.
-    """
-    return klevel_codec(levels, rotate)
-
-
-@register(scope="leaf")
-def terngrad(*, clip: NonNegative = 2.5) -> Codec:
-    """TernGrad: `v_j -> s sign(v_j)` with probability `|v_j| / s`, else 0, with `s = max |v|`.
-
-    Entries are clipped to `clip` standard deviations before, so that s is small; the mean is the
-    clipped vector (Wen et al., https://arxiv.org/abs/1705.07878). An entry takes 2 bits, and a
-    vector 32 for s.
-
-    Deviations: clients do not share s. If all entries are equal, so that their standard deviation
-    is 0, they are not clipped.
-
-    Args:
-      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
-    """
-    return terngrad_codec(clip)
-
-
-@register
-def natural() -> Codec:
-    """Natural compression: each entry is one of the two powers of two around it.
-
-    `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
-    (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
-    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
-    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
-    """
-    return natural_codec()

@@ -1,13 +1,8 @@
-"""DRIVE and EDEN: a rotated vector, each entry as one of a few points of the normal distribution.
-
-Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021,
-https://arxiv.org/abs/2105.08339, and "EDEN: Communication-Efficient and Robust Distributed Mean
-Estimation for Federated Learning", ICML 2022, https://arxiv.org/abs/2108.08842.
-"""
+"""DRIVE and EDEN: a rotated vector, each entry as one of a few points of a normal distribution."""
 
 import functools
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,20 +23,11 @@ _CELLS = 64  # of an interval of 1; a cell is narrower than the least distance o
 _SMALLEST = 32  # a block of fewer entries would take a word at one bit an entry, too
 
 
-class Points(NamedTuple):
-    """Points of a vector, in units of a scale."""
-
-    scale: jax.Array  # float32[]
-    words: list[jax.Array]  # uint32[] of each number of bits: packed points
-    key: jax.Array  # of the rotation
-
-
 @functools.cache
 def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
     """The positive ones of the `2^bits` points nearest to N(0, 1), and E (z - c)^2.
 
-    A point is the mean of its cell, and a cell ends half way to the next point; Newton's method
-    solves that, from the points of optimal density N(0, 3).
+    A point is the mean of its cell, which Newton's method solves from the density N(0, 3).
     """
     n = 2 ** (bits - 1)
     points = math.sqrt(3) * ndtri(0.5 + (np.arange(n) + 0.5) / (2 * n))
@@ -79,7 +65,7 @@ def point(number: jax.Array, bits: int) -> jax.Array:
     return jnp.where(number >> (bits - 1) == 1, -size, size)
 
 
-def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
+def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """EDEN; DRIVE if `bits` is 1."""
     fewer = max(1, math.floor(bits))
 
@@ -114,13 +100,12 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
             factor = len(y) / len(sent) * square / nonzero
         else:
             factor = product / jnp.vdot(points, points)
-        return Points(factor, words, key)
+        return factor, words, key
 
     def decode(message, d):
-        size = padded_size(d)
-        points = points_of(message.words, size)
-        y = jnp.pad(message.scale * points, (0, size - len(points)))
-        return rotate_back(message.key, y, d)
+        (factor, words, key), size = message, padded_size(d)
+        points = points_of(words, size)
+        return rotate_back(key, jnp.pad(factor * points, (0, size - len(points))), d)
 
     def variance(d):
         error = (1 - bits + fewer) * lloyd_max(fewer)[1]
@@ -131,11 +116,12 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased") -> Codec:
         return error / (1 - error)
 
     def coded_bits(message, d):
-        each = zip(message.words, sections(padded_size(d)), strict=True)
+        each = zip(message[1], sections(padded_size(d)), strict=True)
         return 32 + sum(coded_size(unpack(word, n, b), 2**b, 0) for word, (n, b) in each)
 
     known = variance if scale == "unbiased" else None
-    return Codec(encode, decode, known, nearly=known is not None, coded_bits=coded_bits)
+    codec = Codec(encode, decode, known, nearly=known is not None, coded_bits=coded_bits)
+    return in_blocks(codec) if blocks else codec
 
 
 def blocks_of(d: int) -> list[int]:
@@ -174,13 +160,11 @@ def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     https://arxiv.org/abs/2105.08339). The number of rotated entries is the next power of two, and
     a vector takes 32 bits for S. See `eden`, of which this is the case of one bit.
 
-    Deviations: those of `eden`.
-
     Args:
       scale: see `eden`.
       blocks: see `eden`.
     """
-    return _codec(1, scale, blocks)
+    return eden_codec(1, scale, blocks)
 
 
 @register
@@ -193,15 +177,9 @@ def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> 
     number of rotated entries is the next power of two, and a vector takes 32 bits for S.
 
     Errors of many clients average out, because each client has a rotation of its own. v~ is
-    unbiased for a uniformly random rotation, and nearly so for this one: with lognormal entries the
-    bias was .8 % of |v| at d = 1024, and .1 % at d = 8192. With few large entries it is biased at
-    any d: for v = (1, .9, 0, ...) and one bit |E v~ - v| is .9 |v|, so that `feedback=diana`, which
-    needs an unbiased codec, is refused. After `topk`, and with `scope=leaf` for biases, prefer
-    `qsgd`.
-
-    Deviations: where the paper draws entries at random, which get one bit more or are left out,
-    these are the first ones of the rotated vector. So nothing is sent of where they are, and with
-    uniformly random rotations both are the same.
+    unbiased for a uniformly random rotation, and nearly so for this one, but not with few large
+    entries: for v = (1, .9, 0, ...) and one bit |E v~ - v| is .9 |v|, so `feedback=diana` is
+    refused. After `topk`, and with `scope=leaf` for biases, prefer `qsgd`.
 
     Args:
       bits: b, from .5 to 8. With a fraction, some entries get one bit more; below 1, this share of
@@ -211,9 +189,4 @@ def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> 
       blocks: whether the vector is split into blocks whose sizes are powers of two, each with a
         scale, so that at most 15 entries of padding are sent.
     """
-    return _codec(bits, scale, blocks)
-
-
-def _codec(bits, scale, blocks):
-    codec = eden_codec(bits, scale)
-    return in_blocks(codec) if blocks else codec
+    return eden_codec(bits, scale, blocks)

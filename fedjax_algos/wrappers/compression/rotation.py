@@ -35,10 +35,9 @@ def rotate_back(key: Key, y: jax.Array, d: int) -> jax.Array:
 
 
 def hadamard(v: jax.Array) -> jax.Array:
-    """`H v` of float32[d'], where d' is a power of two and H has entries of 1 and -1.
+    """`H v` of float32[d'], where d' is a power of two, by the Kronecker factors of H.
 
-    H is the Kronecker product of small matrices of Hadamard. Each turn multiplies the last axis
-    with one of them and puts it first, so after all turns the axes have their order again.
+    Each turn multiplies the last axis with one of them and puts it first.
     """
     bits = len(v).bit_length() - 1
     turns = -(-bits // _BITS)

@@ -1,17 +1,10 @@
-"""Signs with one magnitude: of all entries, of the largest ones, or of the majority of clients.
-
-Scaled sign (https://arxiv.org/abs/1901.09847), sparse ternary compression
-(https://arxiv.org/abs/1903.02891) and majority vote (https://arxiv.org/abs/1810.05291).
-"""
-
-from typing import NamedTuple
+"""Signs with one magnitude: of all entries, of the largest ones, or of the majority of clients."""
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
-from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.bits import (
     low_bits,
@@ -25,61 +18,10 @@ from fedjax_algos.wrappers.compression.coded_size import golomb_size
 from fedjax_algos.wrappers.compression.coding import Coding
 from fedjax_algos.wrappers.compression.compress import coded, register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
+from fedjax_algos.wrappers.mean import weighted
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Rule
-
-
-class Signs(NamedTuple):
-    magnitude: jax.Array  # float32[]
-    words: jax.Array  # uint32[ceil(d / 32)]: 1 for entries below 0
-
-
-class SparseSigns(NamedTuple):
-    magnitude: jax.Array  # float32[]
-    entries: jax.Array  # uint32[]: packed signs and low bits of the positions
-    high: jax.Array  # uint32[]: the positions' other bits
-
-
-def scaled_sign_codec() -> Codec:
-    """`|v|_1 / d sign(v)`, where the sign of 0 is 1."""
-
-    def encode(key, v):
-        return Signs(jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1))
-
-    def decode(message, d):
-        negative = unpack(message.words, d, 1) == 1
-        return jnp.where(negative, -message.magnitude, message.magnitude)
-
-    return Codec(encode, decode)
-
-
-def sparse_ternary_codec(fraction: float) -> Codec:
-    """The signs of the k entries of largest magnitude, times their mean magnitude."""
-
-    def encode(key, v):
-        k, d = entries_sent(fraction, len(v)), len(v)
-        sizes, positions = jax.lax.top_k(jnp.abs(v), k)
-        positions = positions.sort()
-        low, high = pack_ascending(positions, d)
-        entries = low << 1 | (v[positions] < 0).astype(jnp.uint32)
-        return SparseSigns(sizes.mean(), pack(entries, 1 + low_bits(k, d)), high)
-
-    def unpacked(message, d):
-        k = entries_sent(fraction, d)
-        entries = unpack(message.entries, k, 1 + low_bits(k, d))
-        return entries, unpack_ascending(entries >> 1, message.high, d)
-
-    def decode(message, d):
-        entries, positions = unpacked(message, d)
-        signed = jnp.where(entries & 1 == 1, -message.magnitude, message.magnitude)
-        return at_positions(positions, signed, d)
-
-    def coded_bits(message, d):
-        entries, positions = unpacked(message, d)
-        return 32 + entries.size + golomb_size(positions, d)
-
-    return Codec(encode, decode, coded_bits=coded_bits)
 
 
 @register
@@ -90,7 +32,15 @@ def scaled_sign() -> Codec:
     (https://arxiv.org/abs/1901.09847). An entry takes 1 bit, and a vector 32 for its scale. It is
     biased; its error is `|v|^2 - |v|_1^2 / d`.
     """
-    return scaled_sign_codec()
+
+    def encode(key, v):
+        return jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1)
+
+    def decode(message, d):
+        magnitude, words = message
+        return jnp.where(unpack(words, d, 1) == 1, -magnitude, magnitude)
+
+    return Codec(encode, decode)
 
 
 @register
@@ -101,14 +51,34 @@ def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
     is biased; the paper uses it with error feedback. At the default fraction, an entry that is kept
     takes 9.6 bits, and a vector 32 for mu.
 
-    Deviations: positions have the code of Elias and Fano, whose size is fixed, in place of Golomb's
-    code, which takes 9.1 bits in the mean at this fraction. Only what clients send is compressed,
-    not the broadcast.
-
     Args:
       fraction: k/d, above 0 and at most 1; the paper uses 1/25 to 1/400. k is rounded up.
     """
-    return sparse_ternary_codec(fraction)
+
+    def encode(key, v):
+        k, d = entries_sent(fraction, len(v)), len(v)
+        sizes, positions = jax.lax.top_k(jnp.abs(v), k)
+        positions = positions.sort()
+        low, high = pack_ascending(positions, d)
+        entries = low << 1 | (v[positions] < 0).astype(jnp.uint32)
+        return sizes.mean(), pack(entries, 1 + low_bits(k, d)), high
+
+    def unpacked(message, d):
+        _, words, high = message
+        k = entries_sent(fraction, d)
+        entries = unpack(words, k, 1 + low_bits(k, d))
+        return entries, unpack_ascending(entries >> 1, high, d)
+
+    def decode(message, d):
+        magnitude, (entries, positions) = message[0], unpacked(message, d)
+        signed = jnp.where(entries & 1 == 1, -magnitude, magnitude)
+        return at_positions(positions, signed, d)
+
+    def coded_bits(message, d):
+        entries, positions = unpacked(message, d)
+        return 32 + entries.size + golomb_size(positions, d)
+
+    return Codec(encode, decode, coded_bits=coded_bits)
 
 
 def sign_codec() -> Codec:
@@ -153,11 +123,8 @@ def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
     """
     name = "majority"
 
-    def summand(vectors, weights, extra, dispatch, own, facts):
-        return list(map(scale, weights, vectors))
-
     def estimate(summed, own, key, facts):
         return jax.tree.map(lambda v: (magnitude * jnp.sign(v)).astype(v.dtype), summed.total), own
 
-    stage, rule = coded(name, Coding(sign_codec(), "part")), Rule(name, estimate, summand)
+    stage, rule = coded(name, Coding(sign_codec(), "part")), Rule(name, estimate, weighted)
     return add(name, algorithm, client=[stage], rule=rule, needs=ONE_VECTOR)

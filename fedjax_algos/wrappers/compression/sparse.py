@@ -1,12 +1,11 @@
 """Top-k and rand-k: a few entries of a vector are sent."""
 
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Key
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
@@ -24,46 +23,17 @@ def entries_sent(fraction: float, d: int) -> int:
 
 def pack_positions(positions: jax.Array, d: int) -> jax.Array:
     """Positions in a vector of d entries, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
-    return pack(positions.astype(jnp.uint32), _width(d))
+    return pack(positions.astype(jnp.uint32), max(1, (d - 1).bit_length()))
 
 
 def unpack_positions(words: jax.Array, k: int, d: int) -> jax.Array:
     """The inverse of `pack_positions`: int32[k]."""
-    return unpack(words, k, _width(d)).astype(jnp.int32)
-
-
-def _width(d):
-    return max(1, (d - 1).bit_length())
+    return unpack(words, k, max(1, (d - 1).bit_length())).astype(jnp.int32)
 
 
 def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
     """float32[d]: the values at their positions, and else 0."""
     return jnp.zeros(d, jnp.float32).at[positions].set(values, unique_indices=True)
-
-
-class TopEntries(NamedTuple):
-    """Of d entries the k that are sent."""
-
-    values: jax.Array  # float32[k]
-    positions: jax.Array  # uint32[ceil(k ceil(log2 d) / 32)]
-
-
-def topk_codec(fraction: float) -> Codec:
-    """The codec, with `k = ceil(fraction d)`; of equal magnitudes the first ones are sent."""
-
-    def encode(key, v):
-        _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
-        return TopEntries(v[positions], pack_positions(positions, v.size))
-
-    def decode(message, d):
-        positions = unpack_positions(message.positions, message.values.size, d)
-        return at_positions(positions, message.values, d)
-
-    def coded_bits(message, d):
-        k = message.values.size
-        return jnp.float32(32 * k + subset_size(k, d))
-
-    return Codec(encode, decode, coded_bits=coded_bits)
 
 
 @register
@@ -81,30 +51,20 @@ def topk(*, fraction: Fraction = 0.01) -> Codec:
     Args:
       fraction: the share of the entries that are sent, above 0 and at most 1.
     """
-    return topk_codec(fraction) if fraction < 1 else unchanged
-
-
-class RandomEntries(NamedTuple):
-    """Of d entries the k that are sent."""
-
-    values: jax.Array  # float32[k]
-    key: Key  # which makes their positions
-
-
-def randk_codec(fraction: float) -> Codec:
-    """The codec, with `k = ceil(fraction d)`."""
-
-    def positions(key, d):
-        return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
 
     def encode(key, v):
-        return RandomEntries(v[positions(key, v.size)], key)
+        _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
+        return v[positions], pack_positions(positions, v.size)
 
     def decode(message, d):
-        values = message.values * (d / message.values.size)
-        return at_positions(positions(message.key, d), values, d)
+        values, words = message
+        return at_positions(unpack_positions(words, len(values), d), values, d)
 
-    return Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
+    def coded_bits(message, d):
+        k = entries_sent(fraction, d)
+        return jnp.float32(32 * k + subset_size(k, d))
+
+    return Codec(encode, decode, coded_bits=coded_bits) if fraction < 1 else unchanged
 
 
 @register
@@ -123,4 +83,17 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
     Args:
       fraction: the share of the entries that are sent, above 0 and at most 1.
     """
-    return randk_codec(fraction) if fraction < 1 else unchanged
+
+    def positions(key, d):
+        return permute(permutation_words(key), jnp.arange(entries_sent(fraction, d)), d)
+
+    def encode(key, v):
+        return v[positions(key, v.size)], key
+
+    def decode(message, d):
+        values, key = message
+        values *= d / len(values)
+        return at_positions(positions(key, d), values, d)
+
+    codec = Codec(encode, decode, lambda d: d / entries_sent(fraction, d) - 1)
+    return codec if fraction < 1 else unchanged

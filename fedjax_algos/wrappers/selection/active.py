@@ -37,17 +37,15 @@ def active(
 
     The value of client i is `v_i = sqrt(n_i) F_i(x)`. Of the d candidates that answer, those with
     the floor(alpha1 d) lowest values are left out, and floor((1 - alpha3) M) of the others are
-    drawn without replacement. The rest of the M clients is drawn uniformly from all candidates that
-    are not drawn yet, those with a low value included. x is the server's model, also where clients
-    have models of their own. Clients with a large loss and many examples are preferred, so the
-    model converges to another point than the minimum of the mean loss.
+    drawn without replacement. The rest of the M clients is drawn uniformly from all other
+    candidates, those with a low value included. x is the server's model. Clients with a large loss
+    are preferred, so the model converges to another point than the minimum of the mean loss.
 
     Goetz et al., "Active Federated Learning", 2019, https://arxiv.org/abs/1909.12641. Its text was
-    not at hand. The rule and the constants are those of two programs: Plato's, which follows its
-    Algorithm 1 (https://github.com/TL-System/plato, examples/client_selection/afl), and that of the
-    authors of power of choice, who compare with it. The value is that of FLSim, of the authors'
-    institution (https://github.com/facebookresearch/FLSim): the sum of the losses, divided by a
-    power of n_i, which is .5 here. Plato divides their mean by sqrt(n_i).
+    not at hand. The rule and the constants are those of Plato, which follows its Algorithm 1
+    (https://github.com/TL-System/plato, examples/client_selection/afl), and of the authors of power
+    of choice, who compare with it. The value is that of FLSim, of the authors' institution
+    (https://github.com/facebookresearch/FLSim). Plato divides the mean loss by sqrt(n_i).
 
     Deviations: in the paper all clients are candidates, and the value of a client is that of the
     model that it received when it trained last. Here candidates report the value of the present

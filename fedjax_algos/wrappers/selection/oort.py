@@ -72,10 +72,9 @@ def oort(
     https://arxiv.org/abs/2010.06081.
 
     Deviations: the mean loss stands for the root of the mean squared loss of the examples, with
-    which it agrees if their losses are equal; local training adds up losses, and not their squares.
-    T is fixed, and no pacer changes it. The paper explores new clients by their speed and leaves
-    the law open. The released code scales U_i to [0, 1], clips it, has a cutoff of .05, and draws
-    new clients in proportion to their size, times the same factor if they are slower than T.
+    which it agrees if their losses are equal. T is fixed, and no pacer changes it. The paper leaves
+    open how new clients are explored by their speed. The released code scales U_i to [0, 1], clips
+    it, has a cutoff of .05, and draws new clients in proportion to their size.
 
     Args:
       algorithm: what is wrapped; selection is the last wrapper.

@@ -14,11 +14,10 @@ def power_of_choice(
 ) -> Algorithm:
     """Of d candidates, the M with the largest local loss `F_i(x)` make up the cohort.
 
-    Candidates download x and report their loss; of equal ones the smaller ids are chosen. x is the
-    server's model, also where clients have models of their own. The paper draws candidates in
-    proportion to their examples (the sampler `by_size`) and takes the uniform mean of the chosen
-    (`weighting=uniform`). Clients with a large loss are preferred, so the model converges to
-    another point than the minimum of the mean loss.
+    Candidates download x, the server's model, and report their loss; of equal ones the smaller ids
+    are chosen. The paper draws candidates in proportion to their examples (the sampler `by_size`)
+    and takes the uniform mean of the chosen (`weighting=uniform`). Clients with a large loss are
+    preferred, so the model converges to another point than the minimum of the mean loss.
 
     Cho et al., "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice
     Selection Strategies", https://arxiv.org/abs/2010.01243.
@@ -32,8 +31,8 @@ def power_of_choice(
         trained yet are chosen first.
 
     Raises:
-      ValueError: for an algorithm with a selection, and where rounds are made for more candidates
-        than clients, for encoded broadcasts, or for sharded examples.
+      ValueError: for an algorithm with a selection; and in rounds for more candidates than clients,
+        for encoded broadcasts, or for sharded examples.
     """
     check_order("power_of_choice", algorithm)
 

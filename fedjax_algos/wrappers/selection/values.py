@@ -54,10 +54,7 @@ def chosen_by_memory(
     candidates: Candidates,
     choose: Callable[..., jax.Array],
 ) -> Algorithm:
-    """The algorithm, whose cohort is what `choose` makes of what the server has `seen` of clients.
-
-    It is noted in their rows; `first` is what is known of a client that has not trained.
-    """
+    """The algorithm, whose cohort is chosen by what is `seen` of clients, at the start `first`."""
 
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
@@ -77,8 +74,7 @@ def chosen_by_memory(
 def by_score(score: jax.Array, allowed: jax.Array, answered: jax.Array) -> jax.Array:
     """int32[candidates]: the allowed ones by score, then those that have not answered, then all.
 
-    The largest is first, and of equal ones the first position. With the score `log w + g`, where g
-    has Gumbel distributions, the first ones are drawn in proportion to w.
+    With the score `log w + g` and g of Gumbel distributions, they are drawn in proportion to w.
     """
     rank = jnp.where(allowed, 0, 1 + answered)
     return jnp.lexsort((-score, rank)).astype(jnp.int32)
