@@ -109,17 +109,6 @@ def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) ->
     return not about or any(column.heading in about for column in chosen)
 
 
-class Marked(NamedTuple):
-    """A number with a mark if it does not count all seeds alike."""
-
-    value: float | None
-    mark: bool
-
-    def text(self, show: Callable[[float], str]) -> str:
-        """The number, with `*` if it is marked."""
-        return MISSING if self.value is None else show(self.value) + "*" * self.mark
-
-
 class Share(NamedTuple):
     """A number of seeds out of all, such as `9/10`."""
 
