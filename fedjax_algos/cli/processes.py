@@ -40,9 +40,6 @@ class Place(NamedTuple):
     processes: int
     coordinator: str | None  # None: jax asks the scheduler
 
-    def __str__(self) -> str:
-        return f"process {self.process} of {self.processes}"
-
 
 def place_of(
     *,
@@ -92,7 +89,7 @@ def joined(place: Place | None) -> Iterator[None]:
         )
     except (RuntimeError, ValueError) as error:
         fix = "give --coordinator HOST:PORT; a file of your own must not use jax when it is read"
-        raise ValueError(f"{place} cannot start ({error}); {fix}") from None
+        raise ValueError(f"process {place.process} cannot start ({error}); {fix}") from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -8,7 +8,6 @@ where benchmark/dataset/data/device_info/README.md describes the files.
 import functools
 import itertools
 import os
-import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ T = TypeVar("T")
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
 _TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
+_shown = functools.partial(printable, longest=50)
 
 
 class Device(NamedTuple):
@@ -175,11 +175,6 @@ def _number(entry: dict, name: str) -> float:
     above = is_number(value, float) and 0 < value <= sys.float_info.max
     require(above, f"has {name}={_shown(value)}; give a number above 0")
     return value
-
-
-def _shown(value: Any) -> str:
-    """A value of a file, also one that holds another many times, which `str` would repeat."""
-    return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
 
 
 def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
