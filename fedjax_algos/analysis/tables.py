@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_algos.analysis.labels import check_names
+from fedjax_algos.analysis.labels import check_names, label_text
 from fedjax_algos.analysis.statistics import Mark
 from fedjax_algos.base.reprs import printable, si_prefix
 
 MISSING = "-"
-_MAX_CHARACTERS = 80  # of a cell in a terminal
 # marked cells, and the others of such a column
 _OF_TEXT = {"best": "{} *", "not told": "{} ~", "": "{}  "}
 _OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*", "": "{}"}
@@ -162,7 +161,7 @@ def plain_table(
         name = Text(printable(heading))
         table.add_column(name, justify=justify if index else "left", no_wrap=True)
     for cells in lines:
-        table.add_row(*(Text(printable(cell, longest=_MAX_CHARACTERS)) for cell in cells))
+        table.add_row(*(Text(label_text(cell)) for cell in cells))
     return table
 
 

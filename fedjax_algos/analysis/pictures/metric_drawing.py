@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+from fedjax_algos.analysis.labels import label_text
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
 from fedjax_algos.base.reprs import printable
@@ -76,8 +77,7 @@ def draw(
                 "ylabel": panel.y.label * (place.is_first_col() or not share_y),
             }
             for name, text in texts.items():
-                shown = printable(text, longest=shared.MAX_CHARACTERS)
-                shown = _wrapped(shown, width / columns, points)
+                shown = _wrapped(label_text(text), width / columns, points)
                 getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
         # the parts of the panels' titles and columns that distinguish them from each other
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
@@ -87,7 +87,7 @@ def draw(
         entries = {}
         for name, text in names.items():
             told = f" ({'; '.join(states[name])})" if states.get(name) else ""
-            entries[name] = printable(text, longest=shared.MAX_CHARACTERS) + told
+            entries[name] = label_text(text) + told
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
