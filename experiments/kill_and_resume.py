@@ -2,12 +2,12 @@
 
 Four commands: rounds with client rows on the host (SCAFFOLD), the virtual clock (FedCompass, two
 seeds; each start takes one or two devices), a sweep, and rounds in two processes, of which one is
-killed and the other one has to end within a minute. (If it was killed before they met, the other
-one waits for it, and says so.) Each is run once to its end; then it is killed with SIGKILL at
-random moments, between the start of the process and the time that the whole run took, and resumed,
-until it has been killed so often, at least once after its first checkpoint, and has ended. The last
-models and the rows of metrics, without the wall time, must be those of the uninterrupted run in all
-digits, and every row must be there once.
+killed and the other one has to end within a minute. (If it was killed before jax connected them,
+the other one waits for it, and jax says so.) Each is run once to its end; then it is killed with
+SIGKILL at random moments, between the start of the process and the time that the whole run took,
+and resumed, until it has been killed so often, at least once after its first checkpoint, and has
+ended. The last models and the rows of metrics, without the wall time, must be those of the
+uninterrupted run in all digits, and every row must be there once.
 
 COMMAND   python experiments/kill_and_resume.py --kills 20
 EXPECTED  four lines that end in "0 of ... rows and 0 of ... arrays differ"
@@ -68,7 +68,7 @@ def check_ended(processes):
 def kill_one(processes, rng):
     """Kills one of the processes; the others have to end by themselves.
 
-    If it had not come to the meeting of all processes yet, they wait for it and then say so.
+    If jax had not connected it yet, they wait for it, and jax says so.
     """
     rng.choice(processes).kill()
     for process in processes:
@@ -77,7 +77,7 @@ def kill_one(processes, rng):
         except subprocess.TimeoutExpired:
             process.wait(START)
             process.said.seek(0)
-            assert "did not come" in process.said.read()
+            assert "RegisterTask" in process.said.read()
 
 
 def written(folder):

@@ -11,7 +11,6 @@ import struct
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,8 +134,8 @@ def leaf(folder, train=None, test=None):
             write(folder, {f"{part}/{name}": text})
 
 
-# Files of clients of TFF and of google/fedjax
-COUNTS = {"f9_00": 2, "f0_01": 1, "f1_02": 3}  # in the order of fedjax; TFF orders the names
+# Files of clients of TFF
+COUNTS = {"f9_00": 2, "f0_01": 1, "f1_02": 3}  # TFF orders the names
 CLIENTS = {
     name: {"pixels": RNG.random((n, 28, 28), np.float32), "label": RNG.integers(0, 5, n)}
     for name, n in COUNTS.items()
@@ -145,7 +144,6 @@ TFF_TABLES = """
 CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB);
 CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER);
 """
-FEDJAX_TABLE = "CREATE TABLE federated_data (client_id BLOB, data BLOB, num_examples INTEGER);"
 
 
 def execute(path, script, rows=()):
@@ -179,31 +177,6 @@ def tff_sqlite(folder, train=CLIENTS, test=CLIENTS, splits=("train", "test")):
             rows.append(("client_metadata", (client, split, len(made))))
     (folder / "a.sqlite").unlink(missing_ok=True)
     execute(folder / "a.sqlite", TFF_TABLES, rows)
-
-
-def fedjax_data(**arrays):
-    """A client's arrays in fedjax's extension of msgpack: type 1 for numbers and 4 for texts."""
-    msgpack = pytest.importorskip("msgpack")
-
-    def packed(values):
-        if isinstance(values, list):
-            return msgpack.ExtType(4, msgpack.packb(((len(values),), values)))
-        parts = values.shape, values.dtype.name, values.tobytes()
-        return msgpack.ExtType(1, msgpack.packb(parts))
-
-    return zlib.compress(msgpack.packb({name: packed(v) for name, v in arrays.items()}))
-
-
-def fedjax_sqlite(folder, train=CLIENTS, test=CLIENTS):
-    """`train.sqlite` and `test.sqlite`; a client has features, or (data, number of examples)."""
-    for name, clients in (("train", train), ("test", test)):
-        rows = []
-        for client, own in clients.items():
-            plain = isinstance(own, dict)
-            made = (fedjax_data(**own), len(next(iter(own.values())))) if plain else own
-            rows.append(("federated_data", (client.encode(), *made)))
-        (folder / f"{name}.sqlite").unlink(missing_ok=True)
-        execute(folder / f"{name}.sqlite", FEDJAX_TABLE, rows)
 
 
 def tff_hdf5(folder, train=CLIENTS, test=CLIENTS, **options):
@@ -428,7 +401,6 @@ FORMS = [
     Form("leaf", leaf, lambda at: {"path": at, "task": "femnist"}),
     Form("roles", roles, lambda at: {"path": at / "a.json", "window": 3}),
     Form("tff_sqlite", tff_sqlite, lambda at: {"path": at / "a.sqlite"}),
-    Form("fedjax_sqlite", fedjax_sqlite, lambda at: {p: at / f"{p}.sqlite" for p in PARTS}),
     Form("tff_hdf5", tff_hdf5, lambda at: {p: at / f"{p}.h5" for p in PARTS}),
     Form("hf", hf, lambda at: {"name": str(at / "set")}),
     Form("tfds", tfds, lambda at: {"data_dir": str(at), "name": "coloured"}),

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -165,6 +166,21 @@ def differing(number, index, address, folder):
     command(f"{RUN} --resume{' --seeds 2' * index}", number, index, address, folder)
 
 
+def uneven(number, index, address, folder):
+    """Process 1 is told of one more, and has fewer devices."""
+    command(RUN, number + index, index, address, folder, devices=6)
+
+
+def waiting(number, index, address, folder):
+    """Waits for process 1, until Ctrl-C."""
+    if not (child := os.fork()):
+        time.sleep(5)
+        os.kill(os.getppid(), signal.SIGINT)
+        os._exit(0)
+    command(RUN, number + 1, index, address, folder)
+    os.waitpid(child, 0)
+
+
 def missing(number, index, address, folder):
     """The only one of three tasks of Slurm that starts."""
     jobs = {"JOB_ID": address, "PROCID": index, "LOCALID": index, "NTASKS": 3}
@@ -174,9 +190,9 @@ def missing(number, index, address, folder):
     main(RUN.format(folder).split())
 
 
-def command(line, number, index, address, folder):
-    place = f"--devices 2 --coordinator localhost:{address} --processes {number} --process {index}"
-    main(f"{line.format(folder.parent / 'out')} {place}".split())
+def command(line, number, index, address, folder, devices=2):
+    place = f"--coordinator localhost:{address} --processes {number} --process {index}"
+    main(f"{line.format(folder.parent / 'out')} --devices {devices} {place}".split())
 
 
 def forked(function, number, folder):
@@ -202,7 +218,8 @@ SOME = run_on_devices, run_a_sweep
 EVERY = *SOME, run_elsewhere, run_on_the_clock, run_commands
 SETS = {f"some {number}": (writing(*SOME), number) for number in (1, 2)}
 SETS |= {f"numbers {number}": (writing(*EVERY), number) for number in (1, 2, 4)}
-SETS |= {"killed": (killed, 2), "differing": (differing, 2), "missing": (missing, 1)}
+SETS |= {"killed": (killed, 2), "differing": (differing, 2), "uneven": (uneven, 2)}
+SETS |= {"waiting": (waiting, 1), "missing": (missing, 1)}
 
 if __name__ == "__main__":
     where, *names = sys.argv[1:]

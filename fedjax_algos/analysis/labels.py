@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import check_choice
 
+_MAX_CHARACTERS = 80  # of a label that is shown
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
 
 # Algorithms of the package as the papers spell them, in the order of their styles in figures: a
@@ -34,6 +36,11 @@ def algorithm_of(label: str) -> str | None:
 def file_name(label: str) -> str:
     """A label as a part of a file's name."""
     return re.sub(r"[^\w.=+-]+", "-", label)
+
+
+def label_text(label: object) -> str:
+    """A label on one line, in which the middle of a long one is left out."""
+    return printable(label, _MAX_CHARACTERS)
 
 
 def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:

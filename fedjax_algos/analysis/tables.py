@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedjax_algos.analysis.labels import check_names
+from fedjax_algos.analysis.labels import check_names, label_text
 from fedjax_algos.analysis.statistics import Mark
 from fedjax_algos.base.reprs import printable, si_prefix
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MISSING = "-"
-_MAX_CHARACTERS = 80  # of a cell in a terminal
 # marked cells, and the others of such a column
 _OF_TEXT = {"best": "{} *", "not told": "{} ~", "": "{}  "}
 _OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*", "": "{}"}
@@ -108,17 +107,6 @@ def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) ->
     return not about or any(column.heading in about for column in chosen)
 
 
-class Marked(NamedTuple):
-    """A number with a mark if it does not count all seeds alike."""
-
-    value: float | None
-    mark: bool
-
-    def text(self, show: Callable[[float], str]) -> str:
-        """The number, with `*` if it is marked."""
-        return MISSING if self.value is None else show(self.value) + "*" * self.mark
-
-
 class Share(NamedTuple):
     """A number of seeds out of all, such as `9/10`."""
 
@@ -175,7 +163,7 @@ def plain_table(
         name = Text(printable(heading))
         table.add_column(name, justify=justify if index else "left", no_wrap=True)
     for cells in lines:
-        table.add_row(*(Text(printable(cell, longest=_MAX_CHARACTERS)) for cell in cells))
+        table.add_row(*(Text(label_text(cell)) for cell in cells))
     return table
 
 

@@ -73,7 +73,7 @@ def print_error(
 def _run(given: list[str]) -> None:
     """Runs the command; its errors are those of `main`."""
     try:
-        cli.main(given, prog_name="fedjax-algos", standalone_mode=False, obj=given)
+        cli.main(given, prog_name="fedjax-algos", standalone_mode=False)
     except click.exceptions.NoSuchOption as error:
         command = error.ctx and error.ctx.command.get_params(error.ctx)
         names = [name for p in command or () for name in p.opts if name.startswith("-")]
@@ -97,7 +97,7 @@ def _run(given: list[str]) -> None:
         if isinstance(error, FirstProcessError):  # which process 0 prints
             sys.exit(2)
         if processes.is_loss(error):
-            processes.end_after_loss(error)
+            processes.end_after_loss(error, way_on(given))
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
         # jax may have removed the frames of the user's own factory, but not the call

@@ -80,15 +80,10 @@ def show_costs(methods: tuple[str, ...], values: dict[str, str | None]) -> None:
         found[label] = costs_of(engine.algorithm, data, first, population)
     names = display_names(found)
     columns = [Column("method", [names[label] for label in found])]
-    hidden: set[str] = set()
-    if all(own["message"] == own["download"] for own in found.values()):
-        hidden |= {"message", "missed"}
-    if all(own["report"] is None for own in found.values()):
-        hidden.add("report")
-    notes = [note for note in _NOTES if note.partition(",")[0].partition(":")[0] not in hidden]
     for name in next(iter(found.values())):
-        if name in hidden:
-            continue
         of_each = [own[name] for own in found.values()]
         columns.append(amounts(name, of_each, "FLOP" if name == "flops" else "B"))
-    click.echo(tables.text([ResultTable(columns, notes)]), nl=False)
+    hidden = ["message", "missed"] * all(o["message"] == o["download"] for o in found.values())
+    hidden += ["report"] * all(own["report"] is None for own in found.values())
+    shown = [column.heading for column in columns if column.heading not in hidden]
+    click.echo(tables.text([ResultTable(columns, _NOTES).choose(shown)]), nl=False)

@@ -63,7 +63,6 @@ class Training:
         longer = self.folder.begin(self.record, extends=extends)
         if longer is not None:
             self.progress.note(longer)
-        processes.say_if_lost(way_on(click.get_current_context().obj or ()))
         complete = self.folder.is_complete
         if complete:
             click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")

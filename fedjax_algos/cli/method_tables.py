@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_algos.analysis import statistics
-from fedjax_algos.analysis.labels import display_names
+from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import (
     METRIC,
@@ -21,14 +21,12 @@ from fedjax_algos.analysis.summary import (
     summarise_pairs,
 )
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
-from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.runs.loops.recorder import WHAT_HELPS, describe_divergence, describe_excluded
 from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
 from fedjax_algos.runs.studies.settings import Settings
 
-_MAX_CHARACTERS = 80  # of a label in a note
 _WITHOUT = (
     "without: seeds on which one of the two has diverged; of three or four others it is "
     "lowest..highest, of one or two their values."
@@ -66,7 +64,7 @@ def best_first(rows: list[Row], metric: str = METRIC) -> list[Row]:
 
 def quality_name(metric: str) -> str:
     """What texts call the column of a metric, such as "test accuracy"."""
-    return printable(metric.replace("_", " "), _MAX_CHARACTERS)
+    return label_text(metric.replace("_", " "))
 
 
 def method_tables(
@@ -94,7 +92,7 @@ def method_tables(
     if of_sweep or (len(summary) == 1 and target is None):
         only = _of_methods(summary, None, quality, names, of_sweep)
         return [only._replace(notes=told + only.notes)]
-    name = printable(names[reference or summary[0].label], _MAX_CHARACTERS)
+    name = label_text(names[reference or summary[0].label])
     each = statistics.describe_costs(summary[0].seeds_with_target)
     goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
     goal = goal if target is None else f"a {quality} of {100 * target:g}%"
@@ -277,7 +275,7 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
 def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
     """How the methods of a comparison were tuned, in a line; `tuning` is what `tune` wrote."""
     seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
-    shown = printable(", ".join(map(str, seeds)), longest=_MAX_CHARACTERS)
+    shown = label_text(", ".join(map(str, seeds)))
     line = f"The methods were tuned without test data, with seeds {shown}"
     if both:
         line += (

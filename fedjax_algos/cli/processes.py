@@ -1,13 +1,13 @@
-"""Several processes of one command: how they find each other, and what is said of one that is lost.
+"""Several processes of one command, which jax's own runtime connects and ends.
 
-All of them compute, process 0 writes and prints, and each prints its own errors. `meeting.py` says
-who is missing.
+All of them compute, process 0 writes and prints, and each prints its own errors.
 """
 
 import contextlib
 import os
 import re
-import subprocess
+import signal
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -17,7 +17,6 @@ import jax
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.cli.meeting import meet
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.engine.placed.processes import from_first, is_first, largest, num_processes
 
@@ -30,10 +29,8 @@ _SCHEDULERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
 )
-# prints the last line of its input at the end of this, which comes also with that of the process
-_LAST_LINE = 'while read -r line; do last=$line; done; [ -z "$last" ] || printf "%s\\n" "$last" >&2'
 _STATUS = re.compile("(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
-_watcher: list[subprocess.Popen] = []  # that prints; empty in a process that is alone
+_FIX = "give --coordinator HOST:PORT, where process 0 is and a port that is free there"
 
 
 class Place(NamedTuple):
@@ -42,9 +39,6 @@ class Place(NamedTuple):
     process: int
     processes: int
     coordinator: str | None  # None: jax asks the scheduler
-
-    def __str__(self) -> str:
-        return f"process {self.process} of {self.processes}"
 
 
 def place_of(
@@ -68,11 +62,10 @@ def place_of(
     require(process is not None, f"{given}, {last}, or srun or mpirun that starts so many")
     assert process is not None
     require(process < number, f"process={process} is out of range; give {last}")
-    fix = "give --coordinator HOST:PORT, where process 0 is and a port that is free there"
-    require(coordinator or size == str(number), f"processes={number} have no address; {fix}")
+    require(coordinator or size == str(number), f"processes={number} have no address; {_FIX}")
     host, _, port = (coordinator or "host:1").rpartition(":")
     is_port = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
-    require(host and is_port, f"coordinator={coordinator!r} is no HOST:PORT; {fix}")
+    require(host and is_port, f"coordinator={coordinator!r} is no HOST:PORT; {_FIX}")
     return Place(process, number, coordinator)
 
 
@@ -82,55 +75,42 @@ def joined(place: Place | None) -> Iterator[None]:
     if place is None:
         yield
         return
-    seconds = START
-    if place.coordinator is not None:
-        meet(place.process, place.processes, place.coordinator, START)
-        seconds = _LOST  # now all are there
-    command = ["/bin/sh", "-c", _LAST_LINE]
-    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    _watcher[:] = [subprocess.Popen(command, **streams, start_new_session=True)]
-    where = place.coordinator or "the address of the scheduler"
-    least = f"at least one of the {place.processes} did not come to {where} within {seconds} s"
-    leave_word(f"{place} has ended: {least}; look for the first one that has failed")
+    if place.coordinator is not None and place.process == 0:
+        _check_port(int(place.coordinator.rpartition(":")[2]))
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+    # jax waits in C++, where a handler in Python would not be called
+    handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         jax.distributed.initialize(
             *(place.coordinator, place.processes, place.process),
-            initialization_timeout=seconds,
+            initialization_timeout=START,
             heartbeat_timeout_seconds=_LOST,
             shutdown_timeout_seconds=_END,
         )
     except (RuntimeError, ValueError) as error:
-        leave_word("")
         fix = "give --coordinator HOST:PORT; a file of your own must not use jax when it is read"
-        raise ValueError(f"{place} cannot start ({error}); {fix}") from None
-    say_if_lost("give the same command again")
+        raise ValueError(f"process {place.process} cannot start ({error}); {fix}") from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    devices, own = jax.device_count(), jax.local_device_count()
+    told = f"this one has {own} of {devices} devices, and not all have as many"
+    require(devices == own * jax.process_count(), f"{told}; give all the same arguments")
     output = os.dup(1) if is_first() else os.open(os.devnull, os.O_WRONLY)
     os.dup2(2, 1)  # where libraries print
     sys.stdout = os.fdopen(output, "w", 1, sys.stdout.encoding, sys.stdout.errors)
     silent: Any = contextlib.redirect_stderr(sys.stdout)
+    with contextlib.nullcontext() if is_first() else silent:
+        yield
+
+
+def _check_port(port):
+    """Raises ValueError if a port is in use: jax would crash, or take processes of another one."""
     try:
-        with contextlib.nullcontext() if is_first() else silent:
-            yield
-    except BaseException as error:
-        if not is_loss(error):
-            leave_word("")
-        raise
-    leave_word("")
-
-
-def say_if_lost(way_on: str) -> None:
-    """What is printed if a process is lost, from now on."""
-    leave_word(f"{name()}ended, because it or another one was lost; {way_on}")
-
-
-def leave_word(line: str) -> None:
-    """The line that is printed if this process ends without another one; none if it is empty."""
-    for watcher in _watcher:
-        assert watcher.stdin is not None
-        with contextlib.suppress(OSError):
-            watcher.stdin.write(f"{line}\n".encode())
-            watcher.stdin.flush()
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)  # without the address that Python adds
+        raise ValueError(f"process 0 cannot use port {port} ({reason}); {_FIX}") from None
 
 
 def check_same_command(given: dict[str, Any]) -> None:
@@ -156,9 +136,9 @@ def is_loss(error: BaseException) -> bool:
     return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
 
 
-def end_after_loss(error: BaseException) -> NoReturn:
+def end_after_loss(error: BaseException, way_on: str) -> NoReturn:
     """Ends this process at once; at a usual end jax would wait for those that are lost."""
     first_line = next(iter(str(error).splitlines()), "")
-    click.echo(f"error: {name()}{first_line}", err=True)
+    click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
     sys.stdout.flush()
     os._exit(1)

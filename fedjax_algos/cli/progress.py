@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
+from fedjax_algos.analysis.labels import label_text
 from fedjax_algos.analysis.statistics import metric_column
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
@@ -19,7 +20,6 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.studies.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
-_MAX_CHARACTERS = 80  # of a label
 _REPLAYED = 0.5  # a row that comes sooner than this share of its own time is an earlier process's
 
 
@@ -77,7 +77,7 @@ class RunProgress:
         self._tasks = {}
         for part, total in totals.items():
             self._before[part], self._total = self._total, self._total + total
-            text = printable(part, _MAX_CHARACTERS)
+            text = label_text(part)
             self._tasks[part] = self.bars.add_task(text, total=total, status="", start=False)
         self.bars.start()
 
@@ -163,7 +163,7 @@ class RunProgress:
 
 
 def _run(label: str, seed: int) -> str:
-    return f"{printable(label, _MAX_CHARACTERS)}, seed {seed}"
+    return f"{label_text(label)}, seed {seed}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,16 +1,27 @@
 """What the tables of the four papers share; `../paper_table.py` shows them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.statistics import METRIC
-from fedjax_algos.analysis.tables import Column, Marked, ResultTable, Share
+from fedjax_algos.analysis.tables import Column, ResultTable, Share
 from fedjax_algos.cli.method_tables import quality_name
 
 BEST = "best: each seed's highest {quality}, chosen on test data"
 REACHED = "reached: seeds that reach the target."
 LEFT_OUT = "*: without the seeds that do not reach the target, so that the mean over all is larger."
+
+
+class Marked(NamedTuple):
+    """A number with a mark if it does not count all seeds alike."""
+
+    value: float
+    mark: bool
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The number, with `*` if it is marked."""
+        return show(self.value) + "*" * self.mark
 
 
 def marked(lines: Sequence[Any], field: str) -> list[Marked | None]:

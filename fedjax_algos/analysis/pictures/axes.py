@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.base.reprs import printable, si_prefix
+from fedjax_algos.analysis.labels import label_text
+from fedjax_algos.base.reprs import si_prefix
 from fedjax_algos.core.options import check_choice, is_number
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 PictureStyle = Literal["screen", "paper"]
 COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches that fit into one and two columns
 BLUE = "#2e73eb"  # of pictures with one colour
-MAX_CHARACTERS = 80  # of a text
 _DOTS_PER_INCH = 200
 # no dates; an entry that is None is left out
 _METADATA: dict[str, Any] = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
@@ -74,12 +74,12 @@ def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "screen") -> None:
+def save_figure(figure: "Figure", path: str | Path | None, style: PictureStyle = "screen") -> None:
     """Writes a figure to a file, with the same bytes each time.
 
     Args:
       figure: a figure of matplotlib.
-      path: the file: .png, .pdf (with TrueType fonts) or .svg (texts are texts).
+      path: the file: .png, .pdf (with TrueType fonts) or .svg (texts are texts); None: no file.
       style: the style in which the figure was drawn.
 
     Raises:
@@ -87,6 +87,8 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
     """
     from matplotlib import rc_context
 
+    if path is None:
+        return
     suffix = Path(path).suffix.lower()
     check_choice("suffix", suffix, sorted(_METADATA))
     with picture_style(style), rc_context(_FONTS), warnings.catch_warnings():
@@ -153,8 +155,7 @@ def column_of(
     factor, prefix = si_prefix(largest) if axis.unit else (1.0, "")
     if label is None:
         label = axis.label + (f", {prefix}{axis.unit}" if axis.unit else "")
-    label = printable(label, longest=MAX_CHARACTERS)
-    return Column(name, label, factor, limits, logarithmic)
+    return Column(name, label_text(label), factor, limits, logarithmic)
 
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:

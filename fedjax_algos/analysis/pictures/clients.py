@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.analysis.labels import display_names
+from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.analysis.pictures.curves import method_styles
 from fedjax_algos.analysis.rows import rows_by_run
-from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
 
 _POINTS = 201  # of a line
@@ -48,10 +47,9 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
                 if not all(map(len, known)):
                     continue
                 found = [np.quantile(each, shares) for each in known]
-                look_of = {"color": styles[label].colour, "linestyle": styles[label].line}
-                text = printable(names[label], shared.MAX_CHARACTERS)
-                width = 1.6 * look.lines
-                axes.plot(shares, np.mean(found, 0), label=text, linewidth=width, **look_of)
+                own_look = {"color": styles[label].colour, "linestyle": styles[label].line}
+                own_look |= {"label": label_text(names[label]), "linewidth": 1.6 * look.lines}
+                axes.plot(shares, np.mean(found, 0), **own_look)
             axes.set(xlabel="share of clients, from the lowest value", xlim=(0, 1))
             axes.set(ylabel=column, ylim=(0, 1) if column == "accuracy" else (0, None))
             axes.grid(alpha=0.25)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+from fedjax_algos.analysis.labels import label_text
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
 from fedjax_algos.base.reprs import printable
@@ -51,8 +52,8 @@ def draw(
     title: str,
     size: tuple[float, float] | None,
     style: shared.PictureStyle,
-) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with what it does not show.
+) -> MetricFigure:
+    """Draws a figure.
 
     The panels are row by row; those of a column share the x axis, and those of a row the y axis.
     """
@@ -76,8 +77,7 @@ def draw(
                 "ylabel": panel.y.label * (place.is_first_col() or not share_y),
             }
             for name, text in texts.items():
-                shown = printable(text, longest=shared.MAX_CHARACTERS)
-                shown = _wrapped(shown, width / columns, points)
+                shown = _wrapped(label_text(text), width / columns, points)
                 getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
         # the parts of the panels' titles and columns that distinguish them from each other
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
@@ -87,16 +87,17 @@ def draw(
         entries = {}
         for name, text in names.items():
             told = f" ({'; '.join(states[name])})" if states.get(name) else ""
-            entries[name] = printable(text, longest=shared.MAX_CHARACTERS) + told
+            entries[name] = label_text(text) + told
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
-    hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
+    notes = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
     empty = [name for name, own in zip(panel_names, panels, strict=True) if not own.curves]
-    hidden += [f"{name}: none of the methods" for name in empty]
-    return figure, hidden + _without_place(panels)
+    notes += [f"{name}: none of the methods" for name in empty]
+    figure.notes = notes + _without_place(panels)
+    return figure
 
 
 def _size(

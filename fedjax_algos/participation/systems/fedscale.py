@@ -8,7 +8,6 @@ where benchmark/dataset/data/device_info/README.md describes the files.
 import functools
 import itertools
 import os
-import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import max_text_bytes, parse_json, read_file, reading
+from fedjax_algos.base.files import parse_json, read_file, reading
 from fedjax_algos.base.reprs import describe, printable
 from fedjax_algos.core.options import Count, is_number
-from fedjax_algos.participation.systems.plain_pickle import read_plain_pickle
 from fedjax_algos.participation.systems.system_model import (
     Sessions,
     SystemModelFactory,
@@ -33,7 +31,8 @@ T = TypeVar("T")
 
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
 _TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
-_FIX = "give a file in FedScale's format"
+_FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
+_shown = functools.partial(printable, longest=50)
 
 
 class Device(NamedTuple):
@@ -95,9 +94,8 @@ def fedscale(
     c is the device's `computation` in ms per example, B the batch size, 3 FedScale's factor of
     training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
     This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
-    the pickled model. The files are FedScale's pickles `client_device_capacity` and
-    `client_behave_trace`, or the same dictionaries as JSON. Nothing in a pickle is run: only
-    dictionaries, lists, tuples, texts and numbers are accepted.
+    the pickled model. The files are FedScale's dictionaries `client_device_capacity` and
+    `client_behave_trace` as JSON; docs/asynchronous.md has the line that writes a pickle as JSON.
 
     A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
     seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
@@ -179,11 +177,6 @@ def _number(entry: dict, name: str) -> float:
     return value
 
 
-def _shown(value: Any) -> str:
-    """A value of a file, also one that holds another many times, which `str` would repeat."""
-    return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
-
-
 def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
     with reading(path, "a file of devices", _FIX):
         status = os.stat(path)
@@ -193,11 +186,7 @@ def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
 @functools.lru_cache(maxsize=4)
 def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
     """Reads a file once for all methods and seeds, as long as it is not changed."""
-    content = read_file(path)
-    if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
-        content = read_plain_pickle(content)
-        require(len(content) <= max_text_bytes(), "its values do not fit into memory")
-    devices = parse_json(content)
+    devices = parse_json(read_file(path))
     require(isinstance(devices, dict) and devices, "it is no dictionary of devices")
     result = []
     for key, entry in devices.items():

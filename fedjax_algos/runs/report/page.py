@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.labels import display_names, file_name
+from fedjax_algos.analysis.labels import display_names, file_name, label_text
 from fedjax_algos.analysis.pictures import method_styles
 from fedjax_algos.analysis.pictures.axes import axes_of
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, metric_column, spread
 from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.base.files import read_file
-from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
@@ -33,7 +32,6 @@ _MAX_METHODS = 12  # whose options or timelines are shown at once
 _PLACES = {"--out", "--track", "--compilation-cache", "--share"}
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
-_MAX_CHARACTERS = 80  # of a label
 _DIGITS = 6  # of the numbers, which are drawn
 
 
@@ -292,7 +290,7 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
         "metrics": [
             {
                 "name": name,
-                "label": printable(name.replace("_", " "), _MAX_CHARACTERS),
+                "label": label_text(name.replace("_", " ")),
                 "unit": "",
                 "percent": "accuracy" in name or name == metric,
             }
@@ -300,7 +298,7 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
         ],
         "methods": [
             {
-                "label": printable(shown[label], _MAX_CHARACTERS),
+                "label": label_text(shown[label]),
                 "style": {**style._asdict(), "line": [] if style.line == "-" else [*style.line[1]]},
                 "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
                 "bands": {name: _band(columns[name][label]) for name in metrics},

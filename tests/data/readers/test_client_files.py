@@ -1,4 +1,4 @@
-"""Files of clients of TFF and of google/fedjax: what all three forms share, and each alone."""
+"""Files of clients of TFF: what both forms share, and each alone."""
 
 import lzma
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +19,9 @@ SENTENCES = {
 }
 
 
-@pytest.fixture(params=["tff_sqlite", "fedjax_sqlite", "tff_hdf5"])
+@pytest.fixture(params=["tff_sqlite", "tff_hdf5"])
 def form(request):
     return FORMS[request.param]
-
-
-def ordered(form, names):
-    """In TFF's files, the names of clients are in order."""
-    return list(names) if form.name == "fedjax_sqlite" else sorted(names)
 
 
 def check(batch, client, rows=slice(None)):
@@ -39,7 +34,7 @@ def test_images_of_writers(form, tmp_path):
     """Several threads read, and nothing is written."""
     form.write(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    data, order = form.read(tmp_path), ordered(form, COUNTS)
+    data, order = form.read(tmp_path), sorted(COUNTS)
     for part in (data.train, data.test):
         assert list(part.client_ids) == order
         assert part.counts.tolist() == [COUNTS[name] for name in order]
@@ -56,7 +51,7 @@ def test_images_of_writers(form, tmp_path):
 def test_limits_and_clients_without_examples(form, tmp_path):
     form.write(tmp_path)
     data = form.read(tmp_path, max_examples=2, max_clients=2, num_classes=62)
-    assert list(data.train.client_ids) == ordered(form, COUNTS)[:2]
+    assert list(data.train.client_ids) == sorted(COUNTS)[:2]
     assert sorted(data.train.counts.tolist()) == [1, 2]
     check(data.train.examples_of(1), data.train.client_ids[1], slice(2))
     assert (data.test.counts.sum(), data.num_classes) == (6, 62)
@@ -65,7 +60,7 @@ def test_limits_and_clients_without_examples(form, tmp_path):
     empty = {name: values[:0] for name, values in CLIENTS["f9_00"].items()}
     form.write(tmp_path, train=CLIENTS | {"z": empty})
     data = form.read(tmp_path, num_classes=5)
-    assert list(data.train.client_ids) == ordered(form, COUNTS)
+    assert list(data.train.client_ids) == sorted(COUNTS)
     assert data.notes == ("1 training clients have no examples and are left out",)
     files = form.options(tmp_path)
     test = {"test": files["train"]} if "train" in files else {"test_split": "train"}

@@ -12,7 +12,6 @@ import shutil
 import struct
 import sys
 import tarfile
-import zlib
 from pathlib import Path
 
 import data_forms as forms
@@ -69,7 +68,7 @@ def test_every_file(tmp_path, name):
     load(form, tmp_path)
 
 
-NEEDED = {"fedjax_sqlite": "msgpack", "tff_hdf5": "h5py", "hf": "datasets", "fed_ixi": "nibabel"}
+NEEDED = {"tff_hdf5": "h5py", "hf": "datasets", "fed_ixi": "nibabel"}
 NEEDED |= {"tfds": "tensorflow_datasets"}
 
 
@@ -271,8 +270,8 @@ VALUES = {  # of all forms with features of clients
 }
 
 
-def sql(script, name="a"):
-    return lambda folder: forms.execute(folder / f"{name}.sqlite", script)
+def sql(script):
+    return lambda folder: forms.execute(folder / "a.sqlite", script)
 
 
 def examples(*values):
@@ -308,39 +307,6 @@ DAMAGES["tff_sqlite"] = VALUES | {
     "'pixels' has lists": [examples(FULL, FULL | {"pixels": HALF[:9]})],
     "no pixels of 0 to 255": [examples({"image": [256] * 3072, "label": 0})],
     "not a database": [new("a.sqlite", b"SQLite format 3\0" + b"\xff" * 999)],
-}
-
-
-def fedjax(data, count=3):
-    """Other data of one client."""
-    return {"train": CLIENTS | {"f1_02": (data, count)}}
-
-
-def packed(content):
-    return zlib.compress(pytest.importorskip("msgpack").packb(content))
-
-
-def array(*parts, code=1):
-    msgpack = pytest.importorskip("msgpack")
-    return packed({"pixels": msgpack.ExtType(code, msgpack.packb(parts))})
-
-
-GOOD = forms.fedjax_data(**CLIENTS["f1_02"])
-WRONG = [
-    b"PK" + GOOD, zlib.compress(b"\xc1"), packed([1]), packed({"pixels": {}}), 5,
-    zlib.compress(b"\x91" * 10**5), array((3,), "O", b"0" * 24), array((3,), "nothing", b""),
-    array((10**12,), "float32", b"0000"), array((-1,), "float32", b""),
-    array((), "float32", b"0000"), array((2,), [b"a"], code=4),
-]  # fmt: skip
-DAMAGES["fedjax_sqlite"] = VALUES | {
-    "client 'f1_02'": [fedjax(each) for each in WRONG],
-    "client 'f1_02'.*cut off": [fedjax(GOOD[:-9])],
-    "client 'f1_02'.*no array of the 2 examples": [fedjax(GOOD, count=2)],
-    "client 'f1_02'.*type 2": [fedjax(array(code=2))],
-    "client 'f1_02'.*'label'": [one_client(label=None)],
-    "many": [sql("UPDATE federated_data SET num_examples = 'many'", "train")],
-    "no clients": [sql("DELETE FROM federated_data", "train")],
-    "no table 'federated_data'": [sql("DROP TABLE federated_data", "train")],
 }
 
 
@@ -520,7 +486,6 @@ SQLITE = f"{READERS}.client_files.sqlite.host_memory"
 ZEROS = bytes(6 * 10**6)
 BOMBS = [
     ("roles", {"content": gzip.compress(b'{"A": "' + ZEROS)}, HOST, 64 * 10**6, "more than 1 MB"),
-    ("fedjax_sqlite", fedjax(zlib.compress(ZEROS)), HOST, 64 * 10**6, "more than 1 MB"),
     ("tff_sqlite", {"train": {"a": [bytes(10**6)]}}, SQLITE, 10**6, "blob too big"),
     ("tff_hdf5", h5(anew, INPUT, True, **WIDE), HOST, 10**8, "80 MB, more than half"),
 ]

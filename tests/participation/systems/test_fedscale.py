@@ -1,21 +1,22 @@
-"""FedScale's devices: times by hand, sessions, and its files, which may be pickles."""
+"""FedScale's devices: times by hand, sessions, and its files."""
 
-import collections
 import json
 import math
 import pickle
 import re
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_of
 from fedjax_algos.participation.systems.fedscale import Device
-from fedjax_algos.participation.systems.plain_pickle import read_plain_pickle
 from fedjax_algos.participation.systems.system_model import Sessions
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
@@ -34,21 +35,31 @@ BEHAVIOUR = {
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes the devices and the sessions as pickles or as JSON; returns their paths."""
+    """Writes the devices and the sessions as JSON; returns their paths."""
 
-    def write(capacity=CAPACITY, behaviour=BEHAVIOUR, protocol=None):
+    def write(capacity=CAPACITY, behaviour=BEHAVIOUR):
         paths = {name: str(tmp_path / name) for name in ("devices", "behaviour")}
         for path, content in zip(paths.values(), (capacity, behaviour), strict=True):
-            text = json.dumps(content, indent=2).encode()
-            Path(path).write_bytes(text if protocol is None else pickle.dumps(content, protocol))
+            Path(path).write_text(json.dumps(content, indent=2))
         return paths
 
     return write
 
 
 @pytest.mark.parametrize("protocol", [0, 4, None])
-def test_files_are_read_in_every_form(files, protocol):
-    system = fedscale(**files(protocol=protocol), batch_size=1)(0)
+def test_files_and_what_becomes_of_pickles(files, protocol, monkeypatch, tmp_path):
+    """By the lines of the page; FedScale's pickles also have numbers of NumPy."""
+    paths = files()
+    if protocol is not None:
+        capacity = {k: {n: np.float32(v) for n, v in own.items()} for k, own in CAPACITY.items()}
+        for name, content in ("device_capacity", capacity), ("behave_trace", BEHAVIOUR):
+            (tmp_path / f"client_{name}").write_bytes(pickle.dumps(content, protocol))
+        page = (ROOT / "docs/asynchronous.md").read_text()
+        monkeypatch.chdir(tmp_path)
+        for line in re.findall(r"^python (-c (?:.*\\\n)*.*)", page, re.MULTILINE):
+            subprocess.run(f"{sys.executable} {line}", shell=True, check=True)
+        paths = {name: f"{name}.json" for name in paths}
+    system = fedscale(**paths, batch_size=1)(0)
     assert system.devices == (Device(125, 512), Device(500, 2048), Device(250, 1024))
     assert system.sessions == (
         Sessions((0, 20), (8, 27), 40),
@@ -169,9 +180,9 @@ WRONG_SESSIONS = [
 ]
 BROKEN = [
     ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
-    ("", "EOFError"),
-    ("cos\nsystem\n(S'true'\ntR.", "names os.system"),
-    ("].", "it is no dictionary of devices"),
+    ("", "line 1 column 1 (char 0)"),
+    ("cos\nsystem\n(S'true'\ntR.", "docs/asynchronous.md makes it of a pickle"),
+    ("[]", "it is no dictionary of devices"),
 ]
 
 
@@ -182,8 +193,7 @@ def test_wrong_files(files, tmp_path):
             fedscale(**paths, batch_size=1)
 
     for device, message in WRONG_DEVICES:
-        protocol = 0 if "10000" in message else None  # a text of JSON has no such number
-        refuse(files({3: SPEEDS, 5: device}, protocol=protocol), "devices", f"device 5 {message}")
+        refuse(files({3: SPEEDS, 5: device}), "devices", f"device 5 {message}")
     for changes, message in WRONG_SESSIONS:
         refuse(files(behaviour={7: BEHAVIOUR[7] | changes}), "behaviour", f"device 7 has {message}")
     paths = files()
@@ -203,64 +213,3 @@ def test_a_system_has_the_batch_size_of_the_run_unless_it_is_given(files):
         system_of(spec, 8)(-1)
     with pytest.raises(ValueError, match="upload_bytes=-1"):
         system_of(spec, 8)(0, upload_bytes=-1)
-
-
-# Pickles of plain values are read as Python reads them, and nothing else is read or run.
-
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
-SHARED = {"computation": 1.5}
-# pickles are written in parts of 1,000 items, and refer to what they have already
-VALUE = {str(i): [SHARED, [i - 700], -(2**200), None, True] for i in range(1500)}
-VALUE |= {"": list(range(-2000, 2000)), "é\n'": "\\\u202e\ud800", "floats": [1e-300, float("inf")]}
-TYPES = ["<f2", "<f4", "<f8", ">f8", "<i8", ">i4", "i2", "u1", "i1", "<u8"]
-SCALARS = [number for kind in TYPES for number in np.array([0, 3, 77], kind)]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_plain_values_are_read_as_python_reads_them(protocol):
-    written = VALUE | {7: (1, 2), "numbers": SCALARS}
-    found = json.loads(read_plain_pickle(pickle.dumps(written, protocol)))
-    assert found == VALUE | {"7": [1, 2], "numbers": [0, 3, 77] * len(TYPES)}
-    assert [type(each) for each in found["numbers"]] == [type(each.item()) for each in SCALARS]
-
-
-class Evil:
-    def __reduce__(self):
-        return open, ("made", "w")
-
-
-OTHERS = [{2, 3}, np.ones(2), b"bytes", np.datetime64(3, "s"), collections.OrderedDict(a=1)]
-OTHERS += [{(1, 2): 3}, np.dtype("f8")]
-
-
-def test_other_values_are_refused_and_nothing_is_run(here):
-    written = [pickle.dumps([Evil()], protocol) for protocol in PROTOCOLS]
-    written += [b"}.}", b"}r\xff\xff\xff\xff."]  # more than one value; the last index of a memo
-    for content in written + [pickle.dumps(value) for value in OTHERS]:
-        with pytest.raises(ValueError, match=r"^\w+:") as caught:
-            read_plain_pickle(content)
-        assert str(caught.value).isprintable()
-    assert not [*here.iterdir()]
-
-
-def nested(end):
-    """A pickle with a tuple that holds one tuple twice, and so on: 2^60 in all."""
-    return b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60)) + end
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("bounded")
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"Psome\n.", "UnpicklingError: refers to what is not"),
-        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.", "UnpicklingError|MemoryError"),  # long bytes
-        (b"]" * 10**6 + b"a" * (10**6 - 1) + b".", "RecursionError"),
-        (nested(b"."), "MemoryError|time or memory"),
-        (b"}" + nested(b"K\x01s."), "time or memory"),
-    ],
-)
-def test_hostile_pickles_end_in_one_line(content, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        read_plain_pickle(content)
-    assert str(caught.value).isprintable()

@@ -5,6 +5,7 @@ import csv
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from helpers import ROOT
 from process_runs import RUN
 
 from fedjax_algos.cli import main
-from fedjax_algos.cli.processes import place_of
+from fedjax_algos.cli.processes import Place, joined, place_of
 
 EXACT = re.compile("sweep|clock")  # whose sums are not divided over devices
 
@@ -69,24 +70,35 @@ def test_the_numbers_of_one_process(kind, numbers, tmp_path):
 @pytest.mark.nightly
 def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     """The others end and say how it goes on, here with another number of devices."""
-    ends = run_sets(tmp_path, "killed", "differing", "missing")
+    ends = run_sets(tmp_path, "killed", "differing", "uneven", "waiting", "missing")
     assert ends["killed"][0]
     assert ends["killed"][1] == -signal.SIGKILL
     assert ends["differing"] == [2, 2]
-    assert ends["missing"] != [0]
-    places = "killed/0", "differing/1", "missing/0"
-    killed, differing, missing = ((tmp_path / place / "err").read_text() for place in places)
-    line = "process 0 of 2: ended, because it or another one was lost; go on with: fedjax-algos run"
-    assert "--resume" in killed.partition(line)[2], killed
+    assert ends["uneven"] == [2, 2]
+    assert ends["waiting"] == [-signal.SIGINT]
+    assert ends["missing"] == [-signal.SIGABRT]
+    places = "killed/0", "differing/1", "uneven/1", "missing/0"
+    killed, differing, uneven, missing = (
+        (tmp_path / place / "err").read_text() for place in places
+    )
+    assert re.search("error: process 0 of 2: .*; go on with: fedjax-algos run .*--resume", killed)
     assert "Traceback" not in killed, killed
     assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in differing
-    assert "process 0 of 3 has ended: at least one of the 3 did not come to the address" in missing
+    assert "this one has 2 of 5 devices, and not all have as many" in uneven
+    assert "Terminating process because the JAX distributed service" in missing
 
     assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.npz")]
     with pytest.warns(UserWarning, match="of 2 device.s., and the run goes on with 1"):
         main([*RUN.format(tmp_path / "out").split(), "--devices", "1", "--resume"])
     with (tmp_path / "out" / "metrics.csv").open(newline="") as file:
         assert [int(row["round"]) for row in csv.DictReader(file)] == [0, 1, 2, 3, 4]
+
+
+def test_a_port_in_use():
+    with socket.create_server(("", 0)) as other:
+        place = Place(0, 2, f"localhost:{other.getsockname()[1]}")
+        with pytest.raises(ValueError, match="give --coordinator"), joined(place):
+            pass
 
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}

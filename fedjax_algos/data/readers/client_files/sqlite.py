@@ -1,6 +1,6 @@
-"""Readers of the SQLite files of TensorFlow Federated (TFF) and of google/fedjax.
+"""Reader of the SQLite files of TensorFlow Federated (TFF).
 
-The examples of TFF are `tf.train.Example`s, protocol buffers of features by name, each a list of
+Their examples are `tf.train.Example`s, protocol buffers of features by name, each a list of
 bytes, of float32 or of int64 (https://www.tensorflow.org/api_docs/python/tf/train/Example).
 """
 
@@ -8,16 +8,15 @@ import contextlib
 import functools
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_algos.base.errors import needed, require
-from fedjax_algos.base.files import PathLike, max_text_bytes, open_regular, reading
-from fedjax_algos.base.limits import MAX_INT32, host_memory, readable_bytes
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import PathLike, open_regular, reading
+from fedjax_algos.base.limits import MAX_INT32, host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.readers.client_files.client_examples import (
@@ -29,12 +28,10 @@ from fedjax_algos.data.readers.client_files.texts import read_vocabulary
 
 # An Example has no shapes: those of TFF's data sets, by the feature and its number of values.
 _SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
-_TFF_TABLES = {
+_TABLES = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
     "examples": ("client_id", "split_name", "serialized_example_proto"),
 }
-_FEDJAX_TABLES = {"federated_data": ("client_id", "data", "num_examples")}
-_ARRAY, _TEXTS = 1, 4  # types of fedjax's extension of msgpack
 _MAGIC = b"SQLite format 3\0"
 _FIX = "fetch the file again"
 # The messages of tensorflow/core/example/example.proto and feature.proto, of which a map is a list
@@ -85,14 +82,14 @@ def tff_sqlite(
     Source: https://github.com/google-parfait/tensorflow-federated, simulation/datasets.
     """
     known = read_vocabulary(vocabulary, words) if vocabulary else None
-    parts = _tff_features(path, train_split, max_clients), _tff_features(path, test_split)
+    parts = _features(path, train_split, max_clients), _features(path, test_split)
     limits = max_examples, max_test_examples
     return client_dataset(*parts, x, y, num_classes, known, length, *limits)
 
 
-def _tff_features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
+def _features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
     name = f"{os.fspath(path)}, split {split}"
-    with _open_tables(path, _TFF_TABLES) as connection:
+    with _open_tables(path) as connection:
         query = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?"
         found = connection.execute(f"{query} ORDER BY client_id", [split]).fetchall()
         splits = connection.execute("SELECT DISTINCT split_name FROM client_metadata")
@@ -110,7 +107,7 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
         count = int(numbers[client])
         count, more = (limit, 0) if limit is not None and limit < count else (count, 1)
         where = f"{name}: client {clients[client]!r}"
-        with _open_tables(path, _TFF_TABLES) as connection:
+        with _open_tables(path) as connection:
             own = f"{query} AND split_name = ? ORDER BY rowid LIMIT ?"
             rows = connection.execute(own, [clients[client], split, count + more]).fetchall()
         with reading(where, "examples of TFF", _FIX, KeyError, TypeError):
@@ -142,90 +139,9 @@ def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray |
     return joined.reshape(-1, *shape)
 
 
-@datasets.register
-def fedjax_sqlite(
-    *,
-    train: PathLike,
-    test: PathLike,
-    x: str | None = None,
-    y: str | None = None,
-    num_classes: Count | None = None,
-    vocabulary: PathLike | None = None,
-    words: Count = 10_000,
-    length: Count | None = None,
-    max_examples: Count | None = None,
-    max_clients: Count | None = None,
-    max_test_examples: Count | None = None,
-) -> ClientDataset:
-    """SQLite files of google/fedjax, such as federated_emnist and stackoverflow.
-
-    The table `federated_data` has a row for each client: its name, the number of its examples, and
-    a dictionary of arrays as zlib-compressed msgpack. Clients are in the order of the file. What
-    becomes "x" and "y" is described at `tff_hdf5`: texts become ids as TFF numbers them, whereas
-    fedjax puts the begin and the end of a text before the words, and joins the texts of a client
-    before it cuts them into sequences of characters.
-
-    Args:
-      train, test: the files.
-      x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
-      max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
-
-    Source: https://github.com/google/fedjax, fedjax/core/sqlite_federated_data.py.
-    """
-    known = read_vocabulary(vocabulary, words) if vocabulary else None
-    parts = _fedjax_features(train, max_clients), _fedjax_features(test)
-    limits = max_examples, max_test_examples
-    return client_dataset(*parts, x, y, num_classes, known, length, *limits)
-
-
-def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
-    msgpack = needed("msgpack", "fedjax_sqlite")
-    with _open_tables(path, _FEDJAX_TABLES) as connection:
-        query = "SELECT client_id, num_examples, rowid FROM federated_data ORDER BY rowid LIMIT ?"
-        found = connection.execute(query, [max_clients or -1]).fetchall()
-        require(found, "it has no clients")
-        clients = [client.decode(errors="backslashreplace") for client, _, _ in found]
-        counts = np.array([count for _, count, _ in found], np.int64)
-
-    def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
-        where, count = f"{os.fspath(path)}: client {clients[client]!r}", int(counts[client])
-        with _open_tables(path, _FEDJAX_TABLES) as connection:
-            query = "SELECT data FROM federated_data WHERE rowid = ?"
-            ((content,),) = connection.execute(query, [found[client][2]]).fetchall()
-        errors = zlib.error, TypeError, AttributeError, msgpack.UnpackException
-        with reading(where, "examples of google/fedjax", _FIX, *errors):
-            most, decompressor = max_text_bytes(), zlib.decompressobj()
-            content = decompressor.decompress(content, most)
-            whole = f"its data are cut off, or have more than {readable_bytes(most)}"
-            require(decompressor.eof, whole)
-            arrays = dict(msgpack.unpackb(content, ext_hook=_array))
-            for name in names or arrays:
-                values: Any = arrays.get(name)
-                texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
-                fits = (texts or isinstance(values, np.ndarray)) and len(values) == count
-                require(fits, f"{name!r} is no array of the {count} examples of num_examples")
-            return {name: arrays[name][:limit] for name in names or arrays}
-
-    features = sorted(read(int(np.argmax(counts > 0)), (), None))
-    return ClientFeatures(os.fspath(path), clients, counts, features, read, file_identity(path))
-
-
-def _array(code: int, content: bytes) -> np.ndarray | list[bytes]:
-    """An array of numbers, or a list of texts, of fedjax's extension."""
-    import msgpack
-
-    if code == _TEXTS:
-        return msgpack.unpackb(content, raw=True)[1]
-    require(code == _ARRAY, f"it has a value of the unknown type {code}")
-    shape, kind, values = msgpack.unpackb(content, raw=True)
-    return np.frombuffer(values, np.dtype(kind.decode()).newbyteorder("<")).reshape(shape)
-
-
 @contextlib.contextmanager
-def _open_tables(
-    path: PathLike, tables: Mapping[str, Sequence[str]]
-) -> Iterator[sqlite3.Connection]:
-    """A read-only connection to a file with these columns, of which nothing is executed."""
+def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
+    """A read-only connection to a file with TFF's tables, of which nothing is executed."""
     # extensions stay off; a view, a virtual table or a computed column is refused before it is read
     errors = sqlite3.Error, AttributeError, TypeError  # of a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
@@ -239,14 +155,15 @@ def _open_tables(
             connection.execute("PRAGMA trusted_schema = off")
             connection.execute("PRAGMA cell_size_check = on")
             query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
-            for table, columns in tables.items():
+            for table, columns in _TABLES.items():
                 (found,) = connection.execute(query, [table]).fetchall() or [(b"", b"")]
                 plain = found[0] == b"table" and found[1].split()[1].upper() == b"TABLE"
                 require(plain, f"it has no table {table!r}")  # VIRTUAL tables run modules
                 described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-                kinds = {name.decode(errors="replace"): hidden for _, name, *_, hidden in described}
-                for column in columns:  # neither hidden nor computed
-                    require(kinds.get(column) == 0, f"its table {table!r} has no column {column!r}")
+                stored = {row[1] for row in described if not row[-1]}  # neither hidden nor computed
+                for column in columns:
+                    known = column.encode() in stored
+                    require(known, f"its table {table!r} has no column {column!r}")
             yield connection
 
 
