@@ -21,7 +21,7 @@ from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import processes
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.cli.progress import RunProgress, show_progress
-from fedjax_algos.cli.way_on import open_folders, way_on
+from fedjax_algos.cli.way_on import open_folders
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation

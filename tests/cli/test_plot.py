@@ -3,7 +3,7 @@
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, OTHER, rows, write_folder
 
-from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.pictures import metrics
 from fedjax_algos.cli import main
 
 TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox mu=0.1", OTHER)
@@ -22,16 +22,15 @@ def folders(here):
 @pytest.fixture
 def figure(monkeypatch, folders):
     """The axes and the legend of the last figure, which is not written."""
-    drawn, draw = {}, pictures.plot_metric
+    drawn, draw = {}, metrics.draw_metric
 
-    def keep(measured, path, **options):
-        own = draw(measured, **options)
+    def keep(measured, **options):
+        own, hidden = draw(measured, **options)
         (box,) = [*own.legends, *(one for axes in own.axes if (one := axes.get_legend()))]
         drawn.update(axes=own.axes, legend=[text.get_text() for text in box.get_texts()])
-        path.touch()
-        return own
+        return own, hidden
 
-    monkeypatch.setattr(pictures, "plot_metric", keep)
+    monkeypatch.setattr(metrics, "draw_metric", keep)
     return drawn
 
 

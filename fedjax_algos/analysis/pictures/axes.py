@@ -74,12 +74,12 @@ def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save_figure(figure: "Figure", path: str | Path | None, style: PictureStyle = "screen") -> None:
+def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "screen") -> None:
     """Writes a figure to a file, with the same bytes each time.
 
     Args:
       figure: a figure of matplotlib.
-      path: the file: .png, .pdf (with TrueType fonts) or .svg (texts are texts); None: no file.
+      path: the file: .png, .pdf (with TrueType fonts) or .svg (texts are texts).
       style: the style in which the figure was drawn.
 
     Raises:
@@ -87,8 +87,6 @@ def save_figure(figure: "Figure", path: str | Path | None, style: PictureStyle =
     """
     from matplotlib import rc_context
 
-    if path is None:
-        return
     suffix = Path(path).suffix.lower()
     check_choice("suffix", suffix, sorted(_METADATA))
     with picture_style(style), rc_context(_FONTS), warnings.catch_warnings():

@@ -52,8 +52,8 @@ def draw(
     title: str,
     size: tuple[float, float] | None,
     style: shared.PictureStyle,
-) -> MetricFigure:
-    """Draws a figure.
+) -> tuple[MetricFigure, list[str]]:
+    """Draws a figure, and returns it with what it does not show.
 
     The panels are row by row; those of a column share the x axis, and those of a row the y axis.
     """
@@ -93,11 +93,10 @@ def draw(
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
-    notes = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
+    hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
     empty = [name for name, own in zip(panel_names, panels, strict=True) if not own.curves]
-    notes += [f"{name}: none of the methods" for name in empty]
-    figure.notes = notes + _without_place(panels)
-    return figure
+    hidden += [f"{name}: none of the methods" for name in empty]
+    return figure, hidden + _without_place(panels)
 
 
 def _size(

@@ -26,9 +26,27 @@ _MAX_PANELS = 24
 _MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 
 
-def plot_metric(
+def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
+    """The figure of `draw_metric`, which a notebook shows, and which may be written to a file.
+
+    Its `notes` are what it does not show, one line for each method or axis.
+
+    Args:
+      rows: as for `draw_metric`; `plot_metric(history)` suffices.
+      path: the file to write, as for `save_figure`; None writes nothing.
+      **options: as for `draw_metric`.
+
+    Raises:
+      TypeError, ValueError: as for `draw_metric` and `save_figure`.
+    """
+    figure, _ = draw_metric(rows, **options)
+    if path is not None:
+        shared.save_figure(figure, path, options.get("style", "screen"))
+    return figure
+
+
+def draw_metric(
     rows: Histories,
-    path: str | Path | None = None,
     *,
     metric: str | Sequence[str] = "test_accuracy",
     x: str | Sequence[str] = "round",
@@ -44,18 +62,16 @@ def plot_metric(
     y_label: str | None = None,
     size: tuple[float, float] | None = None,
     style: PictureStyle = "screen",
-) -> "MetricFigure":
+) -> tuple["MetricFigure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
-    A notebook shows the figure. The styles are those of `method_styles`. Positions on the x axis
-    are means over the seeds, too. A curve ends where a seed's value is not finite, which the legend
-    says.
+    The styles are those of `method_styles`. Positions on the x axis are means over the seeds, too.
+    A curve ends where a seed's value is not finite, which the legend says.
 
     Args:
       rows: what `simulate` returns second, or several such lists by label, as in `{"FedAvg":
         history, "FedGBO": other}`; a label may have a list of them, one for each seed. Or the rows
         of a comparison, with `method` and `seed`; the methods of a panel have the same seeds.
-      path: the file to write, as for `save_figure`; None writes nothing.
       metric: the column of the y axis; several have a panel each.
       x: the column of the x axis, one of `AXES`; several have a panel each.
       facet: a column with texts, or "seed"; each of its values has a panel.
@@ -76,15 +92,15 @@ def plot_metric(
       size: width and height in inches, from 1 to 20.
       style: "screen"; or "paper", which is as wide as one column of a paper (3.25 inches) or, with
         panels side by side, as two (6.75 inches), with a Times font, small type and thin lines.
-        There the default title is left out of the figure, and is in its notes, for the caption.
+        There the default title is left out of the figure and returned, for the caption.
 
     Returns:
-      The figure; its `notes` are what it does not show, one line for each method or axis.
+      The figure, and what it does not show, one line for each method or axis.
 
     Raises:
       TypeError: for anything else than rows.
       ValueError: for columns that not all rows have, a value that is none of those above, two
-        methods with the same label, or limits without any curve; and as for `save_figure`.
+        methods with the same label, or limits without any curve.
     """
     from fedjax_algos.analysis.pictures.metric_drawing import draw  # slow to import
 
@@ -138,14 +154,12 @@ def plot_metric(
     look: Any = {"columns": across, "share_x": is_grid, "share_y": is_grid or len(metrics) == 1}
     look |= {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
     styles = curves.method_styles(str(row["method"]) for row in rows)
-    figure = draw(panels, names, styles, **look)
-    notes = figure.notes
-    seen = not names or any(f"{name}: {curves.OUTSIDE}" not in notes for name in names.values())
+    figure, hidden = draw(panels, names, styles, **look)
+    seen = not names or any(f"{name}: {curves.OUTSIDE}" not in hidden for name in names.values())
     fix = "give limits in the unit of the column, in which an accuracy is from 0 to 1"
     require(seen, f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
-    figure.notes = captions + notes
-    shared.save_figure(figure, path, style)
-    return figure
+    figure.notes = captions + hidden
+    return figure, figure.notes
 
 
 def _check_size(size: tuple[float, float] | None) -> None:

@@ -120,9 +120,19 @@ class _Scene(NamedTuple):
     width: float  # of the figure, in inches
 
 
-def plot_timeline(
+def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
+    """Writes the timeline of a plan to a file.
+
+    Args:
+      plan: the timeline.
+      path: the file to write, .png, .pdf or .svg.
+      **options: as for `draw_timeline`.
+    """
+    shared.save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
+
+
+def draw_timeline(
     plan: Plan,
-    path: str | Path | None = None,
     *,
     start: float = 0.0,
     end: float | None = None,
@@ -138,7 +148,6 @@ def plot_timeline(
 
     Args:
       plan: the timeline.
-      path: the file to write, as for `save_figure`; None writes nothing.
       start: where the time axis starts, in simulated seconds.
       end: where it ends; None is the last known event of the plan.
       clients: the rows from top to bottom, at most 100; None is all clients that are dispatched.
@@ -146,8 +155,7 @@ def plot_timeline(
 
     Raises:
       ValueError: for another style; for more than 100 clients, none, or negative or repeated ones;
-        for times that are no interval; for an interval in which none of the clients trains; and as
-        for `save_figure`.
+        for times that are no interval; for an interval in which none of the clients trains.
     """
     from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
@@ -183,22 +191,28 @@ def plot_timeline(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         _draw_legend(figure, scene, group[visible])
-    shared.save_figure(figure, path, style)
     return figure
 
 
-def plot_staleness(
-    plan: Plan, path: str | Path | None = None, style: PictureStyle = "screen"
-) -> "Figure":
+def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen") -> None:
+    """Writes the histogram of `draw_staleness` to a file.
+
+    Args:
+      plan, style: as for `draw_staleness`.
+      path: the file to write, .png, .pdf or .svg.
+    """
+    shared.save_figure(draw_staleness(plan, style), path, style)
+
+
+def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     """Draws a histogram of the contributions by staleness, as the planner counts it.
 
     Args:
       plan: the timeline.
-      path: the file to write, as for `save_figure`; None writes nothing.
       style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
 
     Raises:
-      ValueError: for a plan without server steps, or another style; and as for `save_figure`.
+      ValueError: for a plan without server steps, or another style.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -223,7 +237,6 @@ def plot_staleness(
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-    shared.save_figure(figure, path, style)
     return figure
 
 

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from scipy import stats
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
-from fedjax_algos.analysis.pictures import method_styles, plot_metric
+from fedjax_algos.analysis.pictures import draw_metric, method_styles, plot_metric
 
 FIVE = [[0.1, 0.5, 0.6], [0.2, 0.7, 0.6], [0.1, 0.4, 0.7], [0.3, 0.5, 0.9], [0.2, 0.6, 0.5]]
 TWENTY = [[0.0, 0.1, *np.linspace(0.5, 0.9, 18)]]
@@ -18,7 +18,7 @@ BOTH = ["test_accuracy", "test_loss"]
 
 def drawn(measured, **options):
     """The axes of a figure with one panel."""
-    (axes,) = plot_metric(measured, **options).axes
+    (axes,) = draw_metric(measured, **options)[0].axes
     return axes
 
 
@@ -44,8 +44,7 @@ def colour(label):
 
 
 def test_lines_are_means_in_the_style_of_the_method():
-    figure = plot_metric(TWO_METHODS)
-    hidden = figure.notes
+    figure, hidden = draw_metric(TWO_METHODS)
     (axes,) = figure.axes
     assert lines(axes) == {
         colour("fedavg"): [[0, 10, 20], [0.1, pytest.approx(0.6), 0.6]],
@@ -125,8 +124,7 @@ def test_the_limits_do_not_follow_an_interval_below_zero():
 def test_logarithmic_axes():
     told = ["2 points at 0 or below: no place on the logarithmic x axis"]
     for log in ("x", "y", "both"):
-        figure = plot_metric(TWO_METHODS, log=log)
-        hidden = figure.notes
+        figure, hidden = draw_metric(TWO_METHODS, log=log)
         (axes,) = figure.axes
         scales = ("linear" if log == "y" else "log", "linear" if log == "x" else "log")
         assert (axes.get_xscale(), axes.get_yscale()) == scales
@@ -181,7 +179,7 @@ def test_axes_have_the_unit_of_their_size(name, label, expected):
 def test_a_style_does_not_depend_on_the_methods_that_are_drawn():
     labels = [f"fedprox mu={value}" for value in range(12)]
     measured = [row for label in labels for row in rows(label, FIRST)]
-    of_all = plot_metric(measured, facet="method").axes[7]
+    of_all = draw_metric(measured, facet="method")[0].axes[7]
     assert lines(drawn(measured, methods=labels[7:8])) == lines(of_all)
 
 
@@ -190,8 +188,7 @@ TASKS += [row | {"task": "pairs"} for row in rows("fedavg", [[0.0, 0.1, 0.2]])]
 
 
 def test_panels_of_a_facet_share_the_y_axis():
-    figure = plot_metric(TASKS, facet="task", labels={"pairs": "2 labels each"})
-    hidden = figure.notes
+    figure, hidden = draw_metric(TASKS, facet="task", labels={"pairs": "2 labels each"})
     first, second = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["iid", "2 labels each"]
     assert first.get_ylim() == second.get_ylim() == pytest.approx((-0.08 * 0.85, 1.08 * 0.85))
@@ -199,13 +196,13 @@ def test_panels_of_a_facet_share_the_y_axis():
     assert lines(second) == {colour("fedavg"): [[0, 10, 20], [0.0, 0.1, 0.2]]}
     assert (legend(figure), hidden) == (["FedAvg", "FedProx"], [])
     assert figure.get_suptitle() == "mean of 1 to 2 seeds"
-    figure = plot_metric(TWO_METHODS, facet="seed")
+    figure, _ = draw_metric(TWO_METHODS, facet="seed")
     assert [axes.get_title() for axes in figure.axes] == ["seed 0", "seed 1"]
     assert figure.get_suptitle() == "one seed in each panel"
 
 
 def test_panels_of_metrics_and_axes():
-    grid = plot_metric(TWO_METHODS, metric=BOTH, x=["round", "upload_bytes"]).axes
+    grid = draw_metric(TWO_METHODS, metric=BOTH, x=["round", "upload_bytes"])[0].axes
     assert [a.get_ylabel() for a in grid] == ["test accuracy", "", "test loss", ""]
     labels = ["communication round", "upload of all clients, kB"]
     assert [a.get_xlabel() for a in grid] == ["", "", *labels]
@@ -216,18 +213,16 @@ def test_panels_of_metrics_and_axes():
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_shown_is_told(tmp_path):
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
-    figure = plot_metric(measured)
-    hidden = figure.notes
+    figure, hidden = draw_metric(measured)
     assert hidden == ["half: not finite on 1 of 2 seeds", "all: no finite value"]
     assert legend(figure) == [*(f"{a} ({b})" for a, b in (h.split(": ") for h in hidden)), "fine"]
     y = figure.axes[0].lines[0].get_ydata()
     np.testing.assert_array_equal(y, [0.1, np.mean([0.5, 0.4]), NAN])
     assert plot_metric(measured, tmp_path / "a.png").notes == hidden
-    figure = plot_metric(TASKS, facet="task", y_limits=(0.3, 1))
-    hidden = figure.notes
+    figure, hidden = draw_metric(TASKS, facet="task", y_limits=(0.3, 1))
     assert hidden == ["FedAvg: outside the limits in pairs"]
     assert legend(figure) == ["FedAvg (outside the limits in pairs)", "FedProx"]
-    told = plot_metric(TASKS, facet="task", methods=["fedprox"]).notes
+    told = draw_metric(TASKS, facet="task", methods=["fedprox"])[1]
     assert told == ["pairs: none of the methods"]
 
 
@@ -238,7 +233,7 @@ def test_texts_stay_in_the_figure():
     labels += [f"method {index}" for index in range(9)]
     measured = [row for label in labels for row in rows(label, FIRST)]
     for size in ((5, 6), None):
-        figure = plot_metric(measured, size=size)
+        figure, _ = draw_metric(measured, size=size)
         figure.savefig("/dev/null", format="png", dpi=100)
         box, axes = figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()
         width, height = figure.get_size_inches() * 100
@@ -302,7 +297,7 @@ def test_histories_by_label():
 )
 def test_what_is_no_history(given, kind, named):
     with pytest.raises(kind, match=named):
-        plot_metric(given)
+        draw_metric(given)
 
 
 MANY = [row for index in range(25) for row in rows(f"a{index}", FIRST)]

@@ -8,7 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from plan_helpers import plan_by_hand, plan_of_figure_1, plan_without_server_steps, trace_by_hand
 
-from fedjax_algos.analysis.pictures import idle_share, plot_staleness, plot_timeline, summarise_plan
+from fedjax_algos.analysis.pictures import draw_staleness, draw_timeline, idle_share, summarise_plan
 from fedjax_algos.asynchrony import FixedSystem, simulated
 from fedjax_algos.asynchrony.planning import barrier, immediate, tiers
 
@@ -38,7 +38,7 @@ def colours(figure, label):
 
 
 def test_bars_and_marks_by_hand():
-    figure = plot_timeline(plan_by_hand())
+    figure = draw_timeline(plan_by_hand())
     # a third one in no server step starts at the end; an arrival is in the buffer
     bars = {"dispatch": 3, "in no server step yet": 2, "lost dispatch": 1}
     assert counts(figure) == bars | {"server step": 2, "arrival": 4, "client leaves": 1}
@@ -59,18 +59,18 @@ def spans(figure, label):
 
 
 def test_bars_are_where_clients_train_in_an_interval():
-    figure = plot_timeline(plan_by_hand(), clients=[2, 0], end=10)
+    figure = draw_timeline(plan_by_hand(), clients=[2, 0], end=10)
     assert spans(figure, "dispatch") == [(0, 4, 1), (4, 8, 1)]
     assert spans(figure, "lost dispatch") == [(0, 2, 0)]
     assert spans(figure, "in no server step yet") == [(5, 10, 0), (8, 10, 1)]
-    figure = plot_timeline(plan_by_hand(), start=3, end=6.5)
+    figure = draw_timeline(plan_by_hand(), start=3, end=6.5)
     assert spans(figure, "dispatch") == [(3, 4, 0), (3, 6, 1), (4, 6.5, 0)]
     assert (counts(figure)["server step"], counts(figure)["arrival"]) == (1, 2)
     assert figure.axes[0].get_xlim() == (3, 6.5)
 
 
 def test_late_arrivals_and_arrival_groups():
-    figure = plot_timeline(plan_by_hand()._replace(trace=trace_by_hand()), end=10)
+    figure = draw_timeline(plan_by_hand()._replace(trace=trace_by_hand()), end=10)
     assert (counts(figure)["late arrival"], counts(figure)["arrival"]) == (1, 3)
     (late,) = (line for line in figure.axes[0].lines if line.get_label() == "late arrival")
     assert late.get_xydata().tolist() == [[8, 0]]
@@ -83,19 +83,19 @@ def test_late_arrivals_and_arrival_groups():
 
 def test_groups_of_server_steps():
     """More of them than colours share some."""
-    figure = plot_timeline(plan_by_hand(groups=(0, 1)))
+    figure = draw_timeline(plan_by_hand(groups=(0, 1)))
     first, second, third = colours(figure, "dispatch")
     assert first != second == third
     assert {"group 0", "group 1"} <= legend(figure)
     assert "first dispatches" not in legend(figure)
     system = FixedSystem(list(range(1, 12)))  # a tier each
-    figure = plot_timeline(tiers(steps=1, ratio=1)(system, 11, seconds=30))
+    figure = draw_timeline(tiers(steps=1, ratio=1)(system, 11, seconds=30))
     assert {"group 0, 7", "group 3, 10", "group 6"} <= legend(figure)
 
 
 def test_the_papers_figure():
     plan = plan_of_figure_1()
-    figure = plot_timeline(plan, end=2700)
+    figure = draw_timeline(plan, end=2700)
     unused = {"in no server step yet": 5}
     assert counts(figure) == {"dispatch": 23, **unused, "server step": 9, "arrival": 23}
     (axes,) = figure.axes
@@ -106,36 +106,36 @@ def test_the_papers_figure():
     assert len(set(colours(figure, "dispatch"))) == 5
     assert sorted(int(text.get_text()) for text in axes.texts) == sorted(plan.num_steps)
     # up to the last event, without dispatches that have only begun
-    assert plot_timeline(plan).axes[0].get_xlim() == (0, 42)
+    assert draw_timeline(plan).axes[0].get_xlim() == (0, 42)
 
 
 def test_numbers_are_left_out_where_bars_are_short():
     plan = immediate(steps=10)(FixedSystem([0.1, 10.0]), 2, seconds=200)
-    assert [text.get_position()[1] for text in plot_timeline(plan).axes[0].texts] == [1, 1]
+    assert [text.get_position()[1] for text in draw_timeline(plan).axes[0].texts] == [1, 1]
 
 
 @pytest.mark.parametrize("num_clients", [5, 100])
 def test_rows_have_a_minimum_height(num_clients):
     plan = barrier(steps=1)(simulated()(0), num_clients, arrivals=num_clients)
-    figure = plot_timeline(plan)
+    figure = draw_timeline(plan)
     width, height = figure.get_size_inches()
     assert (width, len(rows_of(figure))) == (10, num_clients)
     assert 0.14 <= (height - 1.6) / num_clients <= 0.45 + 1e-9
 
 
 def test_rows_without_bars_and_plans_without_server_steps():
-    figure = plot_timeline(plan_by_hand(), clients=[0, 7])
+    figure = draw_timeline(plan_by_hand(), clients=[0, 7])
     assert (rows_of(figure), counts(figure)["dispatch"]) == (["0", "7"], 2)
-    assert "server step" not in counts(plot_timeline(plan_without_server_steps()))
+    assert "server step" not in counts(draw_timeline(plan_without_server_steps()))
 
 
 def test_staleness_by_hand():
     """Many values share bars."""
-    (axes,) = plot_staleness(plan_by_hand()).axes
+    (axes,) = draw_staleness(plan_by_hand()).axes
     assert axes.get_title() == "3 contributions, staleness: mean 0.333, maximum 1"
     assert [bar.get_height() for bar in axes.patches] == [2, 1]
     plan = plan_by_hand(contributions=((0, 0, 0), (1, 49, 1), (3, 120, 1)))
-    (axes,) = plot_staleness(plan).axes
+    (axes,) = draw_staleness(plan).axes
     assert axes.get_xlabel() == "staleness, server steps (3 values per bar)"
     centres = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches if bar.get_height()]
     np.testing.assert_allclose(centres, [1, 49, 121])
@@ -180,12 +180,12 @@ OF_101 = barrier(steps=1)(simulated()(0), 101, arrivals=101)
         (lambda: summarise_plan(BY_HAND, 2), "dispatches client 2"),
         (lambda: idle_share(BY_HAND, 3, 0), "end=0 is out of range"),
         (lambda: summarise_plan(EMPTY, 3), "the plan has no server step"),
-        (lambda: plot_staleness(EMPTY), "plan more arrivals or seconds"),
-        (lambda: plot_timeline(OF_101), "at most 100"),
-        (lambda: plot_timeline(BY_HAND, clients=[]), r"clients=\[\] cannot"),
-        (lambda: plot_timeline(BY_HAND, clients=[1, 1]), r"clients=\[1, 1\] cannot"),
-        (lambda: plot_timeline(BY_HAND, start=9), "start=9 and end=8.0 are no interval"),
-        (lambda: plot_timeline(BY_HAND, clients=[2], start=2.5, end=4), "none of the 1 client"),
+        (lambda: draw_staleness(EMPTY), "plan more arrivals or seconds"),
+        (lambda: draw_timeline(OF_101), "at most 100"),
+        (lambda: draw_timeline(BY_HAND, clients=[]), r"clients=\[\] cannot"),
+        (lambda: draw_timeline(BY_HAND, clients=[1, 1]), r"clients=\[1, 1\] cannot"),
+        (lambda: draw_timeline(BY_HAND, start=9), "start=9 and end=8.0 are no interval"),
+        (lambda: draw_timeline(BY_HAND, clients=[2], start=2.5, end=4), "none of the 1 client"),
     ],
 )
 def test_errors(call, named):
