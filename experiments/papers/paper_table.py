@@ -21,9 +21,9 @@ from paper_measures.tables import paper_table
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
 from fedjax_algos.base.files import write_text
+from fedjax_algos.cli.finished import choose_records, goal_of_folders
 from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import Command, labels_of, new_file
-from fedjax_algos.cli.table import choose_records, goal_of_folders
 from fedjax_algos.core import Row
 from fedjax_algos.runs.results import read_folders
 from fedjax_algos.runs.studies.results_folder import read_configuration

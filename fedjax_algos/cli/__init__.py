@@ -1,9 +1,10 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
 report | list`.
 
-`commands.py` says what each command takes, and `options.py` which options commands share. What a
-command does is in the file of its name, but for `compare` and `run` in `training.py`;
-`environment.py` has what surrounds training. A command imports JAX when it is called.
+`commands.py` says what each command takes, and `options.py` which options commands share. Other
+files do the work: `training.py` of `compare` and `run`, `finished.py` of `table`, `plot` and
+`report`, and one of its name for each other command. `environment.py` has what surrounds training.
+A command imports JAX when it is called.
 """
 
 import contextlib

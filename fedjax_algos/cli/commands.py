@@ -219,7 +219,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
     and seconds; their columns are those of --columns there.
     """
-    from fedjax_algos.cli.table import show_table
+    from fedjax_algos.cli.finished import show_table
 
     show_table(folders, label, values)
 
@@ -233,7 +233,7 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     Several folders are in one panel, with the folder's name before each method, or in a panel each
     with --facet results. The command prints what the figure does not show.
     """
-    from fedjax_algos.cli.plot import draw
+    from fedjax_algos.cli.finished import draw
 
     draw(folders, label, values)
 
@@ -247,7 +247,7 @@ def report(folder: str, out: str | None) -> None:
     It has the settings, the table of methods, figures that zoom, the partition, timelines on the
     virtual clock, what diverged, the environment, and how to repeat it.
     """
-    from fedjax_algos.cli.report import write_report
+    from fedjax_algos.cli.finished import write_report
 
     write_report(folder, out)
 

@@ -1,25 +1,37 @@
-"""What `table` does: it shows finished results as a table."""
+"""What `table`, `plot` and `report` do: they show finished results."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedjax_algos.analysis.labels import SEPARATOR, check_names
-from fedjax_algos.analysis.rows import within_budget
+from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.labels import SEPARATOR, check_names, file_name
+from fedjax_algos.analysis.rows import rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
-from fedjax_algos.base.files import write_text
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import write_text, written
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.config_file import stored_settings
-from fedjax_algos.cli.method_tables import Goal, best_first, method_tables
-from fedjax_algos.cli.options import labels_of, new_file, values_of
+from fedjax_algos.cli.method_tables import (
+    Goal,
+    best_first,
+    clients_table,
+    goal_of,
+    method_tables,
+    non_finite_lines,
+)
+from fedjax_algos.cli.options import FACETS, known_as, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.runs import results
-from fedjax_algos.runs.studies.results_folder import read_configuration
+from fedjax_algos.runs.report.page import ReportTables, make_report
+from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
+
+_DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
 
 
 def show_table(
@@ -106,3 +118,78 @@ def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
     without = dict.fromkeys(next(iter(pairs.values()), {}))  # the reference has no pair
     without |= {"reference": reference or own[0]["label"]} if pairs else {}
     return [each | without | pairs.get(each["label"], {}) | each for each in own]
+
+
+def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]) -> None:
+    """Draws metrics of results folders."""
+    facet = values["facet"]
+    if facet is not None:
+        check_choice("facet", facet, FACETS)
+    rows = results.read_folders(folders, apart=facet == "results")
+    seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
+    comparable = facet == "results" or len(folders) == 1 or len(seeds) == 1
+    text = "the results folders have different seeds, whose means are not comparable"
+    require(comparable, f"{text}; add --facet results, for a panel each")
+    texts = {name: text for name, text in values.items() if name != "out" and text is not None}
+    options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
+    for name in {"metric", "x"} & texts.keys():
+        whole = texts[name] in rows[0]  # one name, which may contain commas
+        options[name] = [texts[name]] if whole else texts[name].split(",")
+    if "methods" in texts:
+        options["methods"] = _methods(texts["methods"], rows)
+    for name in {"x_limits", "y_limits"} & texts.keys():
+        options[name] = _numbers(name, texts[name], ",", "A,B, of which one may be left out")
+    if "size" in texts:
+        options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
+    name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
+    path = new_file(values["out"], Path(folders[0], f"{file_name(name)}.png"))
+    with written(path) as beside:
+        hidden = pictures.plot_metric(rows, beside, **options).notes
+    for line in hidden:
+        click.echo(printable(line), err=True)
+    click.echo(printable(path))
+
+
+def _methods(text: str, rows: list[Row]) -> list[str]:
+    known = dict.fromkeys(str(row["method"]) for row in rows)
+    whole = [text] if known_as(text, known) else text.split(",")
+    return [label for name in whole for label in known_as(name, known) or [name]]
+
+
+def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | None, ...]:
+    parts = text.split(separator)
+    try:
+        numbers = tuple(float(part) if part else None for part in parts)
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 2 or numbers == (None, None):
+        raise ValueError(f"{name}={text!r} is no pair of numbers; give {fix}")
+    return numbers
+
+
+def write_report(folder: str, out: str | None) -> None:
+    """Writes the report of a results folder."""
+    rows = results.read_metrics(folder)
+    place = Path(folder)
+    configuration = read_configuration(place)
+    fix = "name a folder that compare, run or sweep wrote"
+    if configuration is None:
+        raise ValueError(f"{folder!r} has no config.json; {fix}")
+    path = new_file(out, place / "report.html")
+    settings = stored_settings(place, configuration)
+    tables = _tables(place, rows, "grid" in configuration, settings)
+    write_text(path, make_report(place, rows, configuration, settings, tables))
+    click.echo(printable(path))
+
+
+def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -> ReportTables:
+    goal = goal_of(settings)
+    methods = method_tables(rows, *goal, is_sweep=is_sweep)
+    clients = None
+    if settings.evaluate_clients != "none":
+        rows_of_clients = read_rows(folder / "clients.csv")
+        complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
+        text = f"{folder / 'clients.csv'} has no accuracy of each client"
+        require(complete, f"{text}; name a folder that compare or run wrote")
+        clients = clients_table(rows_of_clients, settings)
+    return ReportTables(methods, clients, non_finite_lines(rows))
