@@ -76,7 +76,9 @@ def test_compare_accepts_the_names_and_values(path):
         algorithm = method.build(linear((3,), 2), settings)
         if settings.seconds is not None:
             system = system_of(settings.system, settings.batch_size)(0)
-            plan = planners.make(method.planner)(system, settings.clients, seconds=settings.seconds)
+            plan = planners.make(method.on_the_clock(algorithm, settings).planner)(
+                system, settings.clients, seconds=settings.seconds
+            )
             assert len(plan.group) > settings.evaluations / 10
         elif settings.local_epochs is not None:
             assert algorithm.local.epochs == settings.local_epochs

@@ -436,7 +436,7 @@ def of_header(**fields):
 
 VOXELS = gzip.decompress(forms.volume(forms.intensities(16)))
 DAMAGES["fed_ixi"] = {
-    "IXI016.*no NIfTI-1": [
+    "IXI016.*not a NIfTI-1 file": [
         scan(gzip.compress(b"no volume")), of_header(sizeof_hdr=1), of_header(magic=b"ni1")],
     "59[13] bytes, not 592": [scan(gzip.compress(each)) for each in (VOXELS[:-1], VOXELS + b"a")],
     r"\[4, 5\], no volume": [scan(forms.volume(forms.intensities(16)[0]))],
