@@ -83,8 +83,8 @@ def keep_compiled(folder: str | Path) -> None:
 
     This is JAX's persistent compilation cache, here also for small programs. A program is
     identified by its computation, the version of JAX, the device and the compiler's flags, so
-    results stay the same. Programs are never removed. The process executes the programs that it
-    reads: share a folder only with people whom you trust.
+    results stay the same. Programs are never removed. The process executes stored programs:
+    share a folder only with people whom you trust.
 
     Args:
       folder: created if it does not exist.

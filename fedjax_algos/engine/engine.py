@@ -437,7 +437,8 @@ def make_engine(
       devices: a number of devices, or a list. The cohort is divided over them. Each holds the
         server state, and a part of the rows if the number of clients is a multiple of theirs.
       examples: which examples a device holds: all of them ("replicated"), or only the examples of
-        its own clients ("sharded"). It computes their dispatches, and several devices are needed.
+        its own clients, whose dispatches it computes ("sharded"; see `sharded_data`). Sharding
+        needs several devices.
       non_finite: treatment of an update with NaN or an infinite number in the contribution, the
         report or the new row. "exclude" leaves it out of all sums, keeps the client's old row and
         counts it in `state.excluded`. "error" makes the functions that run rounds raise

@@ -240,7 +240,7 @@ class DiskClientState(Mapping[int, ClientState]):
         """The files; a consumed table has none."""
         text = "these rows were consumed by the round that their state was given to"
         if self._files is None:
-            raise ValueError(f"{text}; use those of the state that it returned")
+            raise ValueError(f"{text}; use the rows of the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:
