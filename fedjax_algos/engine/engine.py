@@ -118,7 +118,7 @@ class PlacedAlgorithm:
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
             model = _initial_model(init, uint)
-        # jit gives each leaf a buffer of its own, so that rounds can donate them
+        # jit gives each leaf its own buffer, so that rounds can donate them
         arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
         state = self._initial_state(*arguments, population=population)
         if not self._on_device:

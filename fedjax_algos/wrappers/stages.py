@@ -183,7 +183,7 @@ class Rule(NamedTuple):
       first: as in a `ServerStage`.
       report: `own -> {column: number}`, columns of the results.
       offers: whether a client may send `Sent.extra` alone; see `Traits.offers`.
-      private: whether the algorithm's own rule goes on as if `Facts.cohort_size` clients had sent
+      private: whether the algorithm's own rule acts as if `Facts.cohort_size` clients had sent
         the estimate, even if none has. It needs `equal_weights`.
       equal_weights: advice if clients' weights differ and the rule needs equal ones; else "".
     """

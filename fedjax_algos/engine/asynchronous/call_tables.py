@@ -78,7 +78,7 @@ def call_tables(
     what = f"waves_per_call={size} of {slots} slots"
     check_memory(what, size * slots * _SLOT_BYTES, "give fewer waves or slots")
     counts = np.diff(ends, prepend=0)
-    # a call adds at most the updates that it trains and the trained ones in rows
+    # a call adds at most the updates that it trains and the trained updates in rows
     room = np.arange(size * slots + row_counts(waves)[1])
     begin = added = made = 0
     last_run = None  # the run of the last stop

@@ -114,7 +114,7 @@ class Executor(PlacedAlgorithm):
         Args:
           state, plan: the result of `init`, or its shapes, and the timeline.
           begun: `Waves.rows_after` some server steps, to make only the waves of the rest. They have
-            at least as many rows as the whole plan, so that its program goes on.
+            at least as many rows as the whole plan, so that its program is reused.
         """
         stateful, slots = bool(jax.tree.leaves(state.origin)), self.slots
         if slots == "auto":
@@ -167,8 +167,8 @@ class Executor(PlacedAlgorithm):
           stops: ascending server steps to yield after, from 1 to the plan's last.
           waves: the result of `waves`; None makes them.
           resume: continues after a stop of an earlier run of the same plan, with waves that are
-            `begun`. It takes what is in flight before the first wave, and the metrics, and returns
-            the server steps at that stop with both as they were then. None begins the plan.
+            `begun`. It takes the in-flight state and the metrics before the first wave, and returns
+            the server steps, the state and the metrics at that stop. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.

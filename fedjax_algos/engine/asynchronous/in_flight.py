@@ -1,6 +1,6 @@
 """The in-flight state on the device, and the two functions that are compiled for a plan.
 
-A saved state goes on in the rows of other waves (`MovedRows`).
+`MovedRows` moves a saved state to the rows of other waves.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
 """Feedback: clients remember the vectors that they have sent, and the server uses them.
 
 With "ef" (error feedback) a client adds the losses of earlier messages to a vector. With "ef21" and
-"diana" it sends the difference to what the server already knows, and the server keeps the mean of
-this over all clients. MIFA is EF21 without losses.
+"diana" a client remembers what the server already knows of its vectors and sends the difference.
+The server keeps the mean of these memories over all clients. MIFA is EF21 without losses.
 """
 
 from collections.abc import Callable

@@ -103,7 +103,7 @@ def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
     of v_i is 0 it votes at random. w_i is the weight that the algorithm's own `contribute` gives to
     v_i, such as n_i, so the votes are equal only with equal weights. A message has d + 1 bits; the
     last one marks a v_i that is not finite, and the client is left out. U has the same size
-    wherever the updates are, so it is an algorithm by itself with its own rate, `magnitude`.
+    wherever the updates are, so this is a separate algorithm with its own rate, `magnitude`.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
     https://arxiv.org/abs/1802.04434; "signSGD with Majority Vote is Communication Efficient and

@@ -74,7 +74,7 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
     `v~_j = (d/k) v_j` for k positions, drawn without replacement, with `k = ceil(fraction d)`, and
     else 0. It is unbiased, with `E|v~ - v|^2 = (d/k - 1) |v|^2`. A message has 32 k bits: both ends
     draw the positions from the seed, the client and the number of the dispatch. With `fraction=1`
-    all is sent as it is.
+    all entries are sent unchanged.
 
     Wangni et al., "Gradient Sparsification for Communication-Efficient Distributed Optimization",
     NeurIPS 2018, https://arxiv.org/abs/1710.09854; "random mask" in Konecny et al., "Federated
