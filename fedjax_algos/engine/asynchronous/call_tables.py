@@ -214,7 +214,7 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
         return data[0]
     fix = "give what federate returns, or run each plan by itself"
     in_memory = all(isinstance(each, FederatedData) for each in data)
-    require(in_memory, f"merged runs need examples in memory; {fix}")
+    require(in_memory, f"merged runs cannot read examples in files; {fix}")
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
         own, first = each.num_clients, data[0].num_clients
