@@ -1,8 +1,8 @@
-"""How an algorithm runs: compiled rounds, chunks of clients, devices, and where the data are.
+"""Runs algorithms: compiles rounds, and places clients, state and examples on devices.
 
-`make_engine` compiles synchronous rounds, `make_executor` plans of asynchronous training. One
-client's exchange is in `exchange.py`, what the server makes of it in `server_step.py`, and what a
-round computes with both in `federated_round.py`.
+`make_engine` compiles synchronous rounds, `make_executor` plans of asynchronous training.
+`exchange.py` has one client's exchange, `server_step.py` the server's aggregation and update, and
+`federated_round.py` the round that joins them.
 """
 
 from fedjax_algos.engine.asynchronous.executor import Executor as Executor

@@ -1,7 +1,7 @@
-"""The engine's door: checks of options, populations, states, data and dispatches.
+"""Validates the arguments of the engine's public functions.
 
-What is inside does not check them again. A round costs microseconds in them: they read shapes and
-the dispatches, which are on the host, and a state of new shapes is compared once.
+The rest of the engine does not check them again. A round spends microseconds here: the checks read
+shapes and the dispatches on the host, and compare a state of new shapes once.
 """
 
 import weakref
@@ -38,7 +38,7 @@ _OWN_STATE = "give what engine.init or the last round of this algorithm returned
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
-    """Raises for an object that is no algorithm, or one whose parts are none of an algorithm's."""
+    """Raises unless `algorithm` is an `Algorithm` with valid fields."""
     fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
     check_kind("algorithm", algorithm, Algorithm, fix)
     check_problem(algorithm.problem)
@@ -48,7 +48,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
         check_kind("selection", algorithm.selection, Selection, fix)
         check_functions(algorithm.selection)
         if algorithm.selection.asks:
-            what = "candidates report of the server's model, but receive an encoded one"
+            what = "candidates evaluate the server's model, but receive an encoded one"
             fits = algorithm.download is None
         else:
             what = "broadcasts build upon each other, but only the chosen clients receive them"
@@ -71,25 +71,25 @@ def check_algorithm(algorithm: Algorithm) -> None:
 
 
 def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:
-    """Raises for an object that is no algorithm, and for an unknown layout or `non_finite`."""
+    """Raises for an invalid algorithm, and for an unknown layout or `non_finite`."""
     check_algorithm(algorithm)
     chunk_size(layout, 1)
     check_choice("non_finite", non_finite, get_args(NonFinite))
 
 
 def check_population(population: Population) -> None:
-    """Raises for an object of another type, and for numbers out of range."""
+    """Raises unless `population` is a `Population` with numbers in range."""
     check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
         most = population.num_clients if name == "cohort_size" else MAX_INT32
-        if name != "seed":  # it is the engine's own
+        if name != "seed":  # the engine sets it
             check_whole(f"Population: {name}", value, 1, most)
 
 
 def check_state_memory(
     mesh: ClientMesh | None, state: FederatedState, population: Population
 ) -> None:
-    """Raises ValueError if a state, given by its shapes, does not fit into the devices' memory."""
+    """Raises ValueError if a state, given by its shapes, exceeds the devices' memory."""
     shared = bytes_of_device(mesh, state._replace(clients=()))
     check_device_memory(
         f"the state of {population.num_clients} clients",
@@ -100,7 +100,7 @@ def check_state_memory(
 
 
 class StateCheck:
-    """Checks states of an algorithm, whose rows are in a place, and dispatches."""
+    """Checks the states, data and dispatches of an algorithm; `place` is where rows are kept."""
 
     def __init__(self, algorithm: Algorithm, place: str = "device"):
         self.algorithm, self.place = algorithm, place
@@ -111,7 +111,7 @@ class StateCheck:
     def check(
         self, state: FederatedState, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
     ) -> Dispatch:
-        """The dispatches as arrays, with `axes`; raises for what no round can be computed with."""
+        """Returns the dispatches as arrays with `axes`; raises for unusable arguments."""
         self.check_state(state, data)
         keeping = not isinstance(state.dispatched, tuple)
         return self.check_dispatches(data, dispatches, axes, keeping)
@@ -119,7 +119,7 @@ class StateCheck:
     def check_dispatches(
         self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...], keeping: bool = False
     ) -> Dispatch:
-        """The dispatches as arrays; ValueError for other shapes or, unless traced, out of range."""
+        """Returns them as arrays; ValueError for wrong shapes or, unless traced, values."""
         dispatches = with_arrays(dispatches) if isinstance(dispatches, Dispatch) else dispatches
         check_dispatches(dispatches, data.num_clients, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
@@ -145,7 +145,7 @@ class StateCheck:
         return dispatches
 
     def counts_of(self, data: DeviceData) -> np.ndarray | None:
-        """The clients' numbers of examples, read once; None if they are traced."""
+        """Returns the clients' numbers of examples, read once; None if they are traced."""
         if not isinstance(data, FederatedData):
             return data.counts()
         if not is_readable(data.offsets):
@@ -156,7 +156,7 @@ class StateCheck:
         return self._counts
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
-        """Raises for a state of another kind, algorithm or population, and for other data."""
+        """Raises for a state of another type, algorithm or population, and for wrong data."""
         self.check_examples(data)
         check_kind("state", state, FederatedState, _OWN_STATE)
         check_not_consumed(state)
@@ -173,13 +173,13 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Raises for data of another kind, and labels that the model does not have."""
+        """Raises for data of another type, and for labels that the model does not have."""
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         if isinstance(data, FederatedData):
             self.check_labels(data.examples)
 
     def _compare(self, state, num_clients):
-        """Compares a state with the shapes of the algorithm's own."""
+        """Compares a state with the shapes that the algorithm makes."""
         algorithm, params = self.algorithm, self.algorithm.problem.shapes().params
         found = _shapes(state.server)
 
@@ -208,7 +208,7 @@ class StateCheck:
 
 
 def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
-    """Raises ValueError for a client twice in a cohort, whose state would be written twice."""
+    """Raises ValueError if a cohort has a client twice, because it has only one row."""
     ordered = np.sort(dispatches.client, axis=-1)
     twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] < num_clients)
     if twice.any():
@@ -219,7 +219,7 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
 
 
 def check_num_clients(state: FederatedState, num_clients: int) -> None:
-    """Raises ValueError for a state, whose clients keep rows, of another number of clients."""
+    """Raises ValueError for a state with rows for another number of clients."""
     (own,) = np.shape(state.dispatched)
     found = f"the state is of {own} clients, but the data have {num_clients}"
     fix = "give both of the same clients, some of whom may hold no examples to evaluate on"

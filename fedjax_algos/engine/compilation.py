@@ -1,4 +1,4 @@
-"""What JAX compiles: how long it takes, a folder that keeps it, and sizes that share programs."""
+"""Measures and caches compilation, and rounds sizes so that similar shapes share a program."""
 
 import contextlib
 import dataclasses
@@ -20,18 +20,18 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 @dataclasses.dataclass
 class Compilation:
-    """What was compiled in a block of `measure_compilation`, in seconds of wall time.
+    """Programs compiled in a block of `measure_compilation`, and seconds of wall time.
 
     Attributes:
-      programs: compiled by the backend, or read from a folder.
-      from_cache: the programs among them that were read.
-      trace_seconds: from Python to jaxprs, including those of `count_flops`.
+      programs: number of programs compiled by the backend, or read from a folder.
+      from_cache: number of programs among them that were read.
+      trace_seconds: from Python to jaxprs, including the traces of `count_flops`.
       lower_seconds: from jaxprs to the backend's input.
       backend_seconds: from there to programs, or to read them.
       is_compiling: whether the backend compiles or reads a program now.
     """
 
-    is_compiling = False  # no field: it is not recorded
+    is_compiling = False  # not a field, so it is not recorded
 
     programs: int = 0
     from_cache: int = 0
@@ -52,7 +52,7 @@ class Compilation:
 
 @contextlib.contextmanager
 def measure_compilation() -> Iterator[Compilation]:
-    """Measures what this process compiles in a `with` block.
+    """Measures the compilation of this process in a `with` block.
 
     Returns:
       A `Compilation` that is updated while the block runs. If JAX compiles during a trace
@@ -79,12 +79,12 @@ def measure_compilation() -> Iterator[Compilation]:
 
 
 def keep_compiled(folder: str | Path) -> None:
-    """Keeps in a folder what this process compiles from now on, and reuses what is there.
+    """Saves compiled programs in a folder from now on, and reuses the programs there.
 
     This is JAX's persistent compilation cache, here also for small programs. A program is
-    identified by what it computes, the version of JAX, the device and the compiler's flags, so
-    results stay the same. Programs are never removed. The process executes what it reads: share a
-    folder only with people whom you trust.
+    identified by its computation, the version of JAX, the device and the compiler's flags, so
+    results stay the same. Programs are never removed. The process executes stored programs:
+    share a folder only with people whom you trust.
 
     Args:
       folder: created if it does not exist.
@@ -105,10 +105,10 @@ def keep_compiled(folder: str | Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    reset_cache()  # otherwise JAX keeps the folder that it used first
+    reset_cache()  # otherwise JAX keeps using its first folder
 
 
 def round_up_size(number: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a program."""
+    """Rounds up to one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a program."""
     unit = 2 ** max((number - 1).bit_length() - 2, 0)
     return -(-number // unit) * unit

@@ -1,7 +1,7 @@
-"""The engine compiles an algorithm's rounds and places what they read; it knows no algorithm.
+"""The engine compiles the rounds of any algorithm and places the data they read.
 
-A round is two compiled functions, of the cohort and of the server update, which those of a prelude
-may precede. With client state on the device and examples in memory, many rounds are one function.
+A round is two compiled functions: one for the cohort, one for the server update. A prelude adds two
+before them. With client state on the device and examples in memory, many rounds are one function.
 """
 
 import copy
@@ -72,7 +72,7 @@ from fedjax_algos.participation.cohorts import common_steps
 
 @dataclasses.dataclass(eq=False, repr=False)
 class PlacedAlgorithm:
-    """What an `Engine` and an `Executor` share: where the state and the examples of a run are."""
+    """Base of `Engine` and `Executor`: places the state and the examples of a run."""
 
     algorithm: Algorithm
     placement: Placement
@@ -88,7 +88,7 @@ class PlacedAlgorithm:
         self._initial_state = jax.jit(start, static_argnames="population")
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
-        """The same programs, not compiled again, for an algorithm with another learning rate."""
+        """Returns a copy for an algorithm with another learning rate, without recompilation."""
         same = copy.copy(self)
         same.algorithm = algorithm
         return same
@@ -100,15 +100,15 @@ class PlacedAlgorithm:
         params: Params | Model | None = None,
         clients: ClientStates | None = None,
     ) -> FederatedState:
-        """Makes the state of a run before its first round or server step.
+        """Returns the state of a run before its first round or server step.
 
         Args:
           seed: the seed of the model, the clients' batches and their noise.
           population: the number of clients, the cohort size and the number of examples.
           params: the initial params, or a `Model` if the model also has statistics. They are
-            copied. None is the problem's own initialisation.
-          clients: the rows of client state, such as those of another run. They are copied. None: a
-            row is initialised at its client's first dispatch.
+            copied. None uses the problem's own initialisation.
+          clients: the rows of client state, for example from another run. They are copied. None
+            initialises a row at its client's first dispatch.
         """
         checks.check_seed(seed)
         check_population(population)
@@ -118,7 +118,7 @@ class PlacedAlgorithm:
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
             model = _initial_model(init, uint)
-        # jit gives each leaf a buffer of its own, so that rounds can donate them
+        # jit gives each leaf its own buffer, so that rounds can donate them
         arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
         state = self._initial_state(*arguments, population=population)
         if not self._on_device:
@@ -126,7 +126,7 @@ class PlacedAlgorithm:
         return state if clients is None else give_rows(self.algorithm, self._mesh, state, clients)
 
     def shapes(self, population: Population, model: Model | None = None) -> FederatedState:
-        """The shapes of what `init` makes; ValueError if they do not fit into memory.
+        """Returns the shapes of the state that `init` makes; ValueError if it exceeds the memory.
 
         Args:
           population, model: as for `init`.
@@ -146,13 +146,13 @@ class PlacedAlgorithm:
         return state._replace(clients=HostClientState(rows))
 
     def put_data(self, data: RunData) -> DeviceData:
-        """Places the clients' examples on the devices; to be called once.
+        """Places the clients' examples on the devices; call it once.
 
-        On one device it returns data in memory as they are.
+        On one device it returns data in memory unchanged.
 
         Args:
           data: as `federate`, `open_federated` or this function returns them, the same in every
-            process. Those in files are read later, cohort by cohort.
+            process. Examples in files are read later, cohort by cohort.
 
         Raises:
           ValueError: for data that are sharded over other devices, or that must not be in files.
@@ -187,11 +187,11 @@ class Engine(PlacedAlgorithm):
 
     @property
     def layout(self) -> Layout:
-        """That of `placement`; on an accelerator the first cohort decides what "auto" is."""
+        """The placement's layout; on an accelerator the first cohort decides what "auto" means."""
         return self._chosen.layout
 
     def with_layout(self, layout: Layout) -> Self:
-        """The same engine in another layout; what it has compiled in this one is kept.
+        """Returns the same engine in another layout; programs compiled in this one are kept.
 
         Args:
           layout: as in `make_engine`.
@@ -201,10 +201,10 @@ class Engine(PlacedAlgorithm):
         return same
 
     def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
-        """The layout, which is fixed now if it is "auto" and the device's memory decides.
+        """Returns the layout, and fixes it first if it is "auto" and depends on device memory.
 
         Args:
-          state, data: those of the run, or their shapes; not consumed.
+          state, data: the state and the data of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round.
         """
         if self.layout == "auto":
@@ -214,9 +214,9 @@ class Engine(PlacedAlgorithm):
         return self.layout
 
     def memory(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> int:
-        """Bytes that each device needs for its part of a round, which is compiled to know them.
+        """Compiles a round and returns the bytes that each device needs for its part.
 
-        They are those of the state, the examples and all temporary arrays.
+        They include the state, the examples and all temporary arrays.
 
         Args:
           state, data, dispatches: as for `choose_layout`; not consumed.
@@ -248,7 +248,7 @@ class Engine(PlacedAlgorithm):
           The new state, and the round's metrics: means over all examples of all local steps.
 
         Raises:
-          ValueError: for data on other devices, or a client with state that is there twice.
+          ValueError: for data on other devices, or a client with state twice in the cohort.
         """
         dispatches = self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -295,24 +295,24 @@ class Engine(PlacedAlgorithm):
         return state, total
 
     def transfer(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Transfer:
-        """Counts the bytes that one client downloads and uploads, from the shapes of what is sent.
+        """Counts the bytes that one client downloads and uploads, from the shapes of the messages.
 
         Args:
-          state, data: those of the run, or their shapes; not consumed.
+          state, data: the state and the data of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round, leaves [cohort].
         """
         checks.check_not_consumed(state)
         return count_transfer(self.algorithm, state, data, dispatches)
 
     def updates(self, state: FederatedState, data: DeviceData, dispatches: Dispatch) -> Stack:
-        """Computes what the clients of a cohort would upload, for diagnostics.
+        """Computes the updates of a cohort, for diagnostics.
 
         Args:
           state, data, dispatches: as for `round`; nothing is consumed.
 
         Returns:
-          The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
-          The mask is False in empty slots.
+          The updates in the order of `dispatches`, leaves [cohort, ...], including the updates of
+          clients that fail. The mask is False in empty slots.
         """
         checks.check_not_consumed(state)
         self._checked.check_examples(data)
@@ -328,7 +328,7 @@ class Engine(PlacedAlgorithm):
         return self._programs(self._chosen).cohort_updates(rows, shared, present, *inputs)
 
     def _prepare(self, data, dispatches):
-        """(what programs read of the data, the dispatches in their slots, the order of these)."""
+        """Returns the data that programs read, the dispatches in their slots, and their order."""
         device_data = program_data(self._mesh, self.sharded, data)
         devices = None
         if self.sharded:  # any device takes an empty slot
@@ -348,7 +348,7 @@ class Engine(PlacedAlgorithm):
         return common_steps(self.algorithm.local, self._checked.counts_of(data))
 
     def _present(self, data, clients):
-        """What the programs read in each round: of stored data, the examples of its cohort."""
+        """Yields the data that each round reads; for stored data, its cohort's examples."""
         if not isinstance(data, CohortData):
             return iter([data] * len(clients))
         return (program_data(self._mesh, self.sharded, each) for each in data.cohorts(clients))
@@ -358,7 +358,7 @@ class Engine(PlacedAlgorithm):
         return table if self._on_device else read_rows(self._mesh, table, dispatches)
 
     def _compute(self, state, data, dispatches):
-        """One round of what `_prepare` returned."""
+        """Runs one round on the results of `_prepare`."""
         programs, shared = self._programs(self._chosen), state._replace(clients=())
         on_device = replicate(self._mesh, dispatches)
         if self.algorithm.selection is not None:
@@ -380,7 +380,7 @@ class Engine(PlacedAlgorithm):
 
 
 def _compiled(algorithm, on_device, non_finite, placement):
-    """The programs of an engine in one layout; those that make a state consume the one before."""
+    """Returns an engine's programs in one layout; those that make a state consume the old one."""
 
     def consuming(function, *fixed):
         return jax.jit(partial(function, *fixed), donate_argnums=0)
@@ -399,14 +399,14 @@ def _compiled(algorithm, on_device, non_finite, placement):
 
 @partial(jax.jit, static_argnums=0)
 def _initial_model(init, seed):
-    """Compiled once for all algorithms on a problem."""
+    """Initialises the model; compiled once for all algorithms on a problem."""
     return init(model_key(seed))
 
 
 def model_mesh(
     algorithm: Algorithm, devices: Devices, per_client: int, rules: Any
 ) -> ClientMesh | None:
-    """The devices of an engine or an executor, checked."""
+    """Checks the devices of an engine or an executor and returns their mesh."""
     checks.check_whole("devices_per_client", per_client)
     fix = "give devices_per_client=2 or more too, or leave it out"
     require(per_client > 1 or rules is None, f"model_sharding is for devices of one client; {fix}")
@@ -426,35 +426,35 @@ def make_engine(
     """Compiles an algorithm's rounds.
 
     Args:
-      algorithm: what is computed.
+      algorithm: the algorithm to compile.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
         one, a number chunks of that many. "auto" is "sequential" on a CPU. On an accelerator it is
         the largest of the cohort, its half, its quarter, ... whose round fits into 3/4 of the
-        device's memory; all if its memory is not known. Layouts differ by rounding.
+        device's memory, or the whole cohort if that memory is unknown. Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched. `RowsOnDisk(folder)` keeps the latter
         on disk. Results are the same, bit for bit.
-      devices: a number of devices, or a list, over which the cohort is divided. Each holds the
+      devices: a number of devices, or a list. The cohort is divided over them. Each holds the
         server state, and a part of the rows if the number of clients is a multiple of theirs.
-      examples: which examples a device holds: "replicated", all of them, or "sharded", those of its
-        own clients, whose dispatches it computes; see `sharded_data`. It needs several devices.
-      non_finite: what is done with an update that holds NaN or an infinite number, where the
-        contribution, the report and the new row are parts of the update. "exclude": it is left out
-        of all sums, the client's row stays as it was, and `state.excluded` counts. "error": the
-        functions that run rounds raise `NonFiniteUpdateError`, and so wait for their results.
-        "keep": it is summed like the others.
-      devices_per_client: how many of the `devices` compute a client together, each with a part of
+      examples: which examples a device holds: all of them ("replicated"), or only the examples of
+        its own clients, whose dispatches it computes ("sharded"; see `sharded_data`). Sharding
+        needs several devices.
+      non_finite: treatment of an update with NaN or an infinite number in the contribution, the
+        report or the new row. "exclude" leaves it out of all sums, keeps the client's old row and
+        counts it in `state.excluded`. "error" makes the functions that run rounds raise
+        `NonFiniteUpdateError`, so they wait for their results. "keep" sums it like the others.
+      devices_per_client: how many of the `devices` compute a client together. Each has a part of
         the params, of all states like them, and of activations. The compiler divides the work.
       model_sharding: which axes of the params are divided: a tree of `jax.sharding.PartitionSpec`
-        with the axis "model", whose paths are patterns of the params' paths; a spec is that of the
-        last axes of an array. `nn.get_partition_spec` of Flax makes such trees. None divides each
-        large array along its longest axis that can be divided. `models.shard` divides activations.
+        with the axis "model". Its paths are patterns of the params' paths, and a spec applies to
+        the last axes of an array. Flax's `nn.get_partition_spec` makes such trees. None divides
+        each large array along its longest divisible axis. `models.shard` divides activations.
 
     Raises:
-      TypeError: for an object that is no algorithm.
-      ValueError: for an unknown value of an option, devices that there are not or that are no
-        groups of `devices_per_client`, a `model_sharding` that does not fit the params, and an
-        algorithm that sharded examples do not fit.
+      TypeError: if `algorithm` is not an `Algorithm`.
+      ValueError: for an unknown value of an option, devices that do not exist or do not form groups
+        of `devices_per_client`, a `model_sharding` that does not fit the params, or sharded
+        examples with an algorithm that cannot use them.
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))

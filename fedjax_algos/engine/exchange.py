@@ -1,7 +1,7 @@
-"""One client's exchange with the server, traced: what it receives, reads, computes and sends.
+"""Traces one client's exchange with the server: what it receives, reads, computes and sends.
 
-Rounds and plans decide when it takes place, and on which device. Fingerprints and counts of bytes
-and FLOPs read the same functions. What the server makes of updates is in `server_step.py`.
+Rounds and plans decide when and on which device it happens. Fingerprints and the counts of bytes
+and FLOPs use the same functions. The server's side is in `server_step.py`.
 """
 
 from functools import lru_cache, partial
@@ -43,16 +43,16 @@ _MAX_DRAWN = 2**24  # examples in the local steps of a device's cohort: rows of 
 
 
 class Shared(NamedTuple):
-    """What all clients of a run read besides what they receive."""
+    """Values that all clients of a run read besides the broadcast."""
 
     statistics: Statistics  # of the model that they start from
-    origin: Params  # theta_0, from which rows are initialised; () if clients keep no state
+    origin: Params  # theta_0, used to initialise rows; () if clients keep no state
     seed: jax.Array  # uint32[]
-    frozen: Any  # the model's arrays that never change; () if there are none
+    frozen: Any  # the model's arrays that never change, or ()
 
 
 def shared_of(state: FederatedState) -> Shared:
-    """What the clients of a run read of its state besides what they receive."""
+    """Returns the `Shared` values of a state."""
     return Shared(state.statistics, state.origin, state.seed, state.frozen)
 
 
@@ -65,7 +65,7 @@ class Randomness(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The end of an exchange: what the client keeps, sends and has measured."""
+    """The result of an exchange: what the client keeps, sends and has measured."""
 
     row: ClientState  # () of a prelude
     before: ClientState  # the row that the client began with
@@ -73,16 +73,16 @@ class Sent(NamedTuple):
     report: Report | tuple[()]  # () of a prelude
 
     def finite(self, handed_in: Any) -> jax.Array:
-        """Whether all that a client has made is finite, bool[]; it hands in what is summed."""
+        """Returns whether the row, the summand `handed_in` and the report are finite, bool[]."""
         return all_finite(self.row, handed_in, self.report)
 
     def kept(self, finite: jax.Array | None) -> ClientState:
-        """The new row, or the old one if something is not finite; None if that is unknown."""
+        """Returns the new row, or the old one if `finite` is False; None keeps the new row."""
         return self.row if finite is None else select(finite, self.row, self.before)
 
 
 def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
-    """A dispatch's random numbers; "persistent" batches have the order of the first dispatch."""
+    """Draws a dispatch's randomness; "persistent" batches keep the order of the first dispatch."""
     order, key = dispatch_keys(seed, client, number)
     if batches == "persistent":
         order, _ = dispatch_keys(seed, client, jnp.int32(0))
@@ -92,7 +92,7 @@ def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Ran
 def draw_cohort(
     local: Local, shared: Shared, data: FederatedData, dispatches: Dispatch
 ) -> Randomness:
-    """The random numbers of dispatches, leaves [slots]; of `EqualSteps` with all their batches."""
+    """Draws the randomness of dispatches, leaves [slots]; with `EqualSteps` also their batches."""
     of_one = partial(draw, local.batches, shared.seed)
     draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
     steps, slots = dispatches.num_steps, len(dispatches.client)
@@ -108,7 +108,7 @@ def draw_cohort(
 
 
 def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
-    """What a client has received when its local steps begin; a pair after a prelude's broadcast."""
+    """Returns the broadcast, or a pair that begins with the prelude's broadcast."""
     broadcast = algorithm.broadcast(server, jnp.int32(0))
     if algorithm.prelude is None:
         return broadcast
@@ -118,7 +118,7 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
 def initialised_row(
     algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
-    """The row that a local update begins with: a new one unless `row` is `known`, bool[]."""
+    """Returns `row` if it is `known`, bool[], else a newly initialised one."""
     initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
 
@@ -126,7 +126,7 @@ def initialised_row(
 def view_of(
     shared: Shared, data: FederatedData, dispatch: Dispatch, draws: Randomness
 ) -> ClientData:
-    """The client's examples and the parts of the model that are not trained."""
+    """Returns the client's examples and the parts of the model that are not trained."""
     first, frozen = dispatch.first_step, shared.frozen
     view = client_view(data, dispatch.client, draws.order, shared.statistics, first, frozen)
     return view.with_drawn(draws.drawn)
@@ -141,7 +141,7 @@ def exchange(
     draws: Randomness,
     own: tuple[ClientState, Any],
 ) -> Sent:
-    """One client's exchange; `own` is its row in the table, and whether it is initialised."""
+    """Runs one client's exchange; `own` has its row and whether the row is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
     row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
@@ -149,7 +149,7 @@ def exchange(
 
 
 def _update(algorithm, received, row, *arguments):
-    """What `client_update` returns, checked."""
+    """Calls `client_update` and checks its result."""
     made = algorithm.client_update(received, row, *arguments)
     fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[2], Report)
     fits = fits and all(isinstance(metric, Mean) for metric in made[2].metrics.values())
@@ -162,14 +162,14 @@ def _update(algorithm, received, row, *arguments):
 
 
 def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Sent:
-    """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
+    """Runs one client's exchange in the prelude, which reads no row; see `exchange`."""
     view = view_of(shared, data, dispatch, draws)
     message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
     return Sent((), (), message, ())
 
 
 class ExchangeShapes(NamedTuple):
-    """Shapes and dtypes of what `client_update` takes, in its order."""
+    """Shapes and dtypes of the arguments of `client_update`, in its order."""
 
     received: Broadcast
     row: ClientState
@@ -178,7 +178,7 @@ class ExchangeShapes(NamedTuple):
     key: Any
 
     def updates(self, algorithm: Algorithm) -> tuple[Update, Update, Report]:
-        """Shapes of the prelude's update, () if there is none, of the update, and of the report."""
+        """Returns shapes of the prelude's update, or (), of the update, and of the report."""
         first: Any = ()
         if algorithm.prelude is not None:
             arguments = self.received[0], self.view, self.dispatch, self.key
@@ -194,7 +194,7 @@ def exchange_shapes(
     data: FederatedData,
     dispatch: Dispatch,
 ) -> ExchangeShapes:
-    """Shapes of one client's exchange; all arguments may be shapes, and nothing is computed."""
+    """Returns the shapes of one client's exchange; all arguments may be shapes."""
 
     def arguments(server, shared, data, dispatch):
         draws = draw(algorithm.local.batches, shared.seed, dispatch.client, dispatch.number)
@@ -206,15 +206,15 @@ def exchange_shapes(
 
 
 class Transfer(NamedTuple):
-    """Bytes of one client in one round, the model's statistics included.
+    """Bytes that one client transfers in one round, the model's statistics included.
 
     Attributes:
       download: bytes that a client receives; if broadcasts build upon each other, the first time.
       upload: bytes that it sends.
       message: bytes that it receives if it has received all earlier broadcasts.
-      missed: bytes for each that it has missed, until all are as many as `download`.
-      report: bytes that a client sends before it is chosen for the cohort, or to send its update;
-        None if it sends nothing.
+      missed: additional bytes for each broadcast that it has missed, up to `download` in all.
+      report: bytes that a client sends before it is chosen for the cohort, or chosen to send its
+        update; None if it sends nothing.
     """
 
     download: int
@@ -224,11 +224,11 @@ class Transfer(NamedTuple):
     report: int | None = None
 
     def downloads(self, gaps: np.ndarray, chosen: int | None = None) -> int:
-        """Bytes of the downloads of many dispatches.
+        """Counts the bytes that many dispatches download.
 
         Args:
-          gaps: int64[...]: dispatches by the rounds since the client's previous one; [0]: the first
-            ones of clients.
+          gaps: int64[...]: number of dispatches by the rounds since the client's previous one; [0]
+            counts the first dispatches of clients.
           chosen: how many of them were chosen; None for all.
         """
         if chosen is not None and self.report is None:
@@ -239,7 +239,7 @@ class Transfer(NamedTuple):
         return int((gaps * each).sum())
 
     def uploads(self, answered: int, chosen: int | None = None) -> int:
-        """Bytes of the uploads of many dispatches.
+        """Counts the bytes that many dispatches upload.
 
         Args:
           answered: how many of them have not failed.
@@ -252,7 +252,7 @@ class Transfer(NamedTuple):
 def count_transfer(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
-    """See `Engine.transfer`."""
+    """Implements `Engine.transfer`."""
     dispatch = take(with_arrays(dispatches), 0)
     arguments = state.server, shared_of(state), data_shapes(data), dispatch
     leaves, tree = jax.tree.flatten(arguments)
@@ -261,13 +261,13 @@ def count_transfer(
 
 @lru_cache(maxsize=64)
 def _transfer_of_shapes(algorithm, tree, leaves):
-    """The runs of an engine have equal shapes, so they share one trace."""
+    """Counts from shapes; the runs of an engine have equal ones, so they share one trace."""
     server, shared, *_ = arguments = tree.unflatten(leaves)
     shapes = exchange_shapes(algorithm, *arguments)
     first, update, _ = shapes.updates(algorithm)
     statistics, message = sent_bytes(shared.statistics), 0
     for phase in filter(None, (algorithm.prelude, algorithm)):
-        sent = phase.download or phase.broadcast  # from which a client decodes what it receives
+        sent = phase.download or phase.broadcast  # clients decode their broadcast from it
         message += sent_bytes(jax.eval_shape(sent, server, jnp.int32(0)))
     report, selection = None, algorithm.selection
     if algorithm.traits.offers:

@@ -1,8 +1,8 @@
-"""What a round computes, traced: read rows, train the cohort, sum, update the server.
+"""Traces a round: reads rows, trains the cohort, sums the updates and updates the server.
 
-The dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients` marks an
-empty slot. What comes from an empty slot, or from a client that fails after its training
-(`Dispatch.arrives`), is masked out, and no row is written.
+Dispatches come from `fill_slots`, with leaves [slots]. Client id `num_clients` marks an empty slot.
+The results of an empty slot, or of a client that fails after its training (`Dispatch.arrives`), are
+masked out, and no row is written.
 """
 
 from functools import partial
@@ -37,28 +37,28 @@ from fedjax_algos.engine.state import FederatedState
 
 
 class CohortResult(NamedTuple):
-    """What a cohort has computed, or the clients of a prelude."""
+    """The results of a cohort, in the round or in its prelude."""
 
-    rows: ClientState  # new rows [slots, ...], or the new table; () of a prelude
+    rows: ClientState  # new rows [slots, ...], or the new table; () in a prelude
     arrivals: Arrivals
-    metrics: Any  # `Metrics`, or () of a prelude
+    metrics: Any  # `Metrics`, or () in a prelude
     excluded: Excluded | tuple[()]  # the updates left out so far
-    dispatched: Any  # bool[num_clients]: which clients have been; () of a prelude
+    dispatched: Any  # bool[num_clients]: who has been dispatched; () in a prelude
     screening: Any = None  # the next `Screening`, if one was given
 
 
 class FederatedRound(NamedTuple):
-    """The parts of a round. The rows of clients are given by themselves, not in the state."""
+    """The parts of a round. Client rows are passed separately from the state."""
 
     algorithm: Algorithm
     placement: Placement  # how the cohort is laid out over chunks and devices
-    rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
+    rows_are_table: bool = True  # whether `rows` hold all clients, or only the cohort
     non_finite: NonFinite = "exclude"  # "error" computes the same; the engine raises
 
     def select_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> Dispatch:
-        """The dispatches, leaves [slots], that the selection chooses among [candidates]."""
+        """Returns the dispatches, leaves [slots], that the selection chooses from [candidates]."""
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
         shared = shared_of(state), state.dispatched, state.server.params
@@ -78,7 +78,7 @@ class FederatedRound(NamedTuple):
         _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
         values = take(values, slice(number))
         given = values, with_arrays(dispatches), jnp.asarray(answers(dispatches, data.num_clients))
-        # held by every device, because a choice may ask the host, as Oort's does
+        # on every device, because `choose` may call the host, as in Oort
         values, known, answered = constrain(self.placement.mesh, given)
         size = selection.cohort_size(number)
         chosen = selection.choose(values, known, answered, size, state.seed)
@@ -89,7 +89,7 @@ class FederatedRound(NamedTuple):
     def run_prelude(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> CohortResult:
-        """The prelude's exchanges."""
+        """Runs the prelude's exchanges."""
         prelude = self.algorithm.prelude
         assert prelude is not None
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
@@ -109,9 +109,9 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
         screening: Screening | None = None,
     ) -> CohortResult:
-        """The exchanges of a round; rows [slots, ...], or the table [num_clients, ...]."""
+        """Runs the exchanges of a round; rows [slots, ...], or the table [num_clients, ...]."""
         algorithm, mesh = self.algorithm, self.placement.mesh
-        # many rounds copy no rows of the cohort; a reverse pass would add up tables in this way
+        # many rounds read rows in place; a reverse pass would then add up whole tables
         in_place = self.rows_are_table and mesh is None and screening is not None
         more = () if in_place else (self._read_rows(rows, dispatches),)
         table = rows if in_place else ()
@@ -130,7 +130,7 @@ class FederatedRound(NamedTuple):
         if again is not None or not isinstance(dispatches.arrives, tuple):
             kept = answers(dispatches, data.num_clients) & (again is None or again.first)
             written = jnp.where(kept, written, data.num_clients)
-        # the index of who does not answer is out of range, so its row and its mark are dropped
+        # a client that does not answer has an index out of range, which drops its row and mark
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
         new, result = result.rows, self._placed(result._replace(dispatched=known, rows=()))
         if self.rows_are_table:
@@ -138,7 +138,7 @@ class FederatedRound(NamedTuple):
         return result._replace(rows=constrain(mesh, new, rows=True))
 
     def _placed(self, result):
-        """The result, of which every device has the sums, and each its own part of a stack."""
+        """Constrains the result: sums on every device, a stack divided over devices."""
         mesh, stack = self.placement.mesh, result.arrivals.contributions
         if not isinstance(stack, Stack):
             return constrain(mesh, result)
@@ -149,7 +149,7 @@ class FederatedRound(NamedTuple):
         return result._replace(arrivals=result.arrivals._replace(contributions=stack))
 
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
-        """The sums of what a cohort hands in, with zeros for what is not finite or not sent."""
+        """Sums a cohort's contributions, with zeros for those not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
         mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
         look = None if screening is None else screening.look
@@ -161,7 +161,7 @@ class FederatedRound(NamedTuple):
             if look is None:
                 finite = sent.finite(handed_in) if self.non_finite != "keep" else None
                 return (arrival(handed_in, sent.report, finite), ()), (sent.kept(finite), finite)
-            row = sent.kept(dispatch.arrives)  # new rows are looked at like the other sums
+            row = sent.kept(dispatch.arrives)  # the sum of new rows is checked like the others
             return (arrival(handed_in, sent.report, None), floats(row)), (row, None)
 
         how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, look
@@ -176,7 +176,7 @@ class FederatedRound(NamedTuple):
         return CohortResult(rows, arrivals, metrics, excluded, (), again)
 
     def _stack(self, phase, of_one, shared, state, data, dispatches, *more):
-        """The updates of a cohort, with zeros for what is not finite or not sent; see `_sum`."""
+        """Stacks a cohort's updates, with zeros for those not finite or not sent; see `_sum`."""
         answered, screened = answers(dispatches, data.num_clients), self.non_finite != "keep"
 
         def of_client(shared, data, dispatch, draws, *more):
@@ -197,19 +197,19 @@ class FederatedRound(NamedTuple):
         return CohortResult(rows, arrivals._replace(contributions=stack), metrics, excluded, ())
 
     def _draw(self, phase, shared, data, dispatches):
-        """The draws of dispatches; a prelude and a selection have no local steps."""
+        """Draws the randomness of dispatches; a prelude and a selection have no local steps."""
         dispatches = dispatches if phase is self.algorithm else with_arrays(dispatches)
         return draw_cohort(self.algorithm.local, shared[0], data, dispatches)
 
     def _leave_out(self, finite, answered, state, dispatches):
-        """(which updates are left out, the state's count with them); () if all are kept."""
+        """Returns which updates are left out, and the new count of them; () if all are kept."""
         if finite is None:
             return (), ()
         left_out = constrain(self.placement.mesh, ~finite & answered)
         return left_out, state.excluded.add(left_out, dispatches)
 
     def _read_rows(self, rows, dispatches):
-        """Leaves [slots, ...]; an empty slot reads the row of some client."""
+        """Returns leaves [slots, ...]; an empty slot reads the row of some client."""
         return take(rows, dispatches.client) if self.rows_are_table else rows
 
     def server_step(
@@ -219,13 +219,13 @@ class FederatedRound(NamedTuple):
         arrivals: Arrivals,
         dispatches: Dispatch,
     ) -> tuple[Any, Any]:
-        """(server state, statistics) after a round or its prelude; `before` if none is left."""
+        """Returns (server state, statistics) after a phase; `before` if no update is left."""
         screened = self.non_finite != "keep" or not isinstance(dispatches.arrives, tuple)
         after = server_step(phase, *before, arrivals, jnp.int32(0), screened=screened)
         return constrain(self.placement.mesh, after)
 
     def _after_prelude(self, state, data, dispatches):
-        """The state after the prelude's server update; unchanged if there is no prelude."""
+        """Runs the prelude, if the algorithm has one, and returns the state after it."""
         prelude = self.algorithm.prelude
         if prelude is None:
             return state
@@ -240,7 +240,7 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
         screening: Screening | None = None,
     ) -> tuple[FederatedState, Metrics, Screening | None]:
-        """A whole round, with the table of all clients' rows in the state; see `run_rounds`."""
+        """Runs a whole round, with all clients' rows in the state; see `run_rounds`."""
         given = screening
         if self.algorithm.selection is not None:
             dispatches = self.select_cohort(state.clients, state, data, dispatches)
@@ -256,7 +256,7 @@ class FederatedRound(NamedTuple):
     def run_rounds(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch, number: jax.Array
     ) -> tuple[FederatedState, Metrics]:
-        """The function `run_rounds`, whose results are on the devices as its arguments."""
+        """Calls the function `run_rounds` and places its results like its arguments."""
         state, metrics = run_rounds(self.run_round, state, data, dispatches, number)
         mesh = self.placement.mesh
         return constrain_state(mesh, state), constrain(mesh, metrics)
@@ -269,9 +269,9 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
         slots: jax.Array | None,
     ) -> Stack:
-        """What the clients of a cohort would upload, if none failed; leaves [cohort, ...].
+        """Returns the updates of a cohort as if no client failed; leaves [cohort, ...].
 
-        `slots`, int32[cohort], has the slot of each dispatch; None if they have none yet.
+        `slots`, int32[cohort], has the slot of each dispatch; None if slots are not assigned yet.
         """
         cohort_size = len(dispatches.client)
         rows = self._read_rows(rows, dispatches)
@@ -280,7 +280,7 @@ class FederatedRound(NamedTuple):
         state = self._after_prelude(state, data, dispatches)
         traits = self.algorithm.traits._replace(reduce="stack")
         algorithm = self.algorithm._replace(traits=traits)
-        # "keep", because diagnostics show what is uploaded
+        # "keep", because diagnostics show the updates as they are uploaded
         stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
         trained = dispatches._replace(arrives=())
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
@@ -290,12 +290,12 @@ class FederatedRound(NamedTuple):
 
 
 def _padded(tree, number):
-    """Leaves [cohort + number, ...], with zeros at the end."""
+    """Pads leaves with zeros to [cohort + number, ...]."""
     return jax.tree.map(lambda t: jnp.pad(t, [(0, number)] + [(0, 0)] * (t.ndim - 1)), tree)
 
 
 def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
-    """Traced dispatches [cohort] in their order, with empty slots after them: leaves [slots]."""
+    """Appends empty slots to traced dispatches [cohort]: leaves [slots]."""
     cohort_size = len(dispatches.client)
     num_slots = placement.num_slots(cohort_size)
     slots = _padded(dispatches, num_slots - cohort_size)
@@ -306,6 +306,6 @@ def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Di
 def after_round(
     state: FederatedState, after: tuple[Any, Any], result: CohortResult
 ) -> FederatedState:
-    """The state after a round: `after` has the new server state and statistics."""
+    """Returns the state after a round; `after` has the new server state and statistics."""
     rest = state.origin, state.seed, result.excluded, result.dispatched, state.frozen
     return FederatedState(*after, result.rows, *rest)

@@ -1,4 +1,4 @@
-"""Short texts that identify what a run computes and reads, to recognise it in a later process."""
+"""Fingerprints that identify a run's algorithm and data in a later process."""
 
 import functools
 import hashlib
@@ -24,7 +24,7 @@ _SAMPLED_ROWS = 1000
 
 
 def array_fingerprint(tree: Any) -> str:
-    """16 hexadecimal digits that identify the values, dtypes, shapes and names of arrays."""
+    """Returns 16 hexadecimal digits that identify values, dtypes, shapes and names of arrays."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         values = np.ascontiguousarray(leaf)
@@ -47,7 +47,7 @@ def algorithm_fingerprint(
 
 @functools.lru_cache(maxsize=64)
 def _fingerprint_of_shapes(algorithm, tree, leaves):
-    """The runs of an engine have equal shapes, so they are lowered once."""
+    """Fingerprints from shapes; the runs of an engine have equal ones, so they are lowered once."""
 
     def after(phase, state, contributed, group):
         arrivals = Arrivals(contributed, (), jnp.int32(1))

@@ -1,6 +1,6 @@
-"""The layout "auto": on an accelerator, the largest chunks of clients whose round fits into memory.
+"""Chooses the layout "auto" on an accelerator: the largest chunks of clients that fit into memory.
 
-The rule reads the device's total memory and the sizes of compiled programs, and measures neither
+The rule reads the device's total memory and the sizes of compiled programs. It measures neither
 time nor free memory, so machines of one kind agree.
 """
 
@@ -25,13 +25,13 @@ from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, row_shapes, table_shapes
 
-SHARE = 0.75  # of the device's memory for a round; the rest is for evaluations and for gaps
+SHARE = 0.75  # part of the device's memory for a round; evaluations and gaps use the rest
 
 
 def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int]) -> int:
-    """The largest of the cohort, its half, its quarter, ..., 1 of which `memory_of` is in a limit.
+    """Returns the largest of the cohort, its half, its quarter, ..., 1 with memory up to `limit`.
 
-    Memory is close to affine in the chunk, so two and four clients predict which others fit.
+    Memory is close to affine in the chunk, so two and four clients predict which chunks fit.
     `memory_of` is slow, because it compiles.
     """
     memory_of, chunks = cache(memory_of), [cohort_size]
@@ -47,7 +47,7 @@ def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int
 
 
 def auto_layout(placement: Placement, cohort_size: int, memory_of: Callable[[int], int]) -> str:
-    """What "auto" stands for in an engine; "auto" itself where no memory is known, as on a CPU."""
+    """Resolves "auto"; returns "auto" if the device's memory is unknown, as on a CPU."""
     memory = accelerator_memory()
     if memory is None:
         return "auto"
@@ -63,7 +63,7 @@ def round_memory(
     sharded: bool,
     common_steps: int | None,
 ) -> int:
-    """Bytes of a device for its part of a round, as compiled."""
+    """Compiles a device's part of a round and returns the bytes that it needs."""
     algorithm, (chunk, mesh), on_device, _ = of_round
     devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
     size = -(-len(dispatches.client) // devices)
@@ -86,13 +86,13 @@ def round_memory(
 
 
 def _shape(leaf, share=1.0):
-    """The shape of an array, or of a share of its rows."""
+    """Returns the shape of an array, or of a share of its rows."""
     rows = [math.ceil(length * share) for length in leaf.shape[:1]]
     return jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), jnp.result_type(leaf))
 
 
 def _held(data, cohort_size, parts):
-    """Shapes of the examples that a device holds; of those in files, a cohort's at most."""
+    """Returns shapes of a device's examples; for examples in files, of at most one cohort."""
     shapes = data_shapes(data)
     share = 1 / parts
     if isinstance(data, StoredData | CohortData):

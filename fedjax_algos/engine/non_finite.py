@@ -1,7 +1,7 @@
-"""Updates with numbers that are not finite: NaN or infinite ones are left out, and counted.
+"""Leaves out and counts updates with numbers that are not finite (NaN or infinite).
 
-A round and a plan call `all_finite` on what a client computed. One that fails is masked like an
-empty slot: its contribution, its statistics and its metrics become zeros, and its row stays.
+Rounds and plans call `all_finite` on a client's results. If the check fails, the client is masked
+like an empty slot: its contribution, statistics and metrics become zeros, and its row stays.
 """
 
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ class NonFiniteUpdateError(ValueError):
 
 
 class Excluded(NamedTuple):
-    """The updates of a run that were left out since its start; leaves [runs] in a merged plan.
+    """The updates that a run has left out since its start; leaves [runs] in a merged plan.
 
     Attributes:
-      number: int32[]: of updates that were left out.
-      server_step: int32[]: of the dispatch of the first one; -1 if there is none.
-      client: int32[]: of the first one; in rounds the lowest id of the first round.
+      number: int32[]: how many updates were left out.
+      server_step: int32[]: the server step of the first one's dispatch, or -1.
+      client: int32[]: the client of the first one, or -1; in rounds the lowest id of the round.
     """
 
     number: jax.Array
@@ -33,14 +33,14 @@ class Excluded(NamedTuple):
 
     @classmethod
     def none(cls) -> "Excluded":
-        """The state before the first update."""
+        """Returns the value before the first update."""
         return cls(jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
 
     def add(self, left_out: jax.Array, dispatches: Dispatch) -> "Excluded":
         """Counts updates that are left out.
 
         Args:
-          left_out, dispatches: bool[...] and leaves [...]: which updates, and theirs.
+          left_out, dispatches: which updates, bool[...], and their dispatches, leaves [...].
         """
         number = left_out.sum(dtype=jnp.int32)
         last = jnp.iinfo(jnp.int32).max
@@ -55,21 +55,21 @@ class Excluded(NamedTuple):
 
 
 def all_finite(*trees: Any) -> jax.Array:
-    """Whether all floats of some trees are finite, bool[]; other dtypes always are."""
+    """Returns whether all floats of the trees are finite, bool[]; other dtypes are ignored."""
     finite = jnp.bool_(True)
     for leaf in floats(trees):
-        # NaN is the maximum of what it is in; on a CPU this is faster than `isfinite` of all
+        # `max` propagates NaN; on a CPU this is faster than `isfinite` on every entry
         finite &= jnp.isfinite(jnp.abs(leaf).max(initial=0))
     return finite
 
 
 def floats(tree: Any) -> list[jax.Array]:
-    """The leaves that may be not finite."""
+    """Returns the leaves with an inexact dtype."""
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 def select(condition: jax.Array, tree: Any, otherwise: Any) -> Any:
-    """`tree` where bool[] `condition` holds, else `otherwise`, a tree or 0; 0 * NaN is NaN."""
+    """Returns `tree` where `condition`, bool[], holds, else `otherwise`: a tree or 0."""
     if isinstance(otherwise, int):
         return jax.tree.map(lambda leaf: jnp.where(condition, leaf, otherwise), tree)
     return jax.tree.map(lambda leaf, other: jnp.where(condition, leaf, other), tree, otherwise)

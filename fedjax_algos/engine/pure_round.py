@@ -1,4 +1,4 @@
-"""A round as a pure function, for loops and transformations of one's own."""
+"""A round as a pure function, for custom loops and transformations."""
 
 import dataclasses
 import functools
@@ -21,19 +21,19 @@ from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_
 from fedjax_algos.engine.state import FederatedState, initial_state
 
 
-# not a NamedTuple: `jit` needs weak references, and a hash although options may be traced
+# not a NamedTuple: `jit` needs weak references, and a hash even if options are traced
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureRound:
     """A round of an algorithm as a pure function; `pure_round` makes it.
 
     It consumes nothing, has no callbacks and no device placement, and all its arguments may be
     traced. So it composes with `jit`, `scan`, `vmap`, `grad`, `jacfwd`, `checkpoint` and
-    `shard_map`. The results are those of `Engine.round` on one device in the same layout.
+    `shard_map`. It has the results of `Engine.round` on one device in the same layout.
 
     Attributes:
-      algorithm: what is computed; its options may be traced.
+      algorithm: the algorithm; its options may be traced.
       layout: how many clients of a cohort are computed at once.
-      non_finite: what is done with updates that are not finite, "exclude" or "keep".
+      non_finite: treatment of updates that are not finite, "exclude" or "keep".
     """
 
     algorithm: Algorithm
@@ -43,10 +43,10 @@ class PureRound:
     def init(
         self, seed: Array | int, population: Population, params: Params | Model | None = None
     ) -> FederatedState:
-        """The state before the first round.
+        """Returns the state before the first round.
 
         Args:
-          seed: uint32[]: of the model, the clients' batches and their noise.
+          seed: uint32[]: the seed of the model, the clients' batches and their noise.
           population, params: as for `Engine.init`.
         """
         check_population(population)
@@ -63,9 +63,9 @@ class PureRound:
         """Runs one round.
 
         Args:
-          state, data: what `init` or the last round, and `federate`, returned; not consumed.
-          dispatches: the dispatches of this round, leaves [cohort]. If clients keep state, each is
-            in the cohort once: of a client that is there twice, one of the two rows is lost.
+          state, data: the result of `init` or of the last round, and of `federate`; not consumed.
+          dispatches: the dispatches of this round, leaves [cohort]. If clients keep state, each may
+            be in the cohort only once: of two rows one would be lost.
 
         Returns:
           The new state, and the round's metrics: means over all examples of all local steps. If
@@ -73,8 +73,8 @@ class PureRound:
 
         Raises:
           TypeError: for data of another type.
-          ValueError: for a state of another run, and, unless they are traced, for dispatches out of
-            range, clients with state that are twice in the cohort, and unknown labels.
+          ValueError: for a state of another run. Unless traced, also for dispatches out of range,
+            for a client with state twice in the cohort, and for unknown labels.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
         given, dispatches = dispatches, self._checked.check(state, data, dispatches, ("cohort",))
@@ -110,9 +110,9 @@ class PureRound:
 def pure_round(
     algorithm: Algorithm, layout: Layout = "auto", non_finite: NonFinite = "exclude"
 ) -> PureRound:
-    """A round of an algorithm as a pure function `(state, data, dispatches) -> (state, metrics)`.
+    """Makes a round a pure function `(state, data, dispatches) -> (state, metrics)`.
 
-    Reverse mode needs static bounds of the local loops: build the algorithm with
+    Reverse mode needs static bounds on the local loops: build the algorithm with
     `local=differentiable(local, data.counts())`.
 
     A whole simulation is one function, here with 64 seeds at once::
@@ -126,16 +126,16 @@ def pure_round(
         params = jax.jit(jax.vmap(run))(jnp.arange(64))
 
     Args:
-      algorithm: what is computed. Its options and its client learning rate may be traced.
+      algorithm: the algorithm. Its options and its client learning rate may be traced.
       layout: as for `make_engine`; "auto" is "vmapped" on an accelerator.
       non_finite: "exclude" or "keep"; see `make_engine`. "error" needs the host.
 
     Raises:
-      TypeError: for an object that is no algorithm.
+      TypeError: if `algorithm` is not an `Algorithm`.
       ValueError: for an unknown value of an option.
     """
     check_options(algorithm, layout, non_finite)
     found = "non_finite='error' needs the host, which a pure round does not use"
-    fix = "give 'exclude', and look at state.excluded, or 'keep'"
+    fix = "give 'exclude' and read state.excluded, or give 'keep'"
     require(non_finite != "error", f"{found}; {fix}")
     return PureRound(algorithm, layout, non_finite)

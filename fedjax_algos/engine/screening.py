@@ -1,4 +1,4 @@
-"""Many rounds as one program, which looks at each client only where a sum is not finite."""
+"""Runs many rounds as one program that checks each client only if a sum is not finite."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,29 +14,29 @@ from fedjax_algos.engine.state import FederatedState
 
 
 class Screening(NamedTuple):
-    """The treatment of numbers that are not finite, in one computation of a round."""
+    """The checks for numbers that are not finite, in one computation of a round."""
 
-    look: jax.Array  # bool[]: whether it looks at each client; its sums are not used
-    left_out: jax.Array  # bool[slots]: the clients whose updates are not finite, as far as is known
+    look: jax.Array  # bool[]: whether each client is checked; the sums are then discarded
+    left_out: jax.Array  # bool[slots]: the clients known to have updates that are not finite
     last: jax.Array  # bool[]: whether all of them are known
 
     @property
     def first(self) -> jax.Array:
-        """Whether the round has not been computed yet, bool[]."""
+        """bool[]: whether the round has not been computed yet."""
         return ~(self.look | self.last)
 
     def arriving(self, dispatches: Dispatch, answered: jax.Array) -> Dispatch:
-        """The dispatches, of which those that are left out do not arrive."""
+        """Returns the dispatches, with `arrives` False for clients that are left out."""
         return dispatches._replace(arrives=answered & ~self.left_out)
 
     def after(self, summed: Any, left_out: jax.Array) -> tuple[jax.Array, "Screening"]:
-        """Whether the round ends with these sums, bool[], and what the next computation does."""
+        """Returns whether the round is complete, bool[], and the next computation's checks."""
         complete = self.last | (~self.look & all_finite(summed))
         return complete, Screening(~(complete | self.look), left_out, self.look)
 
 
 def looking(round_fn: Callable[..., tuple[FederatedState, Metrics]]) -> Callable[..., Any]:
-    """A pure round, which always looks at each client, as `run_rounds` takes it."""
+    """Adapts a pure round, which checks each client, to `run_rounds`."""
     return lambda state, data, dispatches, same: (*round_fn(state, data, dispatches), same)
 
 
@@ -47,11 +47,11 @@ def run_rounds(
     dispatches: Dispatch,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
-    """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
+    """Runs the first `number` rounds of dispatches [rounds, ...]; returns (state, summed metrics).
 
     A sum is finite only if all its parts are, so `run_round(state, data, dispatches, screening)`
-    looks at the sums first, which costs less. If one is not finite, the round is computed twice
-    more: to look at each client, and then without those whose updates are not finite.
+    checks the sums first, which costs less. If one is not finite, the round is computed twice more:
+    once to check each client, and once without the clients whose updates are not finite.
     """
     run_round = jax.jit(run_round)  # traced once
     never = jnp.bool_(False)

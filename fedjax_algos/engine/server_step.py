@@ -1,6 +1,6 @@
-"""What the server makes of arrivals, traced: their sums, its update, the mean of the statistics.
+"""Traces the server step: sums arrivals, updates the server and averages statistics.
 
-A round sums the arrivals of its cohort, a plan those of a server step one after another.
+A round sums the arrivals of its cohort. A plan adds the arrivals of a server step one by one.
 """
 
 from typing import Any, NamedTuple
@@ -25,10 +25,10 @@ from fedjax_algos.engine.non_finite import select
 
 
 class Arrivals(NamedTuple):
-    """What has arrived for one server step: sums, to which `arrival` adds one."""
+    """Sums over the updates that have arrived for one server step; `arrival` makes one summand."""
 
     contributions: Any  # sums, or a `Stack` of updates
-    statistics: Statistics  # sums, () of a prelude
+    statistics: Statistics  # sums, () in a prelude
     count: Any  # int32[]: updates that were not left out
 
 
@@ -39,12 +39,12 @@ _FIX = "return other updates in client_update, or other sums in contribute"
 def contribution(
     phase: Phase, message: Any, dispatch: Dispatch, staleness: Any, server: ServerState
 ) -> Any:
-    """What a message adds to the server's sums."""
+    """Returns the summand of a message."""
     return contribution_of(phase, decoded(phase, message, server), dispatch, staleness, server)
 
 
 def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
-    """The update that a client has sent as a message, checked."""
+    """Decodes a client's message and checks the update."""
     update, params = phase.decode(message), getattr(server, "params", None)
     if params is not None:  # diagnostics have other server states
         check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
@@ -54,7 +54,7 @@ def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
 def arrival(
     contributed: Any, report: Report | tuple[()], finite: jax.Array | None
 ) -> tuple[Arrivals, Metrics | tuple[()]]:
-    """One arrival and its metrics; zeros if something is not finite, which None leaves open."""
+    """Returns one arrival and its metrics; zeros if `finite` is False."""
     metrics, statistics = report or ((), ())
     one: Any = Arrivals(contributed, statistics, jnp.int32(1)), metrics
     return one if finite is None else select(finite, one, 0)
@@ -69,14 +69,14 @@ def server_step(
     *,
     screened: bool,
 ) -> tuple[ServerState, Statistics]:
-    """The server update and the mean of statistics; unchanged if `screened` and none arrived."""
+    """Updates the server and averages statistics; no change if `screened` and none arrived."""
 
     def update():
         sums = arrivals.contributions
         given = f"it has {describe_tree(sums)} of clients, and the server {describe_tree(server)}"
         with named_errors("server_update", given, _FIX):
             new = phase.server_update(server, sums, arrivals.count, group)
-        # not a division, which may or may not be compiled to this: the bits would differ
+        # not a division: XLA may or may not compile it to this, with other bits
         mean = jax.tree.map(
             lambda leaf: leaf * (1 / arrivals.count.astype(leaf.dtype)), arrivals.statistics
         )

@@ -1,9 +1,9 @@
-"""Which slot computes which dispatch, over chunks and devices, and how the slots are mapped.
+"""Assigns dispatches to slots, and maps the slots over chunks and devices.
 
-Each device has a contiguous range of slots, and computes it chunk by chunk. The order is that of
-`Placement.slot_order`, for NumPy arrays on the host and for traced ones in a pure round. If
-examples are sharded, `sharded_data.assign_devices` has assigned each client to a device beforehand;
-a wave of a plan is ordered by `assign_slots` in `asynchronous/`.
+Each device has a contiguous range of slots and computes it chunk by chunk. `Placement.slot_order`
+gives the order, on the host for NumPy arrays and in a pure round for traced ones. If examples are
+sharded, `sharded_data.assign_devices` has assigned each client to a device beforehand. For a wave
+of a plan, `assign_slots` in `asynchronous/` gives the order.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,16 @@ from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
-_MAX_DIGITS = 10  # of a number of clients, which fits into 32 bits
+_MAX_DIGITS = 10  # a number of clients fits into 32 bits
 
 
 def default_layout() -> Literal["sequential", "vmapped"]:
-    """What "auto" is if memory does not decide; a CPU only moves copies of weights through it."""
+    """Resolves "auto" without a known memory; on a CPU, vmap only moves copies of the weights."""
     return "sequential" if jax.default_backend() == "cpu" else "vmapped"
 
 
 def chunk_size(layout: Layout, cohort_size: int) -> int:
-    """The number of clients that are computed at once; ValueError for an unknown layout."""
+    """Returns how many clients are computed at once; ValueError for an unknown layout."""
     sizes: dict[Any, int] = {"vmapped": cohort_size, "sequential": 1}
     sizes["auto"] = sizes[default_layout()]
     text = str(sizes.get(layout, layout))
@@ -44,7 +44,7 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
 
 
 class Placement(NamedTuple):
-    """How a cohort is laid out: over time in chunks of clients, and over devices.
+    """The layout of a cohort: over time in chunks of clients, and over devices.
 
     Attributes:
       layout: the layout of each device's part of the cohort.
@@ -56,11 +56,11 @@ class Placement(NamedTuple):
 
     @property
     def num_devices(self) -> int:
-        """Devices over which a cohort is divided, or groups of devices that share a client."""
+        """The number of devices that divide a cohort, or of device groups that share a client."""
         return 1 if self.mesh is None else self.mesh.size
 
     def chunk(self, cohort_size: int) -> int:
-        """The number of clients that a device computes at once.
+        """Returns the number of clients that a device computes at once.
 
         Args:
           cohort_size: clients in the cohort.
@@ -68,7 +68,7 @@ class Placement(NamedTuple):
         return chunk_size(self.layout, -(-cohort_size // self.num_devices))
 
     def num_slots(self, cohort_size: int) -> int:
-        """The number of slots of a cohort: whole chunks on every device, at least `cohort_size`.
+        """Returns the number of slots: whole chunks on every device, at least `cohort_size`.
 
         Args:
           cohort_size: clients in the cohort.
@@ -77,7 +77,7 @@ class Placement(NamedTuple):
         return -(-cohort_size // unit) * unit
 
     def slot_order(self, num_steps: Array, devices: np.ndarray | None = None) -> Array:
-        """Which dispatch each slot computes.
+        """Assigns a dispatch to each slot.
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
         dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), and the
@@ -130,7 +130,7 @@ class Placement(NamedTuple):
 
 
 def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch:
-    """Dispatches [..., cohort] in slots [..., slots]; an empty one has client N and no steps."""
+    """Moves dispatches [..., cohort] to [..., slots]; empty slots have client N and no steps."""
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in (order, *dispatches))
     if traced and isinstance(order, np.ndarray) and np.array_equal(order, np.arange(len(order))):
         return dispatches
@@ -149,7 +149,7 @@ def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch
 def mark_equal_steps(
     slots: Dispatch, given: Dispatch, common: int | None, num_clients: int
 ) -> Dispatch:
-    """The slots of `given` dispatches, with `EqualSteps` if each of these does `common` steps."""
+    """Returns the slots with `EqualSteps` if each of the `given` dispatches does `common` steps."""
     steps, clients = given.num_steps, given.client
     known = isinstance(steps, np.ndarray) and isinstance(clients, np.ndarray)
     if common is None or not known or (steps != common).any() or (clients >= num_clients).any():
@@ -158,7 +158,7 @@ def mark_equal_steps(
 
 
 def answers(dispatches: Dispatch, num_clients: int) -> Array:
-    """bool[...]: in which slots a client answers, so not in empty ones, nor where it fails."""
+    """bool[...]: whether a client answers: the slot is not empty and the client does not fail."""
     filled = dispatches.client < num_clients
     return filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
 
@@ -174,11 +174,11 @@ def map_cohort(
 ) -> tuple[Any, Any, jax.Array | None]:
     """Maps `(shared, data, dispatch, draws, *inputs) -> (summed, stacked)` over a cohort.
 
-    `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. Each device makes the
-    draws of its slots at once: `draw(shared, data, dispatches)`. What is summed of an empty slot,
-    or of a client that fails, is masked out. `shared` is what each device has a copy of. Where
-    `look`, bool[], holds, the sums are wrong, and the third result, bool[slots], is whether what is
-    summed of a client is finite.
+    `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. Each device draws the
+    randomness of its slots at once: `draw(shared, data, dispatches)`. `shared` is copied to each
+    device. The summand of an empty slot, or of a client that fails, is masked out. The third
+    result, bool[slots], says whether each client's summand is finite. It is meaningful only where
+    `look`, bool[], holds, and the sums are wrong there; None without `look`.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
 
@@ -187,7 +187,7 @@ def map_cohort(
         inputs = dispatches, draw(shared, data, dispatches), *more
         return _map_chunks(partial(function, shared, data), inputs, size, num_clients, look)
 
-    if placement.num_devices == 1:  # which may be several that share each client
+    if placement.num_devices == 1:  # or several that share each client
         return map_slots(shared, local_shard(data), inputs, look)
     assert placement.mesh is not None
 
@@ -200,7 +200,7 @@ def map_cohort(
     return jax.shard_map(
         map_on_device,
         mesh=placement.mesh.mesh,
-        axis_names={AXIS},  # what devices share of a client is the compiler's
+        axis_names={AXIS},  # the compiler divides the work within a client
         in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
         out_specs=(replicated, divided, divided),
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
@@ -208,7 +208,7 @@ def map_cohort(
 
 
 def _map_chunks(function, inputs, size, num_clients, look):
-    """One device's part of the cohort: chunks of `size` clients, one chunk after another."""
+    """Maps one device's part of the cohort: chunks of `size` clients, one chunk after another."""
 
     def masked(dispatch, *rest):
         summed, stacked = function(dispatch, *rest)
@@ -230,13 +230,13 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if size > 1:
             summed = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), each)
         if sums is not None:
-            if look is not None:  # by a branch: fused with the sum, it would change how this rounds
+            if look is not None:  # a branch: fused with the sum it would round differently
                 empty = jax.tree.map(jnp.zeros_like, sums)
                 sums = jax.lax.cond(look, lambda _: empty, lambda sums: sums, sums)
             summed = jax.tree.map(jnp.add, sums, summed)
         if look is None:
             return summed, (stacked, None)
-        if size == 1:  # their sum alone is in memory anyway
+        if size == 1:  # the client's summand is in memory anyway
             each = take(summed, None)
         unknown = jnp.ones(size, bool)
         finite = jax.lax.cond(look, jax.vmap(all_finite), lambda _: unknown, each)

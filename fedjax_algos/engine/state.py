@@ -1,4 +1,4 @@
-"""What a run carries from round to round, and the rows of client state, wherever they are."""
+"""The state of a run, and the rows of client state on the device, on the host or on disk."""
 
 import functools
 from collections.abc import Iterable
@@ -34,21 +34,21 @@ from fedjax_algos.engine.slots import Placement, answers
 
 
 class FederatedState(NamedTuple):
-    """All that a run carries from round to round.
+    """The state that a run carries from round to round.
 
     A client's state is one row of a table. The row is initialised at the client's first dispatch;
     before that it holds zeros. `client_states` gives the rows as the next dispatch reads them.
 
     Attributes:
       server: the algorithm's server state, with the global model as `server.params`.
-      statistics: those of the model: the plain mean over the last cohort, `()` if it has none.
+      statistics: the model's statistics, a plain mean over the last cohort; `()` without any.
       clients: the clients' rows: leaves [num_clients, ...], or a `HostClientState`, or
         a `DiskClientState`; `()` if clients keep no state.
-      origin: theta_0, from which rows are initialised; `()` if clients keep no state.
-      seed: uint32[]: of the run.
+      origin: theta_0, used to initialise rows; `()` if clients keep no state.
+      seed: uint32[]: the seed of the run.
       excluded: updates that were not finite; `()` if they are kept.
       dispatched: bool[num_clients]: whose row is initialised; `()` if clients keep no state.
-      frozen: a tree of the model's arrays that never change; `()` if there are none.
+      frozen: a tree of the model's arrays that never change, or `()`.
     """
 
     server: ServerState
@@ -62,7 +62,7 @@ class FederatedState(NamedTuple):
 
     @property
     def model(self) -> Model:
-        """The global model, which is evaluated."""
+        """The global model, as it is evaluated."""
         check_not_consumed(self.server)
         return Model(self.server.params, self.statistics, self.frozen)
 
@@ -80,7 +80,7 @@ def initial_state(
     non_finite: NonFinite = "exclude",
     on_device: bool = True,
 ) -> FederatedState:
-    """The state before the first round, traced; without rows if these are not `on_device`."""
+    """Traces the state before the first round; without rows unless they are `on_device`."""
     if model is None:
         model = algorithm.problem.init(model_key(seed))
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
@@ -105,13 +105,13 @@ def initial_state(
 
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
-    """Shapes and dtypes of one client's row, from a state or its shapes."""
+    """Returns shapes and dtypes of one client's row, from a state or its shapes."""
     key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
     return jax.eval_shape(algorithm.client_init, state.origin, key)
 
 
 def table_shapes(row: ClientState, number: int) -> ClientState:
-    """Shapes and dtypes of so many rows, leaves [number, ...]."""
+    """Returns shapes and dtypes of a table of rows, leaves [number, ...]."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), row)
 
 
@@ -136,28 +136,28 @@ class HostClientState(dict[int, ClientState]):
         return describe(self, clients=len(self), row=describe_tree(self.blank))
 
     def write(self, rows: Iterable[tuple[int, ClientState]]) -> "HostClientState":
-        """Writes rows in place, and returns this object.
+        """Writes rows in place and returns this object.
 
         Args:
-          rows: clients and their rows, of the shapes of `blank`. They are copied.
+          rows: pairs of a client id and a row with the shapes of `blank`. Rows are copied.
         """
         for client, row in rows:
             self[client] = jax.tree.map(np.array, row)
         return self
 
 
-RowTable = HostClientState | DiskClientState  # of rows that are not on the devices
+RowTable = HostClientState | DiskClientState  # rows outside of the devices
 
 
 def place_of(clients: ClientState | RowTable) -> str:
-    """Where rows of client state are: "device", "host" or "disk"."""
+    """Names the place of client rows: "device", "host" or "disk"."""
     if isinstance(clients, HostClientState):
         return "host"
     return "disk" if isinstance(clients, DiskClientState) else "device"
 
 
 def read_rows(mesh: ClientMesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
-    """Copies the rows of a cohort to the devices, [slots, ...]; empty slots read rows of zeros."""
+    """Copies a cohort's rows to the devices, [slots, ...]; empty slots read rows of zeros."""
     rows = [table[int(client)] for client in dispatches.client]
     return put_state(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows), rows=True)
 
@@ -165,7 +165,7 @@ def read_rows(mesh: ClientMesh | None, table: RowTable, dispatches: Dispatch) ->
 def write_rows(
     table: RowTable, dispatches: Dispatch, rows: ClientState, num_clients: int
 ) -> RowTable:
-    """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
+    """Writes a cohort's rows, [slots, ...], into the table in place and returns the table."""
     rows = fetch(rows)
     return table.write(
         (int(dispatches.client[slot]), take(rows, slot))
@@ -178,8 +178,8 @@ class ClientStates(NamedTuple):
 
     Attributes:
       rows: leaves [num_clients, ...].
-      dispatched: bool[num_clients]: which clients have been dispatched; the others start with
-        `client_init`, whatever their row. True is all of them.
+      dispatched: bool[num_clients]: which clients have been dispatched. The others start with
+        `client_init`, and their rows are ignored. True means all clients.
     """
 
     rows: ClientState
@@ -191,28 +191,28 @@ class ClientStates(NamedTuple):
 
 
 def client_states(engine: Any, state: FederatedState) -> ClientStates:
-    """Every client's row as its next dispatch reads it, and which clients have been dispatched.
+    """Returns every client's row as its next dispatch reads it, and the clients dispatched so far.
 
-    The row of a client that has not been dispatched is what the algorithm's `client_init` makes.
-    On the virtual clock a client counts as dispatched when a dispatch has been trained.
+    For a client that has not been dispatched, the row is the result of the algorithm's
+    `client_init`. On the virtual clock a client counts as dispatched once a dispatch is trained.
 
     Args:
       engine: an engine or an executor of the algorithm.
-      state: the state of a run; not consumed. Its rows are copied, those that are not on the
-        devices to NumPy arrays.
+      state: the state of a run; not consumed. Its rows are copied, from the host or the disk to
+        NumPy arrays.
 
     Raises:
-      TypeError: for an object of another type.
-      ValueError: for an algorithm whose clients keep no state, a state that was consumed, or one of
-        several runs whose plans are merged.
+      TypeError: if `state` is not a `FederatedState`.
+      ValueError: for an algorithm whose clients keep no state, a state that was consumed, or a
+        state of merged runs.
     """
     check_kind("state", state, FederatedState, "give what engine.init or the last round returned")
     check_not_consumed(state)
-    fix = "take that of an algorithm with a client_init"
+    fix = "give a state of an algorithm with a client_init"
     if isinstance(state.dispatched, tuple):
         raise ValueError(f"the clients of this algorithm keep no state; {fix}")
     if jnp.ndim(state.seed):
-        raise ValueError(f"the state is that of {state.seed.size} merged runs; give that of one")
+        raise ValueError(f"the state holds {state.seed.size} merged runs; give the state of one")
     client_init = engine.algorithm.client_init
     if not isinstance(state.clients, RowTable):
         rows = _all_rows(client_init, state.origin, state.seed, state.clients, state.dispatched)
@@ -246,7 +246,7 @@ def _all_rows(client_init, origin, seed, table, dispatched):
 def give_rows(
     algorithm: Algorithm, mesh: ClientMesh | None, state: FederatedState, given: ClientStates
 ) -> FederatedState:
-    """The initial state of `engine.init`, in which the clients have copies of the given rows."""
+    """Copies the given rows into the initial state of `engine.init`."""
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
     if isinstance(state.dispatched, tuple):
         raise ValueError("the clients of this algorithm keep no state; leave clients out")
@@ -260,7 +260,7 @@ def give_rows(
     found = f"clients: dispatched has shape {[*marks.shape]} and type {marks.dtype}"
     require(fits, f"{found}; give one bool, or bool[{num_clients}]")
     marks = np.broadcast_to(marks, num_clients)
-    if isinstance(state.excluded, Excluded):  # else rows are as they come
+    if isinstance(state.excluded, Excluded):  # else any number is accepted
         _check_finite(given.rows, marks)
     dispatched = put(state.dispatched.sharding, marks.copy())
     if isinstance(state.clients, RowTable):
@@ -278,7 +278,7 @@ def give_rows(
 
 
 def _check_finite(rows, dispatched):
-    """Raises ValueError for numbers that are not finite in the row of a dispatched client."""
+    """Raises ValueError if the row of a dispatched client is not finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         numpy: Any = jnp if isinstance(leaf, jax.Array) else np  # where the rows are
         finite = numpy.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)

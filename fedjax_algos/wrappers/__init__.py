@@ -1,7 +1,7 @@
-"""Wrappers: what happens to the updates of any algorithm on their way to its server rule.
+"""Wrappers change the updates of any algorithm on their way to its server rule.
 
-A wrapper is a function from an algorithm to an algorithm. It adds stages that change what clients
-send or receive, what the server makes of it, or the rule that puts an estimate in its place.
+A wrapper is a function from an algorithm to an algorithm. It adds stages. A stage changes what
+clients send or receive, changes updates on the server, or replaces all updates by one estimate.
 """
 
 from fedjax_algos.wrappers.compose import add as add

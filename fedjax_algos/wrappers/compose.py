@@ -1,9 +1,9 @@
-"""Makes an ordinary algorithm of an algorithm and the stages of its wrappers.
+"""Makes an ordinary algorithm from an algorithm and the stages of its wrappers.
 
 A rule replaces the vectors of all updates by one estimate. `contribute` gives each vector a weight,
-so a contribution has leaves that are free of the vectors, and leaves that are a vector's times its
-weight. A client adds the free leaves, the weights and what the rule sums, and the server multiplies
-the sums of the weights by the estimate. So nothing else of a model's size is summed.
+so each leaf of a contribution is either free of the vectors, or a leaf of a vector times its
+weight. The server adds the free leaves, the weights and the rule's summands of all clients, and
+multiplies the summed weights by the estimate. So nothing else of a model's size is summed.
 """
 
 import zlib
@@ -58,18 +58,18 @@ from fedjax_algos.wrappers.stages import (
 
 
 class Message(NamedTuple):
-    """A client's message; `extra` is sent always."""
+    """A client's message; `extra` is always sent."""
 
     extra: dict[str, Any]
-    sent: Any  # what the last stage has made of the vectors, and the counts and choices
-    like: Static  # the shapes of the algorithm's own vectors
+    sent: Any  # the last stage's message, and the counts and choices
+    like: Static  # shapes of the algorithm's own vectors
 
 
 class Sums(NamedTuple):
     """The sums for a rule."""
 
     shares: Shares
-    weights: list[jax.Array]  # float[] for each vector
+    weights: list[jax.Array]  # a float[] for each vector
     summand: Any
 
 
@@ -87,28 +87,28 @@ def add(
     """Adds the stages of a wrapper to an algorithm.
 
     Args:
-      name: the wrapper's, for messages.
-      algorithm: what is wrapped.
+      name: the wrapper's name, for messages.
+      algorithm: the algorithm to wrap.
       client, server, rule, down: the stages, in their order.
-      needs: what the algorithm must have, by the names of `refusals.NEEDS`.
-      fix: what to do if it does not; by default to leave the wrapper out.
+      needs: requirements on the algorithm, by the names of `refusals.NEEDS`.
+      fix: advice if it fails one; by default to leave the wrapper out.
 
     Raises:
-      ValueError: for an algorithm that lacks something, or stages in another order.
+      ValueError: for an algorithm that fails a requirement, or stages in a wrong order.
     """
     before = algorithm.transport
     own = algorithm._replace(transport=None)
     if before is None or any(a is not b for a, b in zip(own, before.made, strict=True)):
         by_hand = before is not None and (before.rule or before.server)
-        what = f"{name}: what the last wrapper has made was changed by hand"
-        require(not by_hand, f"{what}; change the algorithm first, and wrap it then")
+        what = f"{name}: the algorithm was changed after its last wrapper"
+        require(not by_hand, f"{what}; change the algorithm first, then wrap it")
         before = Transport(algorithm)
     for each in client:
         check_kind("client", each, ClientStage, "give a list of ClientStage")
     for stage in server:
         check_kind("server", stage, ServerStage, "give a list of ServerStage")
         either = (stage.one is None) != (stage.all is None)
-        require(either, f"{stage.name}: one and all are both there or missing; give one of the two")
+        require(either, f"{stage.name}: one and all are both given or missing; give one of the two")
     added = Transport(before.base, tuple(client), tuple(server), rule, down)
     check_fit(name, algorithm, before, added, needs, fix or f"leave {name} out")
     return compose(
@@ -122,7 +122,7 @@ def add(
 
 
 def compose(transport: Transport) -> Algorithm:
-    """The algorithm of a transport."""
+    """Makes the algorithm of a transport."""
     base, path = transport.base, _Path(transport.base, transport)
     made = path.of_phase()
     if base.prelude is not None:
@@ -140,7 +140,7 @@ def compose(transport: Transport) -> Algorithm:
 
 
 class _Path:
-    """The functions of an algorithm, or of a prelude, with the stages on the way."""
+    """The functions of an algorithm, or of a prelude, with the stages of its wrappers."""
 
     def __init__(self, phase: Any, transport: Transport, what: str = ""):
         self.phase, self.stages, self.what = phase, transport, what
@@ -154,7 +154,7 @@ class _Path:
         self.stacked = any(each.all for each in server) or bool(rule and rule.summand is None)
 
     def of_phase(self) -> Any:
-        """The algorithm, or the prelude."""
+        """Returns the algorithm, or the prelude."""
         phase, down, traits = self.phase, self.stages.down, self.phase.traits
         made: dict[str, Any] = {"contribute": self.contribute}
         if self.stages.client:
@@ -200,7 +200,7 @@ class _Path:
         return (Row(inner, own) if self.keeps else inner), message, report
 
     def _send(self, update, own, client):
-        """(the message of an update, the memories, the metrics)."""
+        """Returns the message of an update, the memories and the metrics."""
         sent, update = update, self.phase.decode(update)
         vectors, rest = divide(self.parts[0], update)
         message, client = vectors, client._replace(rest=rest)
@@ -226,7 +226,7 @@ class _Path:
         return Message(extra, sent, Static(like)), tuple(kept), metrics
 
     def changing(self):
-        """The stages of clients that change what is sent."""
+        """Returns the stages of clients that change the message."""
         return [stage for stage in self.stages.client if stage.place != OBSERVE]
 
     def decode(self, message):
@@ -259,7 +259,7 @@ class _Path:
         return self.phase.personal(server, row.inner if self.keeps else row)
 
     def with_memory(self):
-        """The stages with a memory on the server, in its order."""
+        """Returns the stages with a memory on the server, in its order."""
         return [*self.stages.server, *filter(None, [self.stages.rule])]
 
     def report(self, server):
@@ -289,7 +289,7 @@ class _Path:
         return self._encoded(server, vectors), rest
 
     def _encoded(self, server, vectors):
-        """The message of a broadcast."""
+        """Encodes a broadcast."""
         down, what = self.stages.down, "prelude's broadcast" if self.what else "broadcast"
         if down.held:
             vectors = jax.tree.map(jnp.subtract, vectors, server.own[-1])
@@ -307,7 +307,7 @@ class _Path:
         return self._handed_in(server, one)
 
     def _opened(self, decoded, dispatch, staleness):
-        """What has arrived of a dispatch."""
+        """Returns the decoded update of a dispatch as an `Arrived`."""
         if not isinstance(decoded, Arrived):
             vectors, rest = divide(self.parts[-1], decoded)
             decoded = Arrived(vectors, rest, {}, Static(shapes_of(vectors)))
@@ -318,7 +318,7 @@ class _Path:
         return jax.random.fold_in(jax.random.fold_in(key, place), int(bool(self.what)))
 
     def _one(self, stage, place, server, one):
-        """An update after a stage of single ones."""
+        """Applies a stage to a single update."""
         key = jax.random.fold_in(self._key(server, place), one.dispatch.client)
         given = one.dispatch, server.own[place], key, server.facts
         return one._replace(vectors=stage.one(one.vectors, one.extra, *given))
@@ -328,7 +328,7 @@ class _Path:
         return contribution_of(self.phase, update, one.dispatch, one.staleness, server.inner)
 
     def _shares(self, server, one):
-        """(the contribution of an update without its vectors, float[] for each: its weight)."""
+        """Returns an update's contribution without its vectors, and their weights, float[] each."""
 
         def contribute(vectors, one):
             return self._contributed(server, one._replace(vectors=vectors))
@@ -351,7 +351,7 @@ class _Path:
         return split(one)
 
     def _handed_in(self, server, one, factor=None):
-        """The summands of an update, times a factor."""
+        """Returns the summands of an update, times a factor."""
         rule, scaled = self.stages.rule, partial(scale, factor) if factor is not None else same
         if rule is None:
             return scaled(self._contributed(server, one))
@@ -375,7 +375,7 @@ class _Path:
             what = f"the estimate of {rule.name}: "
             check_like(what, estimate, structure.unflatten(shapes), fix)
             shares = sums.shares
-            if rule.private:  # as if the expected number of clients had arrived
+            if rule.private:  # as if the expected number of updates had arrived
                 shares, count = self._public(server, shares)
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
         for stage in self.stages.server:
@@ -392,7 +392,7 @@ class _Path:
         return joined(inner, own, facts._replace(step=facts.step + 1))
 
     def _public(self, server, shares):
-        """(the shares, the number) of a cohort of the expected size; its weights are all equal."""
+        """Returns shares and number of a cohort of the expected size, with equal weights."""
         *_, like = shares.form.value
         zeros = Dispatch(*map(jnp.int32, [0] * 6), *map(jnp.zeros, [(), ()]), jnp.int32(0))
         one = Arrived([], [], {}, Static(like), zeros, jnp.int32(0))
@@ -400,7 +400,7 @@ class _Path:
         return shares._replace(leaves=scale(size, shares.leaves)), size.astype(jnp.int32)
 
     def _of_cohort(self, server, stack, own):
-        """(the cohort after the stages of the server, the sums); puts new memories into `own`."""
+        """Returns the cohort after the server's stages, and the sums; sets memories in `own`."""
         zeros = jnp.zeros_like(stack.dispatches.client)
         each = jax.vmap(self._opened)(stack.updates, stack.dispatches, zeros)
         weights = jax.vmap(lambda one: self._shares(server, one)[1])(each)
@@ -425,14 +425,14 @@ class _Path:
 
 
 def total(tree: Any, mask: jax.Array) -> Any:
-    """The sum of what has arrived, over the first axis of each leaf."""
+    """Sums each leaf over its first axis, where `mask` holds."""
     return jax.tree.map(
         lambda leaf: jnp.where(along(mask, leaf), leaf, 0).sum(0, dtype=leaf.dtype), tree
     )
 
 
 def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
-    """The server state of an algorithm and its wrappers."""
+    """Joins the server state of an algorithm and its wrappers."""
     return Server(inner.params, inner._replace(params=()), tuple(own), facts)
 
 
@@ -445,7 +445,7 @@ def _kinds_after(stage, parts):
 
 
 def _undone(stage, message, parts):
-    """The vectors that a message of a stage stands for."""
+    """Decodes a stage's message and checks the vectors."""
     vectors, number = stage.undo(message), len(vector_kinds(parts))
     fits = isinstance(vectors, list) and len(vectors) == number
     fix = f"return a list with one tree for each of the {number} vectors"
@@ -454,7 +454,7 @@ def _undone(stage, message, parts):
 
 
 def _pair(stage, made, own):
-    """What a stage of the server returns, checked."""
+    """Checks the result of a stage of the server."""
     fits, fix = isinstance(made, tuple) and len(made) == 2, "return what it changes, and its memory"
     require(fits, f"{stage.name} returned {described(made)}; {fix}")
     check_like(f"the memory that {stage.name} returned: ", made[1], own, "as first makes it")
@@ -462,22 +462,22 @@ def _pair(stage, made, own):
 
 
 def _joined(name, numbers, more):
-    """The numbers by name of several stages."""
+    """Merges the named numbers of several stages."""
     taken = [each for each in more if each in numbers]
-    require(not taken, f"{name} has the name {taken[:1]}, which is there; rename it")
+    require(not taken, f"{name} has the name {taken[:1]}, which is taken; rename it")
     return {**numbers, **more}
 
 
 def _safe_to_divide(name, sums):
-    """A weighted sum without any weight has the mean 0."""
-    found = f"its contributions are of type {type(sums).__name__}, and no WeightedSum"
+    """Gives a weighted sum without any weight the mean 0."""
+    found = f"its contributions are of type {type(sums).__name__}, not WeightedSum"
     fits = isinstance(sums, WeightedSum)
     require(fits, f"{name} does not fit this algorithm: {found}; leave {name} out")
     return sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
 
 
 def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> None:
-    """Raises ValueError for a broadcast that is not what the algorithm declares."""
+    """Raises ValueError for a broadcast other than the algorithm declares."""
     parts = phase.traits.broadcast
     trees = split_update(parts, broadcast, "broadcast")
     shapes = [shapes_of(tree) for tree in (params, phase.traits.like(params))]

@@ -1,4 +1,4 @@
-"""The wrapper that changes nothing: the template of what acts on a client's side."""
+"""The wrapper that changes nothing: a template for wrappers that act on clients."""
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.wrappers.compose import add
@@ -8,12 +8,12 @@ from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent
 
 @wrappers.register
 def identity(algorithm: Algorithm) -> Algorithm:
-    """The algorithm, whose clients send each update as a message that the server decodes.
+    """Changes nothing: clients send each update as a message that the server decodes.
 
-    All results, bytes and FLOPs are those of the algorithm.
+    The algorithm keeps all its results, bytes and FLOPs.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
     """
 
     def apply(vectors, own, client):

@@ -1,8 +1,8 @@
 """Splits contributions, and checks that `contribute` gives each vector of an update one weight.
 
-A rule that puts an estimate in place of the updates has a meaning only then. The program of
-`contribute` is read from its arguments to its results: a leaf of a vector may be negated, converted
-to other floats, and multiplied or divided by what has one value in all entries.
+Only then may a rule put an estimate in place of the updates. The check follows the program of
+`contribute` from its arguments to its results. A leaf of a vector may be negated, converted to
+other floats, and multiplied or divided by a value that is the same in all entries.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from fedjax_algos.core.algorithm import Static
 _SAME = ("convert_element_type", "copy")
 _CONVERTED = (*_SAME, "broadcast_in_dim", "reshape", "squeeze")
 _ENTRYWISE = (*_CONVERTED, "add", "div", "mul", "neg", "sub")
-_CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # parameters of operations that call a program
+_CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # parameters that hold the called program
 
 
 class _Free(NamedTuple):
@@ -30,7 +30,7 @@ class _Free(NamedTuple):
 
 
 class _Scaled(NamedTuple):
-    """A leaf of a vector, times and divided by numbers."""
+    """A leaf of a vector, multiplied and divided by numbers."""
 
     leaf: int
     factors: tuple[tuple[Any, ...], ...] = ()  # operations and numbers, sorted
@@ -39,9 +39,9 @@ class _Scaled(NamedTuple):
 def owners(
     contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any
 ) -> list[int | None] | str:
-    """The leaf of the vectors of which each leaf of a contribution is a multiple, or why not.
+    """Finds, for each leaf of a contribution, the leaf of the vectors that it is a multiple of.
 
-    None is a leaf that does not depend on the vectors.
+    None marks a leaf that does not depend on the vectors. Returns the reason on failure.
     """
     closed = jax.make_jaxpr(contribute)(list(vectors), rest)
     sizes = [len(jax.tree.leaves(tree)) for tree in vectors]
@@ -64,13 +64,13 @@ def owners(
 
 
 class Shares(NamedTuple):
-    """A contribution without its vectors: the leaves that are free of them, and weights."""
+    """A contribution without its vectors: leaves that are free of them, and weights."""
 
     leaves: list[jax.Array]
-    form: Static  # the structure, which leaf of the vectors each leaf is a multiple of, and these
+    form: Static  # the structure, the result of `owners`, and the form of the vectors
 
     def times(self, vectors: Sequence[Any]) -> Any:
-        """The contribution of some vectors."""
+        """Returns the contribution of some vectors."""
         structure, owner, _ = self.form.value
         given = jax.tree.leaves(vectors)
         pairs = zip(self.leaves, owner, strict=True)
@@ -79,7 +79,7 @@ class Shares(NamedTuple):
 
 
 def splitter(contribute: Callable[..., Any], like: Any, rest: Any) -> Any:
-    """`rest -> (Shares, float[] for each vector: its weight)`, or why a vector has no weight.
+    """Makes `rest -> (Shares, a float[] weight of each vector)`; the reason if a vector has none.
 
     `like` has the structure of the vectors and the shapes of their leaves.
     """
@@ -103,7 +103,7 @@ def splitter(contribute: Callable[..., Any], like: Any, rest: Any) -> Any:
 
 
 def fields_read(function: Callable[[Any], Any], dispatch: Any) -> list[str]:
-    """The fields of a dispatch that what `function(dispatch)` returns depends on."""
+    """Returns the fields of a dispatch that the result of `function(dispatch)` depends on."""
     closed = jax.make_jaxpr(function)(dispatch)
     _, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     read = jax.tree.unflatten(jax.tree.structure(dispatch), used)
@@ -111,7 +111,7 @@ def fields_read(function: Callable[[Any], Any], dispatch: Any) -> list[str]:
 
 
 def _results(closed: Any, arguments: Sequence[Any], numbers: dict[Any, int]) -> list[Any] | str:
-    """The values of the results of a program, or why one has none."""
+    """Returns the values of a program's results, or the reason why one has none."""
     jaxpr = getattr(closed, "jaxpr", closed)
     constants = [_Free(numbers["constant", id(var)], False) for var in jaxpr.constvars]
     names = [*jaxpr.constvars, *jaxpr.invars]
@@ -147,7 +147,7 @@ def _free(eqn, name, inputs, numbers):
 
 
 def _scaled(eqn, name, inputs):
-    """The result of an operation on a vector, or why it is not the vector times a number."""
+    """Returns an operation's result on a vector, or why it is not the vector times a number."""
     places = [place for place, value in enumerate(inputs) if isinstance(value, _Scaled)]
     own, others = inputs[places[0]], [value for value in inputs if isinstance(value, _Free)]
     before, after = eqn.invars[places[0]].aval, eqn.outvars[0].aval

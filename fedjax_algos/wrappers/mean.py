@@ -1,4 +1,4 @@
-"""The mean of the cohort's updates as one estimate: the simplest rule on the server."""
+"""Replaces updates by their mean over the cohort: the simplest rule on the server."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from fedjax_algos.wrappers.stages import Rule, Summed
 
 @wrappers.register
 def mean(algorithm: Algorithm) -> Algorithm:
-    """`U = sum_i w_i u_i / sum_i w_i` replaces each u_i, and the algorithm's own rule goes on.
+    """Replaces each u_i by `U = sum_i w_i u_i / sum_i w_i` before the algorithm's rule.
 
-    w_i is the weight that the algorithm's own `contribute` gives to the part u_i, so that the
-    results are those of the algorithm, up to rounding.
+    w_i is the weight that the algorithm's own `contribute` gives to the part u_i. So the results
+    equal the algorithm's own results, up to rounding.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
 
     Raises:
       ValueError: for an algorithm whose server compares updates (FedLGA), or whose clients choose
@@ -33,12 +33,12 @@ def mean(algorithm: Algorithm) -> Algorithm:
 
 
 def weighted(vectors: list[Any], weights: list[jax.Array], *rest: Any) -> list[Any]:
-    """The summand of a weighted sum: `weight * vector`."""
+    """Returns the summand of a weighted sum: `weight * vector`."""
     return list(map(scale, weights, vectors))
 
 
 def mean_of(summed: Summed) -> list[Any]:
-    """The weighted mean of each vector, where `weighted` vectors have been summed."""
+    """Returns the weighted mean of each vector, from the sums of `weighted` vectors."""
 
     def of_vector(total, weight):
         return jax.tree.map(lambda leaf: leaf / weight.astype(leaf.dtype), total)

@@ -25,18 +25,18 @@ from fedjax_algos.wrappers.stages import (
     ServerStage,
 )
 
-_MARKED = 1  # of the seed's words that mark clients
+_MARKED = 1  # folded into the seed to mark clients
 
 
 def marked(client: jax.Array, fraction: float, facts: Facts) -> jax.Array:
-    """bool[...]: whether clients are among the `fraction` of all N that the seed marks."""
+    """bool[...]: whether clients are among the `fraction` of all N marked by the seed."""
     words = permutation_words(jax.random.fold_in(jax.random.key(facts.seed), _MARKED))
     place = permute(words, client, facts.num_clients.astype(jnp.int32))
     return place < jnp.round(fraction * facts.num_clients)
 
 
 def sign_flip(algorithm: Algorithm, *, fraction: float = 0.2) -> Algorithm:
-    """Marked clients send -u_i."""
+    """Makes marked clients send -u_i."""
 
     def one(vectors, extra, dispatch, own, key, facts):
         return scale(1 - 2 * marked(dispatch.client, fraction, facts), vectors)
@@ -68,7 +68,7 @@ def alie(algorithm: Algorithm, *, fraction: float = 0.2, z: float = 1.0) -> Algo
 
 
 def nearest_mixing(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
-    """Each update becomes the mean of the n - `wrong` of the n that have arrived closest to it.
+    """Replaces each update by the mean of the n - `wrong` of n arrived updates closest to it.
 
     Allouah et al., AISTATS 2023, https://arxiv.org/abs/2302.01772.
     """
@@ -90,7 +90,7 @@ def nearest_mixing(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 
 
 def trimmed_mean(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
-    """The mean of each coordinate without the `wrong` largest and smallest values.
+    """Takes the mean of each coordinate without the `wrong` largest and smallest values.
 
     Yin et al., ICML 2018, https://arxiv.org/abs/1803.01498.
     """
@@ -111,7 +111,7 @@ def trimmed_mean(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
 def private_mean(algorithm: Algorithm, *, norm: float = 1.0, noise: float = 1.0) -> Algorithm:
     """`U = (sum_i min(1, C / |u_i|) u_i + sigma C N(0, I)) / M`, with the expected M.
 
-    C is `norm`, and sigma `noise`. The column `clipped` is the share of updates that were longer.
+    C is `norm`, sigma is `noise`, and the column `clipped` is the share of longer updates.
     """
 
     def clip(vectors, own, client):
@@ -134,10 +134,10 @@ def private_mean(algorithm: Algorithm, *, norm: float = 1.0, noise: float = 1.0)
 
 
 def modular_mean(algorithm: Algorithm, *, bits: int = 16, most: float = 1.0) -> Algorithm:
-    """The plain mean of whole numbers modulo 2^32, as sums of masked updates are.
+    """Takes the plain mean of whole numbers modulo 2^32, like sums of masked updates.
 
-    An entry from -`most` to `most` is rounded to one of 2^bits - 1 numbers. An update with a larger
-    entry, or one that is not finite, is left out.
+    Entries from -`most` to `most` are rounded to 2^bits - 1 numbers. An update with a larger entry,
+    or one that is not finite, is left out.
     """
     levels = 2 ** (bits - 1) - 1
 

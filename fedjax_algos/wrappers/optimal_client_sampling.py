@@ -1,4 +1,4 @@
-"""Optimal client sampling: all clients of a cohort train, and few of them send their update."""
+"""Optimal client sampling: all clients of a cohort train, but only a few send their updates."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Rule, Sent
 
 
 def inclusion(importance: jax.Array, uploads: float) -> jax.Array:
-    """`p_i = min(1, c a_i)` with the sum M, `uploads`, for importances a_i, float[n]."""
+    """Computes `p_i = min(1, c a_i)` with sum M, `uploads`, for importances a_i, float[n]."""
     ordered, number = jnp.sort(importance), importance.size
     below = jnp.cumsum(ordered)
-    # the l smallest share what the n - l others, whose p_i is 1, leave of M
+    # the l smallest share the rest of M, where the n - l others have p_i = 1
     left = uploads - number + jnp.arange(1, number + 1)
     fits = (left > 0) & (left * ordered <= below)
     last = number - 1 - jnp.argmax(fits[::-1])
@@ -29,26 +29,26 @@ def inclusion(importance: jax.Array, uploads: float) -> jax.Array:
 
 @wrappers.register
 def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) -> Algorithm:
-    """Client i sends its update with probability `p_i = min(1, c w_i |u_i|)`, on average M send.
+    """Client i sends its update with probability `p_i = min(1, c w_i |u_i|)`; on average M send.
 
-    All clients of a cohort train and send |u_i|, and c makes the sum of the p_i M. Each draws
-    independently of the others whether it sends u_i, too. `U = sum (w_i / p_i) u_i / sum w_i`, over
-    those that send and over all, replaces each update, and the algorithm's own rule goes on. w_i is
-    the weight that its `contribute` gives to u_i. U is unbiased for the mean over the cohort, and
-    of all such p_i these have the smallest variance. If M is at least the size of the cohort, the
-    results are those of the wrapper `mean` up to rounding.
+    All clients of a cohort train and send |u_i|, and c makes the p_i sum to M. Each client draws
+    independently whether it also sends u_i. `U = sum (w_i / p_i) u_i / sum w_i`, over the clients
+    that send and over all, replaces each update before the algorithm's own rule. w_i is the weight
+    that its `contribute` gives to u_i. U is unbiased for the mean over the cohort, and of all such
+    p_i these have the smallest variance. If M is at least the size of the cohort, the results equal
+    the results of the wrapper `mean` up to rounding.
 
     Chen et al., "Optimal Client Sampling for Federated Learning", TMLR 2022,
     https://arxiv.org/abs/2010.13723; the code is in
     https://github.com/SamuelHorvath/FL-optimal-client-sampling. There c is approximated by sums
     over clients in at most four exchanges (AOCS); here the server knows all norms, and c is exact.
 
-    Bytes are those that clients send: 4 for the norm of each client that answers, and the update of
-    each whose draw is positive, which the column `uploads` counts. Download and operations are
-    those of the whole cohort, of which all updates are in memory at once.
+    Bytes count what clients send: 4 for the norm of each client that answers, and the update of
+    each client whose draw is positive. The column `uploads` counts these updates. Download and
+    operations are counted for the whole cohort. All its updates are in memory at once.
 
     Args:
-      algorithm: what is wrapped. Codecs come before, and |u_i| is that of what they decode.
+      algorithm: the algorithm to wrap. Codecs come before, and |u_i| is taken after decoding.
       uploads: M, the mean number of clients of a cohort that send their update, above 0.
 
     Raises:
@@ -66,7 +66,7 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
         norm, words = (cohort.extra[f"{name}.{each}"] for each in ("norm", "draw"))
         draw = jax.vmap(lambda words: jax.random.uniform(jax.random.wrap_key_data(words)))(words)
         p = inclusion(weights * jnp.where(cohort.mask, norm, 0), uploads)
-        sends = ~(draw >= p)  # also where p is not a number, as the mean would be
+        sends = ~(draw >= p)  # also where p is NaN, because the mean would be NaN
         factors = jnp.where(sends, weights / jnp.where(sends, p, 1), 0)
         total = weighted_sum(vectors, factors, cohort.mask)
         mean = jax.tree.map(lambda leaf: leaf / weights.sum().astype(leaf.dtype), total)
@@ -88,7 +88,7 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
 
 
 def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:
-    """The sum of what has arrived, over the first axis of each leaf."""
+    """Sums each leaf over its first axis, where `mask` holds, with weights."""
 
     def of_leaf(leaf):
         arrived = jnp.where(along(mask, leaf), leaf, 0)

@@ -1,4 +1,4 @@
-"""The needs of stages in one table, with the reason why an algorithm does not fit."""
+"""The requirements of stages in one table, with the reason why an algorithm fails one."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +23,15 @@ NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
     ),
     "no models": (
         lambda algorithm: "model" not in kinds(algorithm.traits.parts),
-        "its clients send models, and not differences of models or gradients",
+        "its clients send models, not differences of models or gradients",
     ),
     "no choice": (
         lambda algorithm: "choice" not in kinds(algorithm.traits.parts),
-        "its clients choose what they train, so that they have nothing in common",
+        "its clients choose what they train, so they have nothing in common",
     ),
     "no counts": (
         lambda algorithm: "count" not in kinds(algorithm.traits.parts),
-        "its clients send counts, which the server would need of all of them",
+        "its clients send counts, which the server needs from all clients",
     ),
     "no statistics": (
         lambda algorithm: not jax.tree.leaves(algorithm.problem.shapes().statistics),
@@ -39,15 +39,15 @@ NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
     ),
     "sums": (
         lambda algorithm: algorithm.traits.reduce == "sum",
-        "its server compares the updates with each other, and not sums of them",
+        "its server compares the updates with each other, so sums are not enough",
     ),
 }
 ONE_VECTOR = ("one exchange", "one vector", "no models", "no choice", "sums")
 
 
 def check_order(name: str, algorithm: Algorithm) -> None:
-    """Raises ValueError for a wrapper of an algorithm whose clients are chosen by values."""
-    fix = f"choose them by the last wrapper, after {name}, and in one way"
+    """Raises ValueError if a wrapper follows one that selects clients by values."""
+    fix = f"put the selection last, after {name}, and give only one"
     chosen = algorithm.selection is not None or algorithm.traits.offers
     require(not chosen, f"{name}: its clients are chosen already; {fix}")
 
@@ -60,7 +60,7 @@ def check_fit(
     needs: Sequence[str],
     fix: str,
 ) -> None:
-    """Raises ValueError for stages that do not fit an algorithm, or come in another order."""
+    """Raises ValueError for stages that do not fit an algorithm or are in a wrong order."""
     check_order(name.partition(":")[0], algorithm)
     needed = [*needs, *_implied(added)]
     for need in needed:

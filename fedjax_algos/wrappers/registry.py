@@ -1,4 +1,4 @@
-"""The registry of wrappers, and the order in which they are applied."""
+"""Registers wrappers and applies them in order."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ def wrap(
     """Applies wrappers to an algorithm, from left to right, so the first one is the innermost.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
       specs: names with their options, as a list or with a plus between them, such as
-        "identity+mean"; "" is none. `my_file.py:my_wrapper` is one of your own.
+        "identity+mean"; "" applies none. `my_file.py:my_wrapper` is a custom wrapper.
       system: makes the system model of a seed, for wrappers that read one, such as `oort`.
 
     Raises:

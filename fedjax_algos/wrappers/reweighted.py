@@ -1,9 +1,9 @@
 """Fair objectives: wrappers that weigh a client's contribution by its loss at the received model.
 
 F_i(x) is the mean loss of the model x, as the client has received it, over all of its examples. The
-client sends it with its update. The server multiplies the whole contribution of each client, its
-weight included, by a factor a_i that depends on the losses of the cohort. So an algorithm that
-divides by the sum of the weights gets the reweighted mean.
+client sends it with its update. The server multiplies each client's whole contribution, including
+its weight, by a factor a_i that depends on the losses of the cohort. So an algorithm that divides
+by the sum of the weights gets the reweighted mean.
 """
 
 from collections.abc import Callable
@@ -48,15 +48,15 @@ def afl(algorithm: Algorithm, *, gamma: Positive = 0.1) -> Algorithm:
     `U = sum_i lambda_i u_i / sum_i lambda_i` over the cohort, in place of the algorithm's weighted
     mean; then `lambda <- project(lambda + gamma F(x))`, from lambda_i = 1/N. This approaches
     `min_x max_lambda sum_i lambda_i F_i(x)`. In the paper and in the authors' code all clients take
-    part in each round; here lambda_i stays as it is, up to the projection, while i does not. A
-    cohort of which all lambda_i are 0 leaves the algorithm a mean of 0. The paper returns the mean
-    of all x; here it is the last one. In the authors' code lambda may add up to more than 1.
+    part in each round. Here lambda_i changes only by the projection while i takes no part. If all
+    lambda_i in a cohort are 0, the algorithm gets a mean of 0. The paper returns the mean of all x;
+    here the last x is returned. In the authors' code lambda may add up to more than 1.
 
     Mohri et al., "Agnostic Federated Learning", ICML 2019, https://arxiv.org/abs/1902.00146; the
     code is in https://github.com/litian96/fair_flearn.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
       gamma: the learning rate of lambda, above 0.
     """
 
@@ -66,7 +66,7 @@ def afl(algorithm: Algorithm, *, gamma: Positive = 0.1) -> Algorithm:
     def factors(losses, lambdas):
         chosen = lambdas[losses.client] / losses.weight
         ascent = jnp.where(losses.mask, gamma * losses.value, 0)
-        # an empty slot has a client out of range, which is dropped
+        # an empty slot has a client out of range, so JAX drops it
         return chosen, project(lambdas.at[losses.client].add(ascent, mode="drop"))
 
     return reweighted("afl", algorithm, factors, first)
@@ -77,13 +77,13 @@ def term(algorithm: Algorithm, *, t: Real = 1.0) -> Algorithm:
     """Tilted empirical risk minimisation: weights proportional to `w_i exp(t F_i(x))`.
 
     The objective is `(1/t) log(sum_i p_i exp(t F_i))`, with w_i the algorithm's own weights. They
-    are normalised over the cohort. With t = 0 it is the algorithm; a large t approaches the highest
+    are normalised over the cohort. t = 0 changes nothing; a large t approaches the highest
     loss, and t below 0 gives less weight to clients with a high loss, such as outliers.
 
     Li et al., "Tilted Empirical Risk Minimization", ICLR 2021, https://arxiv.org/abs/2007.01162.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
       t: t, of either sign, in units of 1 / loss.
     """
 
@@ -102,14 +102,14 @@ def superquantile(
 
     A client counts if F_i(x) is at least the (1 - theta)-quantile of the cohort's losses, weighted
     by the algorithm's own w_i: if clients with a higher loss have at most the share theta of the
-    weights. theta = 1 is the algorithm. The clients that do not count train and send as well.
+    weights. theta = 1 changes nothing. The clients that do not count also train and send.
 
     Laguel et al., "Superquantiles at Work: Machine Learning Applications and Efficient Subgradient
     Computation", 2021, and Pillutla et al., "Federated Learning with Superquantile Aggregation for
     Heterogeneous Data", 2022, https://arxiv.org/abs/2112.09429.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
       theta: theta, above 0 and at most 1.
     """
 
@@ -123,7 +123,7 @@ def superquantile(
 
 
 def project(v: jax.Array) -> jax.Array:
-    """The point of the simplex {lambda >= 0, sum of lambda = 1} that is closest to float[n]."""
+    """Projects float[n] to the closest point of the simplex {lambda >= 0, sum of lambda = 1}."""
     ordered = jnp.sort(v, descending=True)
     shifts = (1 - jnp.cumsum(ordered)) / jnp.arange(1, v.size + 1)
     positive = (ordered + shifts > 0).sum()
@@ -136,20 +136,20 @@ def reweighted(
     factors: Factors,
     first: Callable[[Population], Any] = lambda population: (),
 ) -> Algorithm:
-    """An algorithm whose contributions are multiplied by factors of the clients' losses at x.
+    """Multiplies an algorithm's contributions by factors of the clients' losses at x.
 
     All updates of a cohort are in memory at once. A client computes F_i(x) in one pass over its
     examples. Statistics of the model, which the engine averages, are not reweighted.
 
     Args:
-      name: the wrapper's, for messages.
-      algorithm: what is wrapped.
-      factors: `(losses, memory) -> (a_i, memory)`, with a_i float[slots], at least 0. Without any
-        above 0 the algorithm gets a mean of 0.
-      first: `population -> memory`, what the server remembers before the first round.
+      name: the wrapper's name, for messages.
+      algorithm: the algorithm to wrap.
+      factors: `(losses, memory) -> (a_i, memory)`, with a_i float[slots], at least 0. If all are 0,
+        the algorithm gets a mean of 0.
+      first: `population -> memory`, the server's memory before the first round.
 
     Raises:
-      ValueError: for an algorithm whose rule is not that of a weighted mean.
+      ValueError: for an algorithm whose rule is not a weighted mean.
     """
     loss_of = mean_loss(algorithm.problem, algorithm.local)
 
@@ -176,11 +176,11 @@ def reweighted(
 
 
 def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
-    """The model x in a broadcast."""
+    """Returns the model x in a broadcast."""
     parts = algorithm.traits.broadcast
     trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
     whole: Any = jax.tree.structure(algorithm.problem.shapes().params)
     models = [t for kind, t in trees if kind == "model" and jax.tree.structure(t) == whole]
-    reason = "its clients do not receive the whole global model, so that it has no loss there"
+    reason = "its clients do not receive the whole global model, so they cannot compute its loss"
     require(models, f"{name} does not fit this algorithm: {reason}; leave {name} out")
     return models[0]

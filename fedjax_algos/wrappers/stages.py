@@ -1,8 +1,8 @@
 """The path of an update from a client to the server's rule, as data.
 
-A wrapper describes its part by stages and gives them to `compose.add`. An update passes the stages
-of clients and then the server's stages, from left to right. At most one rule puts one estimate in
-place of all updates. A stage sees the vectors of an update: the parts that are trees of floats.
+A wrapper describes its part as stages and gives them to `compose.add`. An update passes the stages
+of clients and then the server's stages, from left to right. At most one rule replaces all updates
+by one estimate. A stage sees the vectors of an update: the parts that are trees of floats.
 """
 
 import functools
@@ -25,24 +25,24 @@ from fedjax_algos.core import (
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, kinds, split_update, vector_kinds
 
 Vectors = list[Any]  # trees of floats, one for each vector of an update
-OBSERVE, CLIP, ENCODE, WHOLE = range(4)  # where a stage of clients belongs; see `ClientStage`
-ATTACK, DEFENCE = range(2)  # and a stage of the server
+OBSERVE, CLIP, ENCODE, WHOLE = range(4)  # places of a stage of clients; see `ClientStage`
+ATTACK, DEFENCE = range(2)  # places of a stage of the server
 
 
 def same(value: Any) -> Any:
-    """The value itself."""
+    """Returns the value."""
     return value
 
 
 class Client(NamedTuple):
-    """The reading of a stage of clients.
+    """The input of a stage of clients.
 
     Attributes:
-      received, data, dispatch, training_key: what `client_update` was given.
-      kinds: of each vector after this stage.
-      message: what the stages before have made of the vectors.
-      rest: the counts and choices that are sent beside them.
-      tags: of the stage, in its key.
+      received, data, dispatch, training_key: arguments of `client_update`.
+      kinds: the kind of each vector after this stage.
+      message: the message of the stages before.
+      rest: the counts and choices, sent beside the message.
+      tags: numbers that identify the stage in its key.
     """
 
     received: Broadcast
@@ -64,7 +64,7 @@ class Sent(NamedTuple):
     """The result of a stage of clients.
 
     Attributes:
-      message: what is sent in place of the vectors; not of an `OBSERVE` stage.
+      message: sent in place of the vectors; unused in an `OBSERVE` stage.
       own: the stage's new memory.
       extra: numbers that are sent beside the message, by name. A random key is not counted, and
         its words arrive.
@@ -81,12 +81,12 @@ class ClientStage(NamedTuple):
     """A stage of clients; all shapes are of one client.
 
     Attributes:
-      name: the wrapper's. The key of a dispatch and the name make the stage's key.
+      name: the wrapper's name. With the key of a dispatch it makes the stage's key.
       apply: `(vectors, own, client) -> Sent`.
       undo: `message -> vectors`, for the next stage and for the server.
-      first: `zeros -> own`: the memory before the first dispatch, of zeros like each vector. It is
-        kept in the client's row. None: the stage has no memory.
-      kind: of each vector what it is after the stage; see `Traits.parts`.
+      first: `zeros -> own`: the memory before the first dispatch, from zeros like each vector, kept
+        in the client's row. None if the stage has no memory.
+      kind: maps a vector's kind to its kind after the stage; see `Traits.parts`.
       place: an `OBSERVE` stage may stand anywhere, and changes no vector. `CLIP` is before
         `ENCODE`, which is before `WHOLE`, the stages that send whole numbers.
     """
@@ -105,8 +105,8 @@ class Facts(NamedTuple):
     Attributes:
       num_clients, cohort_size: float[]: N, and the number of clients of a cohort, which is N on the
         virtual clock.
-      seed: uint32[]: of the run.
-      step: int32[]: server steps until now.
+      seed: uint32[]: the seed of the run.
+      step: int32[]: number of server steps so far.
     """
 
     num_clients: jax.Array
@@ -119,12 +119,12 @@ class Cohort(NamedTuple):
     """All updates of a cohort; leaves [slots, ...].
 
     Attributes:
-      vectors: what the stages before have made of each vector.
-      weights: float[slots] for each vector, the factor that `contribute` gives it; 0 where nothing
-        has arrived.
+      vectors: each vector after the stages before.
+      weights: float[slots] for each vector: its factor in `contribute`, or 0 where nothing has
+        arrived.
       extra, dispatches: see `Sent` and `Dispatch`.
       mask: bool[slots]: which updates have arrived.
-      factor: float[slots]: of whole contributions, their weights included.
+      factor: float[slots]: factors of whole contributions, their weights included.
     """
 
     vectors: Vectors
@@ -136,12 +136,12 @@ class Cohort(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """The reading of a rule on sums.
+    """The input of a rule on sums.
 
     Attributes:
-      total: the sum of what `summand` has returned, in its dtypes.
+      total: the sum of the results of `summand`, in their dtypes.
       weights: float[] for each vector: the sum of the weights.
-      number: int32[]: updates that have arrived.
+      number: int32[]: number of updates that have arrived.
     """
 
     total: Any
@@ -150,14 +150,14 @@ class Summed(NamedTuple):
 
 
 class ServerStage(NamedTuple):
-    """A change of updates on the server: of one when it arrives, or of a cohort.
+    """A change of updates on the server: of one update when it arrives, or of a cohort.
 
     Attributes:
-      name: the wrapper's.
+      name: the wrapper's name.
       place: an `ATTACK` is before a `DEFENCE`.
       one: `(vectors, extra, dispatch, own, key, facts) -> vectors`.
       all: `(cohort, own, key, facts) -> (cohort, own)`, with all updates in memory at once.
-      first: `(zeros, population) -> own`, kept in the server state; None without a memory.
+      first: `(zeros, population) -> own`, kept in the server state; None if it has no memory.
       report: `own -> {column: number}`, columns of the results.
       reweights: whether it changes `Cohort.factor`, so that the algorithm's contributions must be a
         `WeightedSum`.
@@ -176,16 +176,16 @@ class Rule(NamedTuple):
     """The estimate that replaces the vectors of every update.
 
     Attributes:
-      name: the wrapper's.
+      name: the wrapper's name.
       estimate: `(read, own, key, facts) -> (vectors, own)`, where `read` is a `Summed` if the rule
         has a `summand`, and else the `Cohort`, with all updates in memory at once.
-      summand: `(vectors, weights, extra, dispatch, own, facts) -> tree`, of one update.
-      first: as of a `ServerStage`.
+      summand: `(vectors, weights, extra, dispatch, own, facts) -> tree`, for one update.
+      first: as in a `ServerStage`.
       report: `own -> {column: number}`, columns of the results.
-      offers: whether a client may send what is in `Sent.extra` alone; see `Traits.offers`.
-      private: whether the algorithm's own rule goes on as if `Facts.cohort_size` clients had sent
-        the estimate, also if none has. It needs `equal_weights`.
-      equal_weights: what to do where weights of clients differ, if it needs equal ones; else "".
+      offers: whether a client may send `Sent.extra` alone; see `Traits.offers`.
+      private: whether the algorithm's own rule acts as if `Facts.cohort_size` clients had sent
+        the estimate, even if none has. It needs `equal_weights`.
+      equal_weights: advice if clients' weights differ and the rule needs equal ones; else "".
     """
 
     name: str
@@ -202,10 +202,10 @@ class Down(NamedTuple):
     """The encoding of the vectors of broadcasts.
 
     Attributes:
-      name: the wrapper's.
+      name: the wrapper's name.
       encode: `(key, vectors) -> message`.
       decode: `message -> vectors`.
-      held: whether the difference is sent to what all clients hold.
+      held: whether the message is the difference to the vectors that all clients hold.
       catch_up: see `Traits`.
     """
 
@@ -224,22 +224,22 @@ class Transport(NamedTuple):
     server: tuple[ServerStage, ...] = ()
     rule: Rule | None = None
     down: Down | None = None
-    made: Any = None  # the algorithm that `compose` has made of it
+    made: Any = None  # the algorithm that `compose` has made
 
 
 class Row(NamedTuple):
-    """A client's row: the algorithm's own, and what wrappers keep beside it."""
+    """A client's row: the algorithm's own row, and the memories of wrappers."""
 
     inner: ClientState
     own: Any
 
 
 class Server(NamedTuple):
-    """The server state of the algorithm, and what wrappers keep beside it."""
+    """The server state of the algorithm, and the memories of wrappers."""
 
     params: Params
-    rest: ServerState  # of the algorithm, with params=()
-    own: tuple[Any, ...]  # of each stage of the server, of the rule, and of what clients hold
+    rest: ServerState  # the algorithm's state, with params=()
+    own: tuple[Any, ...]  # memories of the server's stages and the rule, and what clients hold
     facts: Facts
 
     @property
@@ -249,14 +249,14 @@ class Server(NamedTuple):
 
 
 def divide(parts: PartKinds, update: Any, field: Any = "parts") -> tuple[Vectors, list[Any]]:
-    """(the vectors, the counts and choices) of an update, or of a broadcast."""
+    """Splits an update, or a broadcast, into its vectors and its counts and choices."""
     pairs = list(zip(kinds(parts), split_update(parts, update, field), strict=True))
     vectors = [tree for kind, tree in pairs if kind in VECTORS]
     return vectors, [tree for kind, tree in pairs if kind not in VECTORS]
 
 
 def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
-    """The vectors, with no entry of a mean of squares below 0."""
+    """Raises negative entries of means of squares to 0."""
     return [
         jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), tree) if kind == "moments" else tree
         for kind, tree in zip(vector_kinds(parts), vectors, strict=True)
@@ -264,6 +264,6 @@ def non_negative_moments(parts: PartKinds, vectors: Vectors) -> Vectors:
 
 
 def shapes_of(tree: Any) -> Any:
-    """(the structure of a tree, the shapes and dtypes of its leaves), which can be hashed."""
+    """Returns a tree's structure, and its leaves' shapes and dtypes; both can be hashed."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)

@@ -162,7 +162,7 @@ def test_a_change_by_hand_stays_inside():
     assert transfer_of(tripled, one_example_each(7)) == transfer_of(wrapped, one_example_each(7))
     with pytest.raises((TypeError, ValueError), match=r"contribute.*staleness, server\)"):
         fa.make_engine(weighted(wrapped, lambda client: 1.0))
-    with pytest.raises(ValueError, match=r"identity: what .* changed by hand; change .* first"):
+    with pytest.raises(ValueError, match=r"identity: .* changed after .*; change .* first"):
         wrap(wrap(wrapped, "mean")._replace(decode=decode), "identity")
 
 

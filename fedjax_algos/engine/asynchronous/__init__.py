@@ -1,1 +1,1 @@
-"""Execution of plans: waves of dispatches that train together, and the updates in flight."""
+"""Executes plans: waves of dispatches that train together, and updates in flight."""

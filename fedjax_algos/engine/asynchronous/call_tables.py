@@ -1,4 +1,4 @@
-"""The tables that the host makes from plan and waves, one for each compiled call; merged plans.
+"""Makes the table of each compiled call from a plan and its waves, and merges plans.
 
 The waves of a merged plan train dispatches of several runs, so they are wider and fewer. No run
 reads the results of another one, so each has the same results as alone.
@@ -24,7 +24,7 @@ from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.slots import fill_slots
 from fedjax_algos.engine.state import FederatedState
 
-_SLOT_BYTES = 12 * 4  # of a table, at least
+_SLOT_BYTES = 12 * 4  # the least for a slot of a table
 
 
 class Slot(NamedTuple):
@@ -39,10 +39,10 @@ class Slot(NamedTuple):
 class ServerStep(NamedTuple):
     """A server step."""
 
-    end: Any  # int32[]: where its contributions end
+    end: Any  # int32[]: end of its contributions
     count: Any  # int32[]: number of its contributions
     group: Any  # int32[]
-    version_row: Any  # int32[]: the row of the version that it makes
+    version_row: Any  # int32[]: the row of its new version
     run: Any = None  # int32[]; None for a single run
 
 
@@ -53,8 +53,8 @@ class CallTable(NamedTuple):
     reset_metrics: Any  # bool[], or bool[R] for several runs: whether sums of metrics restart at 0
     slots: Slot  # leaves [W, D, S]
     filled: Any  # int32[W, D]
-    contributions: Any  # int32[W]: where the contributions end that are added after the wave
-    steps_made: Any  # int32[W]: where the server steps end that are made after the wave
+    contributions: Any  # int32[W]: end of the contributions added after the wave
+    steps_made: Any  # int32[W]: end of the server steps made after the wave
     update_row: Any  # int32[C]
     staleness: Any  # int32[C]
     steps: ServerStep  # leaves [C]
@@ -70,7 +70,7 @@ def call_tables(
     stops: Sequence[int],
     after: int = 0,
 ) -> Iterator[tuple[int | None, CallTable]]:
-    """The calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
+    """Yields the calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
     slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
     ascending = np.unique(stops)
@@ -78,7 +78,7 @@ def call_tables(
     what = f"waves_per_call={size} of {slots} slots"
     check_memory(what, size * slots * _SLOT_BYTES, "give fewer waves or slots")
     counts = np.diff(ends, prepend=0)
-    # a call adds at most what it trains, and what was trained before and is in a row
+    # a call adds at most the updates that it trains and the trained updates in rows
     room = np.arange(size * slots + row_counts(waves)[1])
     begin = added = made = 0
     last_run = None  # the run of the last stop
@@ -90,7 +90,7 @@ def call_tables(
         end = int(np.searchsorted(waves.steps, stop)) + 1
         for start in range(begin, end, size):
             until = min(start + size, end)
-            # past its end a table repeats an entry, which nothing reads
+            # past its end a table repeats an entry that is never read
             wave = np.minimum(start + np.arange(size), until - 1)
             contribution = np.minimum(added + room, len(plan.dispatch) - 1)
             step = np.minimum(made + room, len(ends) - 1)
@@ -122,7 +122,7 @@ def call_tables(
 
 
 def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
-    """The slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
+    """Returns the slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
     assigned = np.arange(trained.shape[1])[None, None]
     assigned = np.where(assigned < filled[:, None, None], assigned, -1)
     if num_devices > 1:
@@ -145,15 +145,15 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
 
 
 def row_counts(waves: Waves) -> tuple[int, int]:
-    """Rows on the device, for versions (one is never read) and for updates, rounded up."""
-    # From a single row, XLA would compute products outside of the loop that sums contributions, and
-    # round them; from several it fuses them with the sum. So slots=1 would give other bits.
+    """Returns the rows for versions (one is never read) and for updates, rounded up."""
+    # With a single row, XLA would compute products outside of the loop that sums contributions, and
+    # round them; with several it fuses them with the sum. So slots=1 would give other bits.
     updates = max(waves.num_update_rows, 2)
     return round_up_size(waves.num_version_rows + 1), round_up_size(updates)
 
 
 def narrow(leaf: Any) -> np.ndarray:
-    """An array with integers as int32; other dtypes are kept."""
+    """Converts integers to an int32 array; other dtypes are kept."""
     leaf = np.asarray(leaf)
     return leaf.astype(np.int32) if leaf.dtype.kind == "i" else leaf
 
@@ -161,10 +161,10 @@ def narrow(leaf: Any) -> np.ndarray:
 def merge_plans(
     plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
 ) -> tuple[Plan, Dispatch]:
-    """The merged plan of several runs, and its dispatches, which have the ids of their own run.
+    """Merges the plans of several runs, and their dispatches, which keep the ids of their own run.
 
-    Server steps are in the order of their time, and dispatches in that of the versions that they
-    start from. Client i of run r is r * num_clients + i in the plan.
+    Server steps are ordered by time, and dispatches by the version that they start from. Client i
+    of run r is r * num_clients + i in the plan.
     """
     if len(plans) == 1:
         return plans[0], dispatches[0]
@@ -173,7 +173,7 @@ def merge_plans(
         return np.concatenate([getattr(plan, name) for plan in plans])
 
     def runs_of(name):
-        """The run of each entry, and where the entries of each run begin."""
+        """Returns the run of each entry, and where the entries of each run begin."""
         lengths = [len(getattr(plan, name)) for plan in plans]
         return np.repeat(np.arange(len(plans), dtype=np.int32), lengths), _starts(lengths)
 
@@ -214,12 +214,12 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
         return data[0]
     fix = "give what federate returns, or run each plan by itself"
     in_memory = all(isinstance(each, FederatedData) for each in data)
-    require(in_memory, f"examples in files are not those of merged runs; {fix}")
+    require(in_memory, f"merged runs cannot read examples in files; {fix}")
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
         own, first = each.num_clients, data[0].num_clients
         facts = {
-            f"the examples of run {number} are other arrays than those of run 0; pass the same "
+            f"the examples of run {number} are not the arrays of run 0; pass the same "
             "ones, of jax.device_put, to each federate": ids == arrays[0],
             f"run {number} has {own} clients and run 0 {first}; give runs with the same number": own
             == first,
@@ -240,13 +240,13 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
         return states[0]
     fix = "merge runs of the same algorithm, model, number of clients and number of groups"
     for number, state in enumerate(states):
-        what = f"the state of run {number} is unlike that of run 0: state"
+        what = f"the state of run {number} does not match run 0: state"
         check_like(what, state, states[0], fix)
     return _merge_states(tuple(states))
 
 
 def state_of_run(state: FederatedState, run: int) -> FederatedState:
-    """The state of one run of a merged plan, with the rows of its own clients."""
+    """Returns the state of one run of a merged plan, with the rows of its own clients."""
     return _select_run(state, run) if state.seed.ndim else state
 
 

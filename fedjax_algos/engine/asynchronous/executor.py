@@ -1,7 +1,7 @@
 """The executor runs plans: waves of training, and the server steps that they make possible.
 
-The device holds the server state, the sums of the current server step, one row for each version
-from which a dispatch still starts, and one for each update that has not arrived yet.
+The device holds the server state and the sums of the current server step. It also has a row for
+each version that a dispatch will still start from, and for each update that has not arrived yet.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ from fedjax_algos.engine.state import FederatedState
 
 
 class InFlightMemory(NamedTuple):
-    """Memory for what is in flight, besides the server state and the clients' rows.
+    """Memory for versions and updates in flight, besides the server state and the clients' rows.
 
     Attributes:
-      version_rows, version_bytes: versions from which dispatches still start, and their bytes.
+      version_rows, version_bytes: versions that dispatches still start from, and their bytes.
       update_rows, update_bytes: updates that are trained and have not arrived, and their bytes.
-      runs: merged runs, which share the rows.
+      runs: number of merged runs, which share the rows.
     """
 
     version_rows: int
@@ -64,15 +64,15 @@ class InFlightMemory(NamedTuple):
 
 
 class PlanStop(NamedTuple):
-    """A run of a plan after some server steps."""
+    """The result of a plan after some server steps."""
 
-    server_steps: int  # that have been made
+    server_steps: int  # made so far
     state: FederatedState
     metrics: Metrics  # of the contributions since the last stop
-    in_flight: InFlightState  # what the rest of the run reads, besides the metrics
+    in_flight: InFlightState  # read by the rest of the run, with the metrics
 
 
-# from the initial (in-flight state, metrics) to (server steps, both after so many)
+# initial (in-flight state, metrics) -> (server steps, both after these steps)
 ResumeFn = Callable[[InFlightState, Metrics], tuple[int, InFlightState, Metrics]]
 
 
@@ -84,7 +84,7 @@ class Executor(PlacedAlgorithm):
       algorithm, slots, waves_per_call, non_finite: as in `make_executor`.
       layout: how the slots of a wave are computed: "sequential" or "vmapped".
       placement, client_state, sharded: as in an `Engine`.
-      num_devices: number of devices over which the slots are divided.
+      num_devices: number of devices that divide the slots.
     """
 
     slots: Literal["auto"] | int
@@ -101,7 +101,7 @@ class Executor(PlacedAlgorithm):
 
     @property
     def wide(self) -> bool:
-        """Whether a wave is faster than its dispatches one after another."""
+        """bool: whether a wave is faster than its dispatches one after another."""
         return self.slots != 1 and (self.layout == "vmapped" or self.num_devices > 1)
 
     def __repr__(self) -> str:
@@ -109,12 +109,12 @@ class Executor(PlacedAlgorithm):
         return describe(self, **facts, algorithm=self.algorithm)
 
     def waves(self, state: FederatedState, plan: Plan, begun: InFlightRows | None = None) -> Waves:
-        """The waves of a plan; ValueError for one that contradicts itself.
+        """Makes the waves of a plan; ValueError for a plan that contradicts itself.
 
         Args:
-          state, plan: what `init` returned, or its shapes, and the timeline.
-          begun: `Waves.rows_after` some server steps; the waves are those of the rest then. They
-            have at least as many rows as the whole plan, so that its program goes on.
+          state, plan: the result of `init`, or its shapes, and the timeline.
+          begun: `Waves.rows_after` some server steps, to make only the waves of the rest. They have
+            at least as many rows as the whole plan, so that its program is reused.
         """
         stateful, slots = bool(jax.tree.leaves(state.origin)), self.slots
         if slots == "auto":
@@ -131,11 +131,11 @@ class Executor(PlacedAlgorithm):
     def memory(
         self, state: FederatedState, data: RunData, dispatches: Dispatch, waves: Waves
     ) -> InFlightMemory:
-        """Computes how much memory a run needs for what is in flight, before it begins.
+        """Computes the memory that a run needs for versions and updates in flight.
 
         Args:
-          state, data: what `init` and `put_data` returned, or their shapes.
-          dispatches, waves: what `plan_dispatches` and `waves` returned.
+          state, data: the results of `init` and `put_data`, or their shapes.
+          dispatches, waves: the results of `plan_dispatches` and `waves`.
         """
         in_flight, _ = self._initial.eval_shape(*self._arguments(state, data, dispatches, waves))
         versions, updates = row_counts(waves)
@@ -153,22 +153,22 @@ class Executor(PlacedAlgorithm):
         waves: Waves | None = None,
         resume: ResumeFn | None = None,
     ) -> Iterator[PlanStop]:
-        """Executes a plan, from the given state and with dispatch 0 of each client.
+        """Executes a plan from the given state, with dispatch 0 of each client.
 
-        Plans, data and states of several runs are executed as one if they are merged by
-        `merge_plans`, `merge_data` and `merge_states`: then metrics have leaves [runs, ...], and a
-        stop restarts the sums of its own run only.
+        Several runs are executed as one if their plans, data and states are merged (`merge_plans`,
+        `merge_data` and `merge_states`). Then metrics have leaves [runs, ...], and a stop restarts
+        the sums of its own run only.
 
         Args:
-          state: what `init` returned. It is CONSUMED: its buffers are reused.
+          state: the result of `init`. It is CONSUMED: its buffers are reused.
           data: all clients' examples, as `put_data` placed them.
           plan: the timeline.
-          dispatches: what `plan_dispatches` returned: NumPy arrays [dispatches].
-          stops: ascending numbers of server steps after which to yield, from 1 to the plan's last.
-          waves: what `waves` returned; None makes them.
-          resume: goes on after a stop of an earlier run of the same plan, with waves that are
-            `begun`: it takes what is in flight before the first wave, and the metrics, and returns
-            the server steps at that stop with both as they were then. None begins the plan.
+          dispatches: the result of `plan_dispatches`: NumPy arrays [dispatches].
+          stops: ascending server steps to yield after, from 1 to the plan's last.
+          waves: the result of `waves`; None makes them.
+          resume: continues after a stop of an earlier run of the same plan, with waves that are
+            `begun`. It takes the in-flight state and the metrics before the first wave, and returns
+            the server steps, the state and the metrics at that stop. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.
@@ -176,8 +176,8 @@ class Executor(PlacedAlgorithm):
           CONSUMED when the iterator advances. Client rows include all dispatches trained so far.
 
         Raises:
-          ValueError: for stops out of order or range, and for a plan that contradicts itself, or
-            that the dispatches or the state do not fit.
+          ValueError: for stops out of order or range, for a plan that contradicts itself, and for
+            dispatches or a state that do not fit the plan.
         """
         last = _check_run(state, data, plan, dispatches, stops)
         if plan.num_runs == 1:
@@ -189,11 +189,11 @@ class Executor(PlacedAlgorithm):
         return self._execute(data, arguments, calls, resume)
 
     def _arguments(self, state, data, dispatches, waves):
-        """The arguments of `initial`, which reads the shapes of an example only."""
+        """Returns the arguments of `initial`, which reads only the shapes of an example."""
         data = data.empty() if isinstance(data, CohortData) else data
         dispatch = replicate(self._mesh, jax.tree.map(narrow, take(dispatches, 0)))
         initial = *state[:3], state.dispatched, state.excluded
-        shared = shared_of(state)._replace(statistics=())  # which are those of a version
+        shared = shared_of(state)._replace(statistics=())  # each version has its own
         return initial, shared, data, dispatch, row_counts(waves)
 
     def _execute(self, data, arguments, calls, resume):
@@ -211,7 +211,7 @@ class Executor(PlacedAlgorithm):
         for stop, table, present in _with_data(data, calls(after)):
             arguments = metrics, shared, present, replicate(self._mesh, table)
             in_flight, metrics = wait_on_cpu(self._mesh, self._run_waves(in_flight, *arguments))
-            if present is not data:  # so that the examples of one call are in use at a time
+            if present is not data:  # keeps the examples of only one call in use
                 jax.block_until_ready(metrics)
             check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
@@ -238,15 +238,15 @@ def make_executor(
     arrived at the end of the plan are not trained.
 
     Args:
-      algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
-        says for which planners it is meant.
+      algorithm: any algorithm without a prelude and with `reduce="sum"`. Its trait `asynchrony`
+        lists the planners that it is meant for.
       slots: number of dispatches in a wave, a multiple of the number of devices; 1 is immediate
         execution, and "auto" chooses as few as cost about the least.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
       waves_per_call: maximal number of waves in one call of the compiled program.
-      devices: devices over which the slots of a wave are divided, as for `make_engine`. Each one
+      devices: devices that divide the slots of a wave, as for `make_engine`. Each one
         holds the server state, all rows and all examples.
       non_finite, devices_per_client, model_sharding: as in `make_engine`.
 
@@ -270,7 +270,7 @@ def make_executor(
 
 
 def _with_data(data, calls):
-    """The calls with what each reads: of stored data, the examples of the clients it trains."""
+    """Yields the calls and their data; for stored data, the examples of the clients they train."""
     if not isinstance(data, CohortData):
         return ((*call, data) for call in calls)
     tables, upcoming = itertools.tee(calls)
@@ -279,11 +279,11 @@ def _with_data(data, calls):
 
 
 def _check_run(state, data, plan, dispatches, stops):
-    """Raises for what does not fit the plan, which may be a merged one; its last server step."""
+    """Checks the arguments of a plan, or a merged one, and returns its last server step."""
     check_kind("plan", plan, Plan, "give what a planner returned")
     check_kind("state", state, FederatedState, "give what executor.init returned")
     check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
-    check_kind("dispatches", dispatches, Dispatch, "give those of plan_dispatches")
+    check_kind("dispatches", dispatches, Dispatch, "give the result of plan_dispatches")
     last, number, planned = len(plan.time), len(dispatches.client), len(plan.client)
     largest, runs = plan.client.max(initial=0), plan.num_runs
     ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)

@@ -1,6 +1,6 @@
 """The in-flight state on the device, and the two functions that are compiled for a plan.
 
-A state that is saved goes on in the rows of other waves (`MovedRows`).
+`MovedRows` moves a saved state to the rows of other waves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,23 +25,23 @@ from fedjax_algos.engine.state import FederatedState
 
 
 class Trained(NamedTuple):
-    """An update of a trained dispatch, and what its server step needs besides it."""
+    """The update of a trained dispatch, with the other inputs of its server step."""
 
     update: Update
     dispatch: Dispatch
     report: Report
-    finite: Any = None  # bool[]: whether it and the client's new row are; None if that is unknown
+    finite: Any = None  # bool[]: of the update and the client's new row; None if unchecked
 
 
 class InFlightState(NamedTuple):
-    """What the device holds from wave to wave; of R merged runs, of the server [R, ...]."""
+    """The device's state between waves; the server's leaves are [R, ...] with R merged runs."""
 
     server: Any
     statistics: Any
     clients: Any  # leaves [num_clients of all runs, ...]
     dispatched: Any  # bool[num_clients of all runs]: whose row is initialised, or ()
     excluded: Any  # `Excluded`, or () if updates that are not finite are kept
-    sums: Any  # ((contributions, statistics), number left) of the server step that is not complete
+    sums: Any  # ((contributions, statistics), number left) of the current server step
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Trained  # leaves [rows, ...]
 
@@ -52,9 +52,9 @@ class InFlightState(NamedTuple):
 
 
 class MovedRows(Mapping[str, np.ndarray]):
-    """Arrays of an `InFlightState` by path, in the rows of waves in place of those of `begun`.
+    """Arrays of an `InFlightState` by path, moved from the rows of `begun` to the rows of waves.
 
-    The names of what moves begin with "versions/" and "updates/".
+    The names of arrays that move begin with "versions/" and "updates/".
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):
@@ -82,7 +82,7 @@ class MovedRows(Mapping[str, np.ndarray]):
 
 
 def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
-    """The state before the first wave, and zero metrics; `rows` are those of `row_counts`."""
+    """Returns the state before the first wave and zero metrics; `rows` come from `row_counts`."""
     server, statistics, _, _, excluded = initial
     finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
     runs = shared.seed.shape  # () or (R,)
@@ -99,7 +99,7 @@ def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
     def zeros(shapes, *leading):
         return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
 
-    # the initial versions are used from the start, so theirs are the first rows
+    # the initial versions are used from the start, so they have the first rows
     put, first_rows = (_put_rows, jnp.arange(shared.seed.size)) if runs else (_put_row, 0)
     in_flight = InFlightState(
         *initial,
@@ -111,7 +111,7 @@ def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
 
 
 def run_waves(algorithm, layout, mesh, in_flight, metrics, shared, data, table):
-    """The state and the sums of metrics after a table."""
+    """Returns the state and the sums of metrics after a table."""
     if mesh is None or mesh.size == 1:
         after = _run_waves(algorithm, layout, False, in_flight, metrics, shared, data, table)
         return constrain(mesh, after)
@@ -130,7 +130,7 @@ def run_waves(algorithm, layout, mesh, in_flight, metrics, shared, data, table):
 
 
 def _run_waves(algorithm, layout, gathers, in_flight, metrics, shared, data, table):
-    """One device's part. Of several devices each trains its slots; it `gathers` those of all."""
+    """Runs one device's slots; with several devices it `gathers` the results of all."""
     screened = in_flight.updates.finite is not None
     train = _make_train(algorithm, layout, gathers, screened, shared, data)
 
@@ -187,7 +187,7 @@ def _run_waves(algorithm, layout, gathers, in_flight, metrics, shared, data, tab
 
 
 def _make_train(algorithm, layout, gathers, screened, shared, data):
-    """`(in_flight, slots, filled) -> ((rows, whether initialised), updates)` of a wave."""
+    """Makes `(in_flight, slots, filled) -> ((rows, whether initialised), updates)` of a wave."""
     num_clients = data.num_clients // shared.seed.size  # of a run
 
     def draw_one(slot):
@@ -207,7 +207,7 @@ def _make_train(algorithm, layout, gathers, screened, shared, data):
         return row, Trained(sent.message, dispatch, sent.report, finite)
 
     def client_row(slot):
-        """The row of the slot's client among those of all runs; one past the last if empty."""
+        """Returns the client's row among the rows of all runs; one past the last if empty."""
         client = slot.dispatch.client
         return client if slot.run is None else slot.run * num_clients + client
 
@@ -251,12 +251,12 @@ def _make_train(algorithm, layout, gathers, screened, shared, data):
 
 
 def _select_run(run, tree):
-    """One run's part of trees with an axis of runs; without one (None), the tree itself."""
+    """Returns one run's part of trees with an axis of runs; the tree itself if `run` is None."""
     return tree if run is None else take(tree, run)
 
 
 def _update_run(run, tree, value):
-    """The tree with a new part for this run."""
+    """Replaces one run's part of a tree."""
     return value if run is None else _put_row(tree, run, value)
 
 

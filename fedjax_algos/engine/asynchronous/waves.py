@@ -1,7 +1,7 @@
 """Waves: the order in which a plan is trained, a fixed number of dispatches at a time.
 
 A dispatch can be trained as soon as its version exists, long before it arrives. So nothing is
-trained until a server step misses an update; then the dispatches that are needed first, among all
+trained until a server step misses an update. Then the dispatches needed first, among all dispatches
 whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
 many slots as dispatches in flight, the number of waves is the length of the longest chain of
 dispatches, each starting from a version that the previous one contributed to.
@@ -16,17 +16,17 @@ from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 
-_MAX_CONTRIBUTIONS = 20_000  # at the start of the plan, from which the number of slots is chosen
+_MAX_CONTRIBUTIONS = 20_000  # at the start of the plan; they decide the number of slots
 _MAX_SLOTS_PER_DEVICE = {"sequential": 8, "vmapped": 32}
 _MAX_COST_RATIO = {"sequential": 1.02, "vmapped": 1.1}  # to the least cost, for fewer slots
 
 
 class InFlightRows(NamedTuple):
-    """What the rows hold after some server steps of a plan, by row; -1 for nothing."""
+    """The contents of the rows after some server steps of a plan; -1 for an empty row."""
 
-    steps: np.int32 | np.ndarray  # int32[]: server steps that have been made
-    versions: np.ndarray  # int32[rows]: from which a dispatch still starts
-    contributions: np.ndarray  # int32[rows]: whose updates are trained and have not been added
+    steps: np.int32 | np.ndarray  # int32[]: server steps made so far
+    versions: np.ndarray  # int32[rows]: versions that a dispatch still starts from
+    contributions: np.ndarray  # int32[rows]: trained, but not added yet
 
 
 class Waves(NamedTuple):
@@ -38,15 +38,15 @@ class Waves(NamedTuple):
 
     trained: np.ndarray  # int32[W, slots]: contributions whose dispatches it trains, in order
     filled: np.ndarray  # int32[W]: number of filled slots
-    contributions: np.ndarray  # int32[W]: those that have been added after the wave
-    steps: np.ndarray  # int32[W]: server steps that have been made after the wave
+    contributions: np.ndarray  # int32[W]: number added after the wave
+    steps: np.ndarray  # int32[W]: server steps made after the wave
     update_row: np.ndarray  # int32[C]
     version_row: np.ndarray  # int32[U + R]; `num_version_rows` if no dispatch reads the version
     num_update_rows: int
     num_version_rows: int
 
     def split_at(self, stops: np.ndarray, ends: np.ndarray) -> "Waves":
-        """The waves, split where a step of `stops` is made inside one, whose first part trains."""
+        """Splits a wave where a step of `stops` is made inside it; its first part trains."""
         added = ends[np.asarray(stops) - 1]
         wave = np.searchsorted(self.steps, stops)
         inside = self.contributions[wave] > added
@@ -61,7 +61,7 @@ class Waves(NamedTuple):
         )
 
     def rows_after(self, steps: int, plan: Plan) -> InFlightRows:
-        """What the rows hold after so many server steps, at least one, of the plan."""
+        """Returns the contents of the rows after `steps` server steps of the plan, at least one."""
         later = int(np.searchsorted(self.steps, steps)) + 1
         filled = np.arange(self.trained.shape[1]) < self.filled[later:, None]
         untrained = self.trained[later:][filled]
@@ -82,7 +82,7 @@ class Waves(NamedTuple):
 def make_waves(
     plan: Plan, slots: int, *, stateful: bool = False, begun: InFlightRows | None = None
 ) -> Waves:
-    """Waves of at most `slots` dispatches, of the rest of the plan if some have `begun`."""
+    """Makes waves of at most `slots` dispatches, for the rest of the plan if some have `begun`."""
     check_plan(plan, stateful)
     # the table of waves; with many slots there may be few waves, but at least one
     check_memory(f"slots={slots}", slots * 8, "give fewer")
@@ -134,7 +134,7 @@ def step_ends(plan: Plan) -> np.ndarray:
 def training_order(
     plan: Plan, slots: int, stateful: bool, done: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`trained` and `filled` of `Waves`: in each wave the most urgent that are not `done`."""
+    """Orders training for `Waves`: each wave has the most urgent dispatches that are not `done`."""
     dispatch, version = plan.dispatch, plan.version[plan.dispatch]
     owner = plan.client[dispatch].astype(np.int64) if stateful else dispatch.astype(np.int64)
     ranked = _by_urgency(dispatch, owner)
@@ -174,7 +174,7 @@ def training_order(
 
 
 def _by_urgency(dispatch, owner):
-    """Contributions as they are needed; a client's earlier dispatch before its later ones."""
+    """Sorts contributions by need; a client's earlier dispatch comes before its later ones."""
     number, count = np.arange(len(dispatch)), len(dispatch)
     by_owner = np.lexsort((dispatch, owner))
     latest = (owner * count + number)[by_owner]
@@ -184,7 +184,7 @@ def _by_urgency(dispatch, owner):
 
 
 def _assign_rows(start, stop):
-    """Rows for what is kept from wave `start` to wave `stop`: int32[...], and the fewest needed."""
+    """Assigns rows from wave `start` to wave `stop`: int32[...], and the fewest needed."""
     by_start, by_stop = np.argsort(start, kind="stable"), np.argsort(stop, kind="stable")
     freed = np.searchsorted(stop[by_stop], start[by_start])
     count = int((np.arange(1, len(start) + 1) - freed).max(initial=0))
@@ -197,7 +197,7 @@ def _assign_rows(start, stop):
 
 
 def check_plan(plan: Plan, stateful: bool) -> None:
-    """Raises ValueError for a plan that contradicts itself, or whose order state forbids."""
+    """Raises ValueError for a plan that contradicts itself or whose order breaks client state."""
     require(len(plan.time), "the plan has no server step; give it a later horizon")
     sizes = np.bincount(plan.step, minlength=len(plan.time))
     valid = len(sizes) <= len(plan.time) and sizes.all() and (np.diff(plan.step) >= 0).all()
@@ -225,9 +225,9 @@ def choose_slots(
     devices: int = 1,
     stateful: bool = False,
 ) -> int:
-    """The smallest power of two, on each device, with which waves cost about as little as possible.
+    """Returns the smallest power of two, per device, at which waves cost about the least.
 
-    Of a long plan the start decides.
+    The start of a long plan decides.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -251,7 +251,7 @@ def choose_slots(
 def wave_costs(
     trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
 ) -> np.ndarray:
-    """Local steps, int[W], of the busiest device; `num_steps` is that of each contribution."""
+    """Counts local steps of the busiest device, int[W], given each contribution's `num_steps`."""
     steps = num_steps[trained]
     assigned = assign_slots(steps, filled, devices)
     device_steps = np.take_along_axis(steps[:, None], assigned, 2) * (assigned >= 0)
@@ -260,9 +260,9 @@ def wave_costs(
 
 
 def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
-    """The slots of each wave by device, int32[W, devices, slots / devices]; -1 for none.
+    """Assigns the slots of each wave, int32[W, devices, slots / devices]; -1 for none.
 
-    The longest dispatch is first; each is for the device with the least work that has a free slot.
+    The longest dispatch comes first; each goes to the device with the least work and a free slot.
     """
     num_waves, slots = num_steps.shape
     # the empty slots are the last, when loads no longer matter

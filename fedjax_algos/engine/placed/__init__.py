@@ -1,1 +1,1 @@
-"""Where arrays are: on which devices, in host memory, or in files."""
+"""Places arrays on devices, in host memory or in files."""

@@ -1,8 +1,8 @@
-"""Stored examples on the devices of an engine: those of the present cohort and of the next ones.
+"""Puts stored examples on the devices, for the current cohort and the next ones.
 
 A program reads the examples of one round, or of one call on the virtual clock, as `FederatedData`
-in which all other clients hold none, so no program knows of the files. The arrays end with zeros,
-so that the cohorts of a run have few different sizes, and few programs are compiled.
+in which all other clients hold none. So no program knows of the files. The arrays are padded with
+zeros to a few sizes, so that few programs are compiled.
 """
 
 import itertools
@@ -24,12 +24,12 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.models.outputs import check_labels
 
-_READ_AHEAD = 2  # cohorts that are read before they are asked for
-_PIECE = 128  # examples of a piece of a full gradient, if it is not a batch
+_READ_AHEAD = 2  # cohorts that are read in advance
+_PIECE = 128  # examples in a piece of a full gradient, unless it is a batch
 
 
 class CohortData:
-    """The examples of stored clients, put on the devices cohort by cohort."""
+    """Examples of stored clients, put on the devices cohort by cohort."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class CohortData:
         self._reader = ThreadPoolExecutor(1)
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
-        """The devices of clients, int32[...], as positions in the mesh."""
+        """Returns the devices of clients, int32[...], as positions in the mesh."""
         assert self.device_of_client is not None
         return self.device_of_client[clients]
 
     def reserve(self, cohorts: Iterable[np.ndarray]) -> None:
-        """Says which cohorts will be asked for; ValueError for one that exceeds the memory."""
+        """Announces the cohorts to come; ValueError if one exceeds the memory."""
         for clients in cohorts:
             self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
         one = jax.tree.map(
@@ -66,14 +66,14 @@ class CohortData:
         )
 
     def read_ahead(self, clients: np.ndarray) -> None:
-        """Begins to read the examples of a cohort, int32[...], while the devices compute."""
+        """Starts reading the examples of a cohort, int32[...], while the devices compute."""
         wanted = self._held(clients)
         key = wanted.tobytes()
         if key not in self._ahead and len(self._ahead) <= _READ_AHEAD:
             self._ahead[key] = self._reader.submit(self._read, wanted)
 
     def cohort(self, clients: np.ndarray) -> Any:
-        """The examples of a cohort, on the devices; ValueError for damaged files, wrong labels."""
+        """Returns a cohort's examples, on the devices; ValueError for damaged files or labels."""
         wanted = self._held(clients)
         if wanted.tobytes() not in self._ahead:
             self._ahead.clear()  # other cohorts were expected
@@ -81,7 +81,7 @@ class CohortData:
         return self._ahead.pop(wanted.tobytes()).result()
 
     def cohorts(self, clients: Iterable[np.ndarray]) -> Iterator[Any]:
-        """The examples of several cohorts, int32[...] each; the next ones are read ahead."""
+        """Yields the examples of several cohorts, int32[...] each; the next ones are read ahead."""
         coming: deque[np.ndarray] = deque()
         rest = iter(clients)
         while True:
@@ -93,7 +93,7 @@ class CohortData:
             yield self.cohort(coming.popleft())
 
     def empty(self) -> FederatedData:
-        """One example of zeros, of no client: for shapes that do not depend on the examples."""
+        """Returns one example of zeros without a client, for shapes that need no examples."""
         return jax.tree.map(
             lambda leaf: np.zeros((min(len(leaf), 1), *leaf.shape[1:]), leaf.dtype), self.shapes
         )._replace(offsets=np.zeros(self.num_clients + 1, np.int32))
@@ -106,7 +106,7 @@ class CohortData:
         return round_up_size(max(1, int(self.counts()[wanted].sum(dtype=np.int64))))
 
     def _read(self, wanted):
-        """Reads a cohort into arrays of the size of the largest one, or 1/2, 1/4, ... of it."""
+        """Reads a cohort into arrays with the rows of the largest one, or 1/2, 1/4, ... of them."""
         rows = self._rows_of(wanted)
         self.most_rows = max(self.most_rows, rows)
         size = self.most_rows
@@ -127,7 +127,7 @@ def cohort_data(
     put: Callable[..., Any],
     device_of_client: np.ndarray | None = None,
 ) -> CohortData:
-    """Stored examples for the programs of an algorithm; `put` places those of a cohort."""
+    """Prepares stored examples for an algorithm's programs; `put` places a cohort's examples."""
     why = "the algorithm's clients read the examples of all others, which are in files"
     fix = "give federate(...) of examples in memory"
     require(not algorithm.traits.pools_examples, f"{why}; {fix}")

@@ -1,4 +1,4 @@
-"""Devices of one or many hosts as a mesh, and arrays on them."""
+"""Makes meshes of the devices of one or many hosts, and places arrays on them."""
 
 import os
 from collections import Counter
@@ -21,7 +21,7 @@ Devices = int | Sequence[jax.Device] | None
 def client_mesh(
     devices: Devices, per_client: int = 1, rules: Rules | None = None
 ) -> ClientMesh | None:
-    """The mesh of so many devices, the first of each process, or of given ones; None for one."""
+    """Makes a mesh of given devices, or of the first ones of each process; None means one."""
     processes = num_processes()
     if per_client > 1 and devices is None:
         devices = per_client * processes
@@ -45,21 +45,21 @@ def client_mesh(
     if per_client == 1:
         return ClientMesh(Mesh(np.asarray(devices), (AXIS,)))
     own = counts[0]  # of each process
-    groups_fit = f"{own} devices of a process are no groups of devices_per_client={per_client}"
+    groups_fit = f"{own} devices of a process do not form groups of devices_per_client={per_client}"
     require(own % per_client == 0, f"{groups_fit}; give a multiple of {per_client} of each")
     groups = np.asarray(devices).reshape(-1, per_client)
     return ClientMesh(Mesh(groups, (AXIS, MODEL_AXIS)), rules)
 
 
 def no_more_devices(mesh: ClientMesh | None, number: int) -> ClientMesh | None:
-    """A mesh of at most `number` devices of another one, or of one for each process."""
+    """Returns a mesh of at most `number` devices of another mesh, but at least one per process."""
     if mesh is None or mesh.size <= number:
         return mesh
     return client_mesh(_of_each_process(mesh.devices, -(-number // num_processes())))
 
 
 def _of_each_process(devices: Iterable[jax.Device], number: int) -> list[jax.Device]:
-    """The first `number` devices of each process, or as many as it has."""
+    """Returns the first `number` devices of each process, or as many as it has."""
     own: dict[int, list[jax.Device]] = {}
     for each in devices:
         own.setdefault(each.process_index, []).append(each)
@@ -67,7 +67,7 @@ def _of_each_process(devices: Iterable[jax.Device], number: int) -> list[jax.Dev
 
 
 def default_num_devices(alone: int = 0) -> int:
-    """All devices, of a CPU one a core; or `alone` in one process, and on CPUs in each of them."""
+    """Counts all devices, on a CPU one a core; or `alone` in one process, and on CPUs in each."""
     number, processes = jax.device_count(), num_processes()
     if jax.default_backend() == "cpu":
         return min(number, processes * (alone or usable_cores()))
@@ -75,7 +75,7 @@ def default_num_devices(alone: int = 0) -> int:
 
 
 def usable_cores() -> int:
-    """The number of CPU cores that this process may use."""
+    """Returns the number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -85,7 +85,7 @@ def _replicated(mesh):
 
 
 def row_sharding(mesh: ClientMesh | None, num_rows: int) -> NamedSharding | None:
-    """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly."""
+    """Returns a table's sharding: by rows, or replicated if the rows do not divide evenly."""
     if mesh is None or num_rows % mesh.size:
         return _replicated(mesh)
     return NamedSharding(mesh.mesh, PartitionSpec(AXIS))
@@ -105,32 +105,32 @@ def constrain_state(mesh: ClientMesh | None, state: Any) -> Any:
 
 
 def replicate(mesh: ClientMesh | None, tree: Any) -> Any:
-    """Copies host arrays, which are the same in every process, to all devices of a mesh."""
+    """Copies host arrays, the same in every process, to all devices of a mesh."""
     return put(_replicated(mesh), tree)
 
 
 def put_state(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
-    """Places host arrays of a state, which are the same in every process, by `shardings`."""
+    """Places host arrays of a state, the same in every process, by `shardings`."""
     if mesh is None:
         return put(None, tree)
     return jax.tree.map(put, shardings(mesh, tree, rows=rows), tree)
 
 
 def put(sharding: Any, tree: Any) -> Any:
-    """Places host arrays, which are the same in every process; the default sharding is None."""
+    """Places host arrays, the same in every process; None means the default sharding."""
     if sharding is None or sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
     return jax.tree.map(partial(_put_parts, sharding), tree)
 
 
-def _put_parts(sharding, leaf):  # device_put would compare the values of the processes: an exchange
+def _put_parts(sharding, leaf):  # device_put would exchange the values to compare them
     leaf = np.asarray(leaf)
     leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
     return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
 
 
 def one_copy(tree: Any) -> Any:
-    """Arrays that all clients' devices hold, on this process's first device or devices only."""
+    """Keeps only the copy of replicated arrays on the first device, or group, of this process."""
 
     def of_leaf(leaf):
         sharding = leaf.sharding

@@ -1,4 +1,4 @@
-"""Devices over which clients are divided, and what of a model those hold that share a client."""
+"""Divides clients over devices, and a model over the devices that share a client."""
 
 import fnmatch
 from collections.abc import Iterable
@@ -15,15 +15,15 @@ from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import MODEL_AXIS
 
 AXIS = "clients"
-_LEAST = 1024  # entries of an array that is divided; smaller ones are not worth an exchange
+_LEAST = 1024  # entries; dividing a smaller array is not worth the exchange
 _FIX = "give a tree of jax.sharding.PartitionSpec, such as {'*/kernel': PartitionSpec('model')}"
 Rules = tuple[tuple[str, PartitionSpec], ...]
 
 
 class ClientMesh(NamedTuple):
-    """Devices over which clients are divided; several of them may share the model of each client.
+    """Devices that clients are divided over; several of them may share the model of each client.
 
-    `rules` are patterns of the paths of arrays with their specs; None divides all large arrays.
+    `rules` are patterns of array paths with their specs; None divides all large arrays.
     """
 
     mesh: Mesh
@@ -45,7 +45,7 @@ class ClientMesh(NamedTuple):
         return list(self.mesh.devices.flat)
 
     def of_one_client(self) -> "ClientMesh | None":
-        """The devices that share the first client of this process; None if that is one device."""
+        """Returns the devices that share this process's first client; None if it is one device."""
         if self.per_client == 1:
             return None
         own = jax.process_index()
@@ -53,7 +53,7 @@ class ClientMesh(NamedTuple):
         return self._replace(mesh=Mesh(np.asarray(rows[:1]), (AXIS, MODEL_AXIS)))
 
     def spec(self, path: str, shape: tuple[int, ...]) -> PartitionSpec:
-        """How an array of a state is divided; leading axes beside those of the params are not."""
+        """Returns the spec of an array of a state; leading axes that params lack stay whole."""
         if self.per_client == 1:
             return PartitionSpec()
         if self.rules is None:
@@ -68,7 +68,7 @@ class ClientMesh(NamedTuple):
         return PartitionSpec(*axes) if fits and any(axes) else PartitionSpec()
 
     def _by_size(self, shape):
-        """Of the longest axis that can be divided."""
+        """Returns the spec that divides the longest divisible axis."""
         lengths = [n if n % self.per_client == 0 else 0 for n in shape]
         if int(np.prod(shape)) < _LEAST or not any(lengths):
             return PartitionSpec()
@@ -76,7 +76,7 @@ class ClientMesh(NamedTuple):
 
 
 def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
-    """How each device holds the leaves of a tree; `rows` [rows, ...] are divided over clients."""
+    """Returns the sharding of each leaf; `rows` [rows, ...] are divided over clients."""
 
     def of_leaf(path, leaf):
         name, shape = _path(path), jnp.shape(leaf)
@@ -89,7 +89,7 @@ def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
 
 
 def shapes_on(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
-    """The shapes of a tree with its `shardings`."""
+    """Returns the shapes of a tree with its `shardings`."""
     if mesh is None:
         return tree
 
@@ -100,7 +100,7 @@ def shapes_on(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
 
 
 def bytes_of_device(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> int:
-    """The bytes that a device holds of a tree, which is given by its shapes."""
+    """Counts the bytes of a tree, given by its shapes, on one device."""
     if mesh is None:
         return tree_bytes(tree)
 
@@ -111,7 +111,7 @@ def bytes_of_device(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -
 
 
 def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
-    """The rules that a tree of specs means; ValueError if they do not fit the params."""
+    """Converts a tree of specs to rules; ValueError if they do not fit the params."""
     if given is None:
         return None
     leaves = jax.tree_util.tree_leaves_with_path(given, is_leaf=_is_spec)

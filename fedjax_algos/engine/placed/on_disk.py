@@ -1,9 +1,9 @@
 """Rows of client state on disk: as trees by client, and as bytes in files.
 
-A row that is written goes to a scratch file, which has no name, so that nothing is left of it when
-the process ends, however it ends. A checkpoint moves the rows of the scratch file to places of its
-saved file that no checkpoint refers to. So no row of a checkpoint is ever overwritten, and a
-process may end between any two writes.
+Rows are written to a scratch file without a name, so that nothing is left of it when the process
+ends, however it ends. A checkpoint moves these rows to places in its saved file that no checkpoint
+refers to. So no row of a checkpoint is ever overwritten, and a process may end between any two
+writes.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ _NONE = np.zeros(0, np.int32)
 
 
 class RowsOnDisk(NamedTuple):
-    """Rows of client state on disk, as the `client_state` of `make_engine`.
+    """Rows of client state on disk: a value for the `client_state` of `make_engine`.
 
     Memory holds the rows of one cohort, 8 bytes for each client and 4 for each row on disk. Each
-    run, and each process of it, has files of its own, so several runs may share a folder. They need
-    the room of the rows that have been written, and with checkpoints also that of the rows that
-    have changed since the oldest one that is kept.
+    process of a run has its own files, so several runs may share a folder. The files take the space
+    of the rows written so far. With checkpoints they also take the space of the rows that changed
+    since the oldest checkpoint that is kept.
 
-    What a run writes is in a file without a name, which ends with the run or its process. The first
-    checkpoint makes a file `NUMBER.rows`, which has the rows of the run's checkpoints: they can go
-    on as long as it is in the folder. Remove it when you remove the checkpoints.
+    A run writes to a file without a name, which disappears with the run or its process. The first
+    checkpoint makes a file `NUMBER.rows` for the rows of the run's checkpoints: they can go on as
+    long as it is in the folder. Remove it when you remove the checkpoints.
 
     Attributes:
-      folder: where the files are; it is made when the first row is written.
+      folder: the folder of the files; it is made when the first row is written.
     """
 
     folder: str | Path
@@ -56,7 +56,7 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 
 
 def place_name(client_state: ClientStatePlace) -> str:
-    """The place as `place_of` names it: "device", "host" or "disk"; raises for another one."""
+    """Returns "device", "host" or "disk", as `place_of` does; raises for another value."""
     if isinstance(client_state, RowsOnDisk):
         check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"
@@ -72,27 +72,27 @@ class RowFiles:
 
     def __init__(self, folder: Path, row_bytes: int, num_clients: int):
         self.folder, self.row_bytes = folder, row_bytes
-        # of the rows in the saved file; -2, -3, ... are the places 0, 1, ... of the scratch file
+        # places in the saved file; -2, -3, ... are the places 0, 1, ... of the scratch file
         self.places = np.full(num_clients, _NOWHERE, np.int32)
         self.checksums = np.zeros(num_clients, np.uint32)  # CRC-32 of the rows
         self.num_recent = 0  # rows in the scratch file
         self.scratch: Any = None
         self.path = folder  # of the saved file
         self.reader: Any = None  # of the saved file
-        self.owner = ""  # the folder of the checkpoints that refer to it
-        self.position = _NOWHERE  # of the last of them
+        self.owner = ""  # the folder of the checkpoints that refer to the saved file
+        self.position = _NOWHERE  # of the last of these checkpoints
         self.used = _NONE  # the last checkpoint that refers to each place of the saved file
 
     def written(self) -> np.ndarray:
-        """The clients whose rows have been written, ascending, int[rows]."""
+        """Returns the clients whose rows have been written, ascending, int[rows]."""
         return np.flatnonzero(self.places != _NOWHERE)
 
     def has(self, client: int) -> bool:
-        """Whether a client's row has been written; the id may be any integer."""
+        """Returns whether a client's row has been written; the id may be any integer."""
         return 0 <= client < len(self.places) and bool(self.places[client] != _NOWHERE)
 
     def read(self, client: int) -> np.ndarray:
-        """uint8[bytes]: a row that has been written; raises ValueError if it was changed."""
+        """Returns a written row, uint8[bytes]; raises ValueError if it was changed."""
         place = int(self.places[client])
         is_recent = place < _NOWHERE
         file, where = (self.scratch, self.folder) if is_recent else (self.reader, self.path)
@@ -101,7 +101,7 @@ class RowFiles:
         return self._read(file, place, client, self.checksums[client], where, fix)
 
     def write(self, client: int, row: bytes) -> None:
-        """Writes a row to the scratch file; raises ValueError if it cannot, as on a full disk."""
+        """Writes a row to the scratch file; raises ValueError on failure, as on a full disk."""
         place = -2 - int(self.places[client])
         place = self.num_recent if place < 0 else place
         with writing(self.folder):
@@ -114,7 +114,7 @@ class RowFiles:
         self.places[client], self.checksums[client] = -2 - place, zlib.crc32(row)
 
     def check_room(self, what: str, num_rows: int) -> None:
-        """Raises ValueError if the disk has no room for so many rows, those written included."""
+        """Raises ValueError if the disk has no room for `num_rows`, including the rows written."""
         there_is = next(
             each for each in (self.folder, *self.folder.absolute().parents) if each.exists()
         )
@@ -124,11 +124,11 @@ class RowFiles:
         require(needed <= free, f"{text} {readable_bytes(free)}; {fix}")
 
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
-        """Moves rows from the scratch file to the saved one, and returns what `open_saved` needs.
+        """Moves rows from the scratch file to the saved one; returns the tables for `open_saved`.
 
-        The first checkpoint makes the saved file, and so does the first one in another folder, the
-        `owner`: then all rows are copied. `kept` are the positions of the checkpoints that there
-        are. Nothing has changed if the rows cannot be written or read: a ValueError.
+        The first checkpoint in a folder, the `owner`, makes the saved file with all rows written so
+        far. `kept` are the positions of the existing checkpoints. Raises ValueError, and changes
+        nothing, if the rows cannot be written or read.
         """
         begins = owner != self.owner or self.reader is None
         clients = self.written() if begins else np.flatnonzero(self.places < _NOWHERE)
@@ -163,7 +163,7 @@ class RowFiles:
         return tables | {"file": np.int32(int(path.stem, 16))}
 
     def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
-        """Takes the tables that `save` returned; DamagedError, and no change, for damaged rows."""
+        """Loads the tables from `save`; damaged rows raise DamagedError and change nothing."""
         ids, places, checksums = tables["ids"], tables["places"], tables["checksums"]
         path = self._path(int(tables["file"]))
         try:
@@ -186,7 +186,7 @@ class RowFiles:
         self.used = np.full(-(-size // self.row_bytes), position, np.int32)
 
     def remove(self) -> None:
-        """Removes the saved file; its checkpoints cannot go on any more."""
+        """Removes the saved file; its checkpoints can no longer be resumed."""
         if self.reader is not None:
             self.path.unlink(missing_ok=True)
 
@@ -194,7 +194,7 @@ class RowFiles:
         return self.folder / f"{number:08x}.rows"
 
     def _read(self, file, place, client, checksum, where, fix=""):
-        """The row at a place of a file, or DamagedError."""
+        """Reads the row at a place of a file, or raises DamagedError."""
         file.seek(place * self.row_bytes)
         row = np.fromfile(file, np.uint8, self.row_bytes)
         if zlib.crc32(row) != checksum:
@@ -211,7 +211,7 @@ class RowFiles:
 
 
 def _write_at(file, offset, row):
-    """Also where the system writes a part at a time."""
+    """Writes a row, in several parts if the system writes less at a time."""
     file.seek(offset)
     rest = memoryview(row)
     while rest:
@@ -237,10 +237,10 @@ class DiskClientState(Mapping[int, ClientState]):
 
     @property
     def files(self) -> RowFiles:
-        """The files; a state that a round has consumed has none."""
+        """The files; a consumed table has none."""
         text = "these rows were consumed by the round that their state was given to"
         if self._files is None:
-            raise ValueError(f"{text}; use those of the state that it returned")
+            raise ValueError(f"{text}; use the rows of the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:
@@ -274,17 +274,17 @@ class DiskClientState(Mapping[int, ClientState]):
         )
 
     def is_deleted(self) -> bool:
-        """Whether a round has consumed the rows; arrays of jax have this method, too."""
+        """Returns whether a round has consumed the rows, like `jax.Array.is_deleted`."""
         return self._files is None
 
     def write(self, rows: Iterable[tuple[int, ClientState]]) -> "DiskClientState":
-        """Writes rows, and returns the table with these; CONSUMES this object.
+        """Writes rows and returns the table with them; CONSUMES this object.
 
         Args:
-          rows: clients and their rows, of the shapes of `blank`.
+          rows: pairs of a client id and a row with the shapes of `blank`.
 
         Raises:
-          ValueError: if they cannot be written, as on a full disk.
+          ValueError: if the rows cannot be written, as on a full disk.
         """
         written = object.__new__(DiskClientState)
         written.blank, written._files = self.blank, self.files
@@ -296,10 +296,10 @@ class DiskClientState(Mapping[int, ClientState]):
         return written
 
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
-        """What a checkpoint holds of the rows, which stay on disk: arrays by name, a row of zeros.
+        """Saves the rows on disk and returns the arrays of a checkpoint: tables and a row of zeros.
 
         Args:
           owner, position: the folder of the checkpoints, and the position of this one.
-          kept: the positions of the checkpoints that there are.
+          kept: the positions of the existing checkpoints.
         """
         return self.files.save(owner, position, kept) | {"blank": self.blank}

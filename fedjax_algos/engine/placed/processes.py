@@ -1,7 +1,7 @@
-"""Processes that compute together: what process 0 does for all of them, and what all agree on.
+"""Runs functions on process 0 for all processes, and shares values between processes.
 
-All processes run the same program. Process 0 alone reads what the program decides by, and writes.
-Every function here that returns another process's values has to be called by all of them.
+All processes run the same program. Only process 0 writes, and only it reads the values that decide
+what the program does. All processes must call each function that returns another process's values.
 """
 
 import contextlib
@@ -14,29 +14,29 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-_PACKET = 1024  # bytes that are sent at first; most values need no more
-_SIZE = 8  # bytes of a value's size, before it
+_PACKET = 1024  # bytes of the first packet; most values need no more
+_SIZE = 8  # bytes of the prefix with a value's size
 P = ParamSpec("P")
 T = TypeVar("T")
-_alone: list[bool] = []  # not empty within what process 0 does for all
+_alone: list[bool] = []  # not empty while process 0 works for all
 
 
 class FirstProcessError(ValueError):
-    """An error of process 0, in the others: process 0 has raised it, too."""
+    """Raised in the other processes for an error that process 0 has raised."""
 
 
 def num_processes() -> int:
-    """The number of processes that compute together; jax is not started to count one."""
+    """Returns how many processes compute together, without starting JAX if it is one."""
     return jax.process_count() if jax.distributed.is_initialized() and not _alone else 1
 
 
 def is_first() -> bool:
-    """Whether this process is process 0, which reads and writes for all."""
+    """Returns whether this process is process 0, which reads and writes for all."""
     return num_processes() == 1 or jax.process_index() == 0
 
 
 def from_first(function: Callable[P, T]) -> Callable[P, T]:
-    """A function that process 0 calls, with its value in all processes; FirstProcessError: its."""
+    """Runs `function` on process 0 and returns its value, or raises its error, on all."""
 
     @functools.wraps(function)
     def shared(*args: P.args, **keywords: P.kwargs) -> T:
@@ -60,7 +60,7 @@ def from_first(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def only_first(function: Callable[P, None]) -> Callable[P, None]:
-    """A function that process 0 alone calls, such as one that writes."""
+    """Runs `function` on process 0 only, for example to write a file."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **keywords: P.kwargs) -> None:
@@ -73,7 +73,7 @@ def only_first(function: Callable[P, None]) -> Callable[P, None]:
 
 @contextlib.contextmanager
 def _by_itself():
-    """What process 0 does for all it does alone, also if that calls functions of this module."""
+    """Makes functions of this module act as in a single process, while process 0 works for all."""
     _alone.append(True)
     try:
         yield
@@ -82,14 +82,14 @@ def _by_itself():
 
 
 def largest(number: int) -> int:
-    """The largest of the numbers that the processes give."""
+    """Returns the largest `number` of all processes."""
     if num_processes() == 1:
         return number
     return int(multihost_utils.process_allgather(np.int32(number)).max())
 
 
 def gathered(tree: Any) -> Any:
-    """A tree with whole arrays that this process has, in place of those of several processes."""
+    """Returns a tree with whole arrays in place of arrays divided over processes."""
 
     def whole(leaf):
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
@@ -102,12 +102,12 @@ def gathered(tree: Any) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """A tree in NumPy arrays, also of arrays that are divided over several processes."""
+    """Returns a tree of NumPy arrays, also from arrays divided over several processes."""
     return jax.device_get(gathered(tree))
 
 
 def _send(content):
-    """The bytes of process 0, which are sent in few sizes, because each is a program."""
+    """Sends the bytes of process 0 to all, in few sizes, because each size is a program."""
     framed = len(content).to_bytes(_SIZE, "little") + content
     first = _packet(framed[:_PACKET], _PACKET)
     size = int.from_bytes(first[:_SIZE], "little")

@@ -1,9 +1,9 @@
-"""Examples sharded by client: each device holds, and computes, its own clients.
+"""Shards examples by client: each device holds the examples of its own clients and trains them.
 
 So a population may be too large for one device. But a draw is uneven, and a round waits for the
 fullest device: of M clients over D devices, it has up to about `sqrt(2 M / D ln(D R))` more than
-M / D in R rounds. Each device has slots for the fullest one, rounded up to 1, 2, 3, 4, 6, 8, ...:
-so a run compiles few programs. Where clients are vmapped, empty slots cost as much as others.
+M / D in R rounds. Each device has slots for the fullest one, rounded up to 1, 2, 3, 4, 6, 8, ...,
+so a run compiles few programs. If clients are vmapped, empty slots cost as much as others.
 """
 
 from typing import NamedTuple, NoReturn
@@ -23,7 +23,7 @@ from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 
 
 class ClientShards(NamedTuple):
-    """What the devices hold: a store each, padded with zeros to the size of the largest one."""
+    """The examples on the devices: a store each, padded with zeros to the largest one's size."""
 
     examples: Batch  # leaves [devices, rows, ...]
     indices: jax.Array  # int32[devices, assigned]: rows of the device's own examples
@@ -36,10 +36,10 @@ class ClientShards(NamedTuple):
 
 
 class ShardedData(NamedTuple):
-    """All clients' examples, each on the device of its client: see `shard`.
+    """All clients' examples, each on the device of its client; see `shard`.
 
     Attributes:
-      parts: the examples, of which each device holds a part.
+      parts: the examples; each device holds a part.
       device_of_client: int32[num_clients], on the host: a position in the mesh.
       sizes: int32[num_clients], on the host: n_i.
       shapes: shapes and dtypes of the data before sharding.
@@ -63,12 +63,12 @@ class ShardedData(NamedTuple):
         if name not in FederatedData._fields:
             raise AttributeError(name)
         raise ValueError(
-            "the examples are sharded by client, but this needs those of all clients; give the "
-            "data that federate returned, not those of engine.put_data"
+            "the examples are sharded by client, but this needs whole examples; give the "
+            "data that federate returned, not the result of engine.put_data"
         )
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
-        """The devices of clients, as positions in the mesh.
+        """Returns the devices of clients, as positions in the mesh.
 
         Args:
           clients: int32[...]: client ids.
@@ -87,12 +87,12 @@ ProgramData = FederatedData | ClientShards  # as its compiled programs read them
 
 
 def _by_device(mesh):
-    """The sharding of arrays [devices, ...]."""
+    """Returns the sharding of arrays [devices, ...]."""
     return NamedSharding(mesh.mesh, PartitionSpec(AXIS))
 
 
 def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
-    """The device of each client, int32[num_clients]: by size, in alternating order (0, 1, 1, 0)."""
+    """Assigns devices, int32[num_clients]: by size, in alternating order (0, 1, 1, 0)."""
     cycle, position = np.divmod(np.arange(len(sizes)), num_devices)
     device_of_client = np.empty(len(sizes), np.int32)
     by_size = np.argsort(-sizes.astype(np.int64), kind="stable")
@@ -103,10 +103,10 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
 def shard(
     mesh: ClientMesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
 ) -> ShardedData:
-    """Puts the examples of each client on the client's device; data that are there are checked.
+    """Puts each client's examples on its device; data that are there are checked.
 
-    `sizes`, int32[num_clients], are given with the data of a cohort of stored clients: by them
-    clients are assigned, and shards are rounded up.
+    `sizes`, int32[num_clients], are given with a cohort of stored clients. They decide the devices
+    of clients, and shards are rounded up.
     """
     if isinstance(data, ShardedData):
         program_data(mesh, True, data)
@@ -115,7 +115,7 @@ def shard(
     device_of_client = assign_devices(held if sizes is None else sizes, num_devices)
     device_of_index = np.repeat(device_of_client, held)
     ends = np.cumsum(np.bincount(device_of_index, minlength=num_devices))
-    assigned_rows = np.asarray(data.indices)[: len(device_of_index)]  # without the rows of zeros
+    assigned_rows = np.asarray(data.indices)[: len(device_of_index)]  # without padding
     by_device = assigned_rows[np.argsort(device_of_index, kind="stable")]
     indices = np.split(by_device, ends[:-1])  # of each device, into all examples
     # of each device: the examples that it stores, and its indices into these
@@ -129,7 +129,7 @@ def shard(
         assigned = min(max(round_up_size(assigned), len(data.indices)), most)
 
     def put_parts(part, length, like):
-        """Each device's part, padded with zeros to a length; rows and dtype are those of `like`."""
+        """Pads each device's part with zeros to a length; rows and dtype are as in `like`."""
         shape, dtype = (length, *like.shape[1:]), jax.dtypes.canonicalize_dtype(like.dtype)
 
         def padded(index):
@@ -159,7 +159,7 @@ def shard(
 def program_data(
     mesh: ClientMesh | None, sharded: bool, data: DeviceData
 ) -> ProgramData | CohortData:
-    """What the programs of an engine read; ValueError for data that are placed in another way."""
+    """Returns the data that an engine's programs read; ValueError if placed differently."""
     if isinstance(data, CohortData):
         return data
     if isinstance(data, ShardedData):
@@ -175,12 +175,12 @@ def program_data(
 
 
 def data_shapes(data: RunData) -> FederatedData:
-    """Whole data, or the shapes of data that are sharded or in files: enough to count with."""
+    """Returns whole data, or only the shapes of data that are sharded or in files."""
     return data if isinstance(data, FederatedData) else data.shapes
 
 
 def local_shard(data: ProgramData) -> FederatedData:
-    """The examples that a device holds, inside `shard_map`."""
+    """Returns the examples that a device holds, inside `shard_map`."""
     if not isinstance(data, ClientShards):
         return data
     return FederatedData(*jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), data))

@@ -1,1 +1,1 @@
-"""Compression: what clients send takes fewer bytes, in any algorithm."""
+"""Compression: messages take fewer bytes, in any algorithm."""

@@ -1,8 +1,8 @@
-"""Whole numbers of a few bits each, packed into words of 32 bits without gaps.
+"""Packs whole numbers of a few bits each into words of 32 bits without gaps.
 
-32 numbers of w bits fill w words. They are packed in parts of 1, 2, 4, 8, 16 or 32 bits, whose sum
-is w: as many numbers as fill a word are shifted and added, so XLA makes one loop of it. What is
-left, fewer than 32 numbers, is packed bit by bit.
+32 numbers of w bits fill w words. They are packed in parts of 1, 2, 4, 8, 16 or 32 bits that add up
+to w. As many numbers as fill a word are shifted and added, so XLA makes one loop of it. The last
+numbers, fewer than 32, are packed bit by bit.
 """
 
 import jax
@@ -13,7 +13,7 @@ _WORD = 32
 
 
 def words_of(n: int, width: int) -> int:
-    """The words of `n` numbers: `ceil(n width / 32)`."""
+    """Returns the number of words for `n` numbers: `ceil(n width / 32)`."""
     return -(-n * width // _WORD)
 
 
@@ -26,7 +26,7 @@ def pack(values: jax.Array, width: int) -> jax.Array:
 
 
 def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
-    """The `n` numbers, uint32[n], that `pack` has packed into `words` with the same width."""
+    """Unpacks `n` numbers, uint32[n], that `pack` has packed into `words` with the same width."""
     whole, start, values = n // _WORD * _WORD, 0, jnp.uint32(0)
     for low, size in _parts(width):
         end = start + whole * size // _WORD
@@ -40,8 +40,8 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
 def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
     """Packs k ascending positions below d by the code of Elias and Fano: `2 + log2(d / k)` bits.
 
-    The low `l = floor(log2(d / k))` bits of each position, uint32[k], are the first result. Of the
-    others, entry i of position p sets bit `(p >> l) + i` of a long word, which is packed.
+    The first result, uint32[k], has the low `l = floor(log2(d / k))` bits of each position. The
+    others are in a long word, which is packed: entry i of position p sets its bit `(p >> l) + i`.
     """
     (k,) = positions.shape
     low, positions = low_bits(k, d), positions.astype(jnp.uint32)
@@ -51,7 +51,7 @@ def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
 
 
 def unpack_ascending(low: jax.Array, words: jax.Array, d: int) -> jax.Array:
-    """The positions, uint32[k], of which `pack_ascending` has returned `low` and `words`."""
+    """Unpacks positions, uint32[k], from the results `low` and `words` of `pack_ascending`."""
     (k,) = low.shape
     bits = low_bits(k, d)
     long = unpack(words, k + ((d - 1) >> bits), 1)
@@ -60,12 +60,12 @@ def unpack_ascending(low: jax.Array, words: jax.Array, d: int) -> jax.Array:
 
 
 def low_bits(k: int, d: int) -> int:
-    """The low bits of a position that `pack_ascending` leaves as they are."""
+    """Returns the number of low bits that `pack_ascending` leaves unchanged."""
     return (d // k).bit_length() - 1
 
 
 def _parts(width):
-    """The lowest bit and the size of each part: the powers of two whose sum is the width."""
+    """Returns the lowest bit and the size of each part: the powers of two that sum to the width."""
     if not 1 <= width <= _WORD:
         raise ValueError(f"width={width!r} is out of range; give a whole number from 1 to {_WORD}")
     sizes = [1 << bit for bit in range(6) if width >> bit & 1]

@@ -1,4 +1,4 @@
-"""What a codec is: how one vector becomes a message, and a vector again."""
+"""The codec: encodes one vector as a message and decodes it again."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,28 +7,28 @@ import jax
 
 from fedjax_algos.core import Key
 
-Message = Any  # packed arrays: what is sent has exactly their bytes
+Message = Any  # packed arrays; exactly their bytes are sent
 
 
 class Codec(NamedTuple):
-    """How one vector of d floats is sent.
+    """The encoding of one vector of d floats.
 
-    A message has arrays that are packed into whole words of 32 bits, so that its bytes are those
-    that are sent. What both ends derive from the seed and the client, such as a rotation or random
-    positions, is in the message as a typed key of JAX (`jax.random.key`), which is never counted.
+    A message has arrays that are packed into whole words of 32 bits, so exactly their bytes are
+    sent. Values that both ends derive from the seed and the client, such as a rotation or random
+    positions, are in the message as a typed key of JAX (`jax.random.key`), which is never counted.
 
     Attributes:
       encode: `(key, v) -> message` of float[d].
       decode: `(message, d) -> v~`, float32[d]; d is a Python number.
       variance: `d -> omega` of an unbiased codec, with E|v~ - v|^2 <= omega |v|^2; None for a
         biased one.
-      unbounded: why a biased codec may make a vector longer, and what to do, so that no client may
-        remember what it has lost; "" if it never does.
+      unbounded: why a biased codec may make a vector longer, so that no client may remember its
+        losses, and what to do; "" if it never does.
       of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
         a codec has the scope "leaf".
       nearly: whether an unbiased codec is biased for some vectors, so that theorems do not hold.
-      coded_bits: `(message, d) -> float32[]`, the bits that the message would take with an entropy
-        code; None if it has none.
+      coded_bits: `(message, d) -> float32[]`, the bits of the message with an entropy code; None if
+        it has none.
     """
 
     encode: Callable[[Key, jax.Array], Message]

@@ -1,4 +1,4 @@
-"""The bits that a message would take with a code whose size depends on the message."""
+"""Counts the bits of a message with an entropy code, whose size depends on the message."""
 
 import math
 
@@ -9,9 +9,9 @@ import jax.numpy as jnp
 def coded_size(symbols: jax.Array, kinds: int, floats: int = 2) -> jax.Array:
     """`d H + K log2(e (d + K) / K) + 32 floats + 2` bits: an arithmetic code with its table.
 
-    H is the entropy of the symbols, and K how many different ones there are; the table has a count
-    of each (Suresh et al., https://arxiv.org/abs/1611.00429, in the form of fedjax 0.0.17).
-    `floats` numbers of 32 bits say what the symbols, int[d] below `kinds`, stand for.
+    H is the entropy of the symbols, and K the number of different ones; the table has a count of
+    each (Suresh et al., https://arxiv.org/abs/1611.00429, in the form of fedjax 0.0.17). `floats`
+    numbers of 32 bits give the values of the symbols, int[d] below `kinds`.
     """
     d = symbols.size
     counts = jnp.bincount(symbols, length=kinds)
@@ -23,7 +23,7 @@ def coded_size(symbols: jax.Array, kinds: int, floats: int = 2) -> jax.Array:
 
 
 def elias_size(levels: jax.Array) -> jax.Array:
-    """The bits of QSGD's own code of levels with signs, int[d], and a scale.
+    """Counts the bits of QSGD's own code of levels with signs, int[d], and a scale.
 
     A scale takes 32 bits. Each level that is not 0 takes Elias' omega code of the distance to the
     last such level, a bit for its sign, and Elias' omega code of its magnitude (Alistarh et al.,
@@ -38,7 +38,7 @@ def elias_size(levels: jax.Array) -> jax.Array:
 
 
 def golomb_size(positions: jax.Array, d: int) -> jax.Array:
-    """The bits of Golomb's code of k positions that ascend, below d.
+    """Counts the bits of Golomb's code of k ascending positions below d.
 
     The distance n to the last position takes `b + 1 + floor((n - 1) / 2^b)` bits, with the b that
     is best for random positions (Sattler et al., https://arxiv.org/abs/1903.02891).
@@ -55,7 +55,7 @@ def golomb_bits(p: float) -> int:
 
 
 def subset_size(k: int, d: int) -> float:
-    """`log2 binomial(d, k)`, the bits of k positions below d, all equally likely."""
+    """Returns `log2 binomial(d, k)`, the bits of k positions below d, all equally likely."""
     natural = math.lgamma(d + 1) - math.lgamma(k + 1) - math.lgamma(d - k + 1)
     return natural / math.log(2)
 

@@ -1,4 +1,4 @@
-"""How the vectors of an update or a broadcast are encoded by a codec of one vector, and decoded."""
+"""Encodes and decodes the vectors of an update or a broadcast by a codec of one vector."""
 
 import itertools
 from typing import Any, Literal, NamedTuple
@@ -18,8 +18,8 @@ Scope = Literal["part", "leaf"]
 class Encoded(NamedTuple):
     """Encoded vectors."""
 
-    messages: list[Any]  # of each vector a list of messages of the codec
-    shapes: Static  # (structure, shapes of the leaves) of each vector, which both ends know
+    messages: list[Any]  # for each vector a list of messages of the codec
+    shapes: Static  # (structure, shapes of the leaves) of each vector; both ends know them
 
 
 class Coding(NamedTuple):
@@ -29,7 +29,7 @@ class Coding(NamedTuple):
     scope: Scope
 
     def encode(self, key: Key, vectors: list[Any]) -> Encoded:
-        """The messages of some vectors."""
+        """Encodes vectors as messages."""
         sent = [
             self._encode(jax.random.fold_in(key, index), jax.tree.leaves(tree))
             for index, tree in enumerate(vectors)
@@ -37,11 +37,11 @@ class Coding(NamedTuple):
         return Encoded(sent, Static(tuple(map(shapes_of, vectors))))
 
     def decode(self, sent: Encoded) -> list[Any]:
-        """The vectors that messages stand for."""
+        """Decodes messages to vectors."""
         return list(map(self._decode, sent.messages, sent.shapes.value))
 
     def coded_bytes(self, sent: Encoded) -> jax.Array:
-        """The bytes of messages with an entropy code of each vector that this makes smaller."""
+        """Counts the bytes of messages, with an entropy code for each vector that gets smaller."""
         bits = jnp.float32(0)
         for part, shapes in zip(sent.messages, sent.shapes.value, strict=True):
             sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes[1])]
@@ -52,18 +52,18 @@ class Coding(NamedTuple):
         return bits / 8
 
     def sizes(self, tree: Any) -> Any:
-        """A tree of whole numbers: the entries of the vector that each leaf is a part of."""
+        """Returns, for each leaf, the number of entries of the vector that it is a part of."""
         leaves = jax.tree.leaves(tree)
         groups = self._vectors(leaves)
         of_leaves = [sum(leaf.size for leaf in group) for group in groups for _ in group]
         return jax.tree.unflatten(jax.tree.structure(tree), of_leaves)
 
     def _vectors(self, leaves):
-        """The leaves that each vector is made of."""
+        """Groups the leaves by vector."""
         return [[leaf] for leaf in leaves] if self.scope == "leaf" else [leaves]
 
     def _size(self, group):
-        """The entries of a vector, or of a codec of leaves the leaf's shape."""
+        """Returns the size of a vector, or the leaf's shape for a codec of leaves."""
         return group[0].shape if self.codec.of_leaves else sum(leaf.size for leaf in group)
 
     def _encode(self, key, leaves):
@@ -92,7 +92,7 @@ class Coding(NamedTuple):
 
 
 def _as_finite(finite: jax.Array, message: Message) -> Message:
-    """The message, whose floats are NaN if what it encodes is not finite, so that it is seen."""
+    """Sets the message's floats to NaN unless `finite`, so that the engine sees it."""
 
     def of_leaf(leaf):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):

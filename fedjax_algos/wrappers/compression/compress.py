@@ -1,7 +1,7 @@
-"""Any algorithm with a codec: its clients send encoded vectors, or the server does.
+"""Adds a codec to any algorithm: its clients, or its server, send encoded vectors.
 
-The algorithm's own `contribute` and `server_update` see vectors as before, and bytes are counted of
-what is sent.
+The algorithm's own `contribute` and `server_update` see vectors as before. Bytes are counted for
+the encoded messages.
 """
 
 import inspect
@@ -40,30 +40,30 @@ def compress(
     direction: Direction = "up",
     catch_up: CatchUp = "sum",
 ) -> Algorithm:
-    """An algorithm whose clients send the vectors of their updates encoded by a codec.
+    """Makes clients send the vectors of their updates encoded by a codec.
 
-    With direction="down" its server does so with those of its broadcasts. In an algorithm with a
-    prelude both exchanges are encoded. Counts and choices are sent as they are, and statistics of
-    the model, which the engine averages, are not encoded either.
+    With direction="down" the server encodes the vectors of its broadcasts instead. In an algorithm
+    with a prelude both exchanges are encoded. Counts and choices are sent unchanged. Statistics of
+    the model, which the engine averages, are not encoded.
 
     Args:
-      name: the wrapper's, for messages and random numbers.
-      algorithm: what is wrapped.
-      codec: how one vector is sent. It works in float32.
-      feedback: what a client remembers of each vector: nothing ("none"), what was lost ("ef"), or
-        what the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards there
-        are "none" and "ef21", which sends the difference to what all clients hold.
-      scope: what is one vector: all leaves of a part of the update together ("part"), or each leaf
-        by itself ("leaf").
+      name: the wrapper's name, for messages and random numbers.
+      algorithm: the algorithm to wrap.
+      codec: the encoding of one vector. It works in float32.
+      feedback: a client's memory of each vector: nothing ("none"), what was lost ("ef"), or what
+        the server knows of it ("ef21" and, with an unbiased codec, "diana"). Downwards only "none"
+        and "ef21" are allowed; "ef21" sends the difference to the vectors that all clients hold.
+      scope: one vector: all leaves of a part of the update together ("part"), or each leaf by
+        itself ("leaf").
       measure_size: whether the training metrics have `coded_bytes_per_upload`, the mean size of an
-        upload if it had an entropy code. Of several codecs, give it to the last one.
+        upload if it had an entropy code. With several codecs, set it for the last one.
       direction: whether updates are encoded ("up"), or broadcasts ("down").
-      catch_up: what a client downloads, downwards with "ef21", if it has missed rounds: their
-        messages, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
+      catch_up: a client's download after missed rounds, downwards with "ef21": the messages of
+        these rounds, unless the vectors themselves are smaller ("sum"), or the vectors ("full").
 
     Raises:
-      ValueError: for an unknown value of an option, an algorithm or a codec that the feedback is
-        not for, a codec of leaves with another scope, or a size that is not measured.
+      ValueError: for an unknown value of an option, a feedback that does not fit the algorithm or
+        the codec, a codec of leaves with another scope, or a size that is not measured.
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
@@ -102,7 +102,7 @@ def compress(
 
 
 def coded(name: str, coding: Coding) -> ClientStage:
-    """The stage of a codec without memory."""
+    """Makes the stage of a codec without memory."""
 
     def apply(vectors, own, client):
         return Sent(coding.encode(client.key, vectors))
@@ -111,9 +111,9 @@ def coded(name: str, coding: Coding) -> ClientStage:
 
 
 def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[..., Algorithm]:
-    """Decorates a function that makes a codec: makes a wrapper of its name of it.
+    """Decorates a function that makes a codec: returns a wrapper with the function's name.
 
-    The wrapper has the function's options and, with their descriptions, those of `compress`.
+    The wrapper has the options of the function and of `compress`, with their descriptions.
 
     Args:
       factory: `(*, options) -> Codec`, with its options described under `Args:`.
@@ -143,16 +143,16 @@ def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[.
 
 
 def register(factory: Callable[..., Codec] | None = None, *, scope: Scope = "part") -> Any:
-    """Decorates a function that makes a codec: adds it to `codecs`, and its wrapper to theirs."""
+    """Decorates a function that makes a codec: registers the codec and its wrapper."""
     if factory is None:
         return partial(register, scope=scope)
     return wrappers.register(codec(codecs.register(factory), scope=scope))
 
 
 def _described(factory):
-    """The docstring of a wrapper: the codec's, and what `compress` says of its options."""
+    """Joins the docstrings of the codec and of the options of `compress`."""
     rule, _, own = inspect.cleandoc(factory.__doc__ or "").partition("\n\nArgs:\n")
     text = inspect.cleandoc(compress.__doc__ or "")
     shared = text[text.index("  feedback: ") :]
-    lines = [rule, "", "Args:", "  algorithm: what is wrapped.", *[own] * bool(own), shared]
+    lines = [rule, "", "Args:", "  algorithm: the algorithm to wrap.", *[own] * bool(own), shared]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""What the server sends, encoded: a lossy broadcast each time, or the change of what clients hold.
+"""Encodes broadcasts: lossily each time, or as the change of the vectors that clients hold.
 
-Clients start from what they decode, so their updates are differences to that. The server has the
-exact params, which are evaluated. With v of the broadcast and v^ at the clients, "ef21" sends
-`c = C(v - v^)`, and then `v^ += c` (EF21-P). In the first round v^ is v itself.
+Clients start from the decoded vectors, so their updates are differences to these. The server keeps
+the exact params, and they are evaluated. With v of the broadcast and v^ at the clients, "ef21"
+sends `c = C(v - v^)`, and then `v^ += c` (EF21-P). In the first round v^ is v itself.
 """
 
 from typing import Literal
@@ -21,7 +21,7 @@ CatchUp = Literal["sum", "full"]
 def encode_broadcasts(
     name: str, algorithm: Algorithm, coding: Coding, feedback: Feedback, catch_up: CatchUp
 ) -> Algorithm:
-    """The algorithm, whose server sends encoded vectors; see `compress`."""
+    """Makes the server send encoded vectors; see `compress`."""
     what, fix = f"{name}: direction=down with feedback={feedback}", "give feedback=ef21 or none"
     by_clients = feedback in ("ef", "diana")
     require(not by_clients, f"{what} does not fit: it is a rule of clients; {fix}")

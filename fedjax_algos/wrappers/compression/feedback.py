@@ -1,8 +1,8 @@
-"""What a client remembers of the vectors that it has sent, and what the server makes of it.
+"""Feedback: clients remember the vectors that they have sent, and the server uses them.
 
-With "ef" (error feedback) a client adds to a vector what was lost of those before. With "ef21" and
-"diana" it sends the difference to what the server already knows, of which the server keeps the mean
-over all clients. MIFA is EF21 of which nothing is lost.
+With "ef" (error feedback) a client adds the losses of earlier messages to a vector. With "ef21" and
+"diana" a client remembers what the server already knows of its vectors and sends the difference.
+The server keeps the mean of these memories over all clients. MIFA is EF21 without losses.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,13 @@ _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
 
 
 class Memory(NamedTuple):
-    """What the server remembers of all clients."""
+    """The server's memory of all clients."""
 
     mean: Vectors  # of the memories of all N clients
-    seen: Any  # bool[N]: who has sent something; () but for MIFA
+    seen: Any  # bool[N]: who has sent something, in MIFA; else ()
 
 
-# (v, memory) -> a, which the codec encodes, and (a, c, memory, alpha) -> memory, with the decoded c
+# (v, memory) -> a for the codec to encode, and (a, decoded c, memory, alpha) -> memory
 USES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "ef": (lambda v, e: v + e, lambda a, c, e, alpha: a - c),
     "ef21": (lambda v, g: v - g, lambda a, c, g, alpha: g + c),
@@ -50,20 +50,20 @@ USES["mifa"] = USES["ef21"]
 
 @wrappers.register
 def mifa(algorithm: Algorithm) -> Algorithm:
-    """MIFA: the mean over the last updates of all clients, also of those that are not in the round.
+    """MIFA: averages the last updates of all clients, whether or not they are in the round.
 
     `U = (1/|S|) sum_{i in S} G_i`, where G_i is the last update of client i, and S are the clients
     that have sent one. Each client keeps its G_i and sends the difference to its new one, and the
-    server keeps the mean. So this is EF21 with a codec that loses nothing, apart from S: in the
-    paper the first round has all clients, and EF21 counts an update that was not sent as 0. The
-    algorithm's weighted mean is replaced, so the weights of all clients must be equal.
+    server keeps the mean. So this is EF21 with a lossless codec, apart from S: in the paper the
+    first round has all clients, and EF21 counts an update that was not sent as 0. The algorithm's
+    weighted mean is replaced, so the weights of all clients must be equal.
 
     Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS
     2021, https://arxiv.org/abs/2106.04159. There G_i is divided by the client learning rate of its
-    round, and multiplied by that of the server's step, which is the same at a constant rate.
+    round and multiplied by the rate of the server's step; a constant rate gives the same.
 
     Args:
-      algorithm: what is wrapped.
+      algorithm: the algorithm to wrap.
     """
     stage, rule, needs = remembered("mifa", Coding(unchanged, "part"), "mifa")
     return add("mifa", algorithm, client=[stage], rule=rule, needs=needs)
@@ -72,7 +72,7 @@ def mifa(algorithm: Algorithm) -> Algorithm:
 def remembered(
     name: str, coding: Coding, feedback: Feedback | Literal["mifa"]
 ) -> tuple[ClientStage, Rule | None, tuple[str, ...]]:
-    """A codec with a memory, the server's rule, and what they need of an algorithm."""
+    """Makes a codec's stage with a memory, the server's rule, and their needs of an algorithm."""
     check_codec(f"{name}: feedback={feedback}", coding.codec, feedback)
     encoded, kept_of = USES[feedback]
     if feedback != "diana":
@@ -119,7 +119,7 @@ def remembered(
 
 
 def check_codec(what: str, codec: Codec, feedback: str) -> None:
-    """Raises ValueError for a codec that the feedback is not for."""
+    """Raises ValueError for a codec that does not fit the feedback."""
     reason = codec.unbounded
     if feedback == "diana" and not reason and (codec.variance is None or codec.nearly):
         reason = "the codec is biased" + codec.nearly * " for vectors with few large entries"
@@ -128,7 +128,7 @@ def check_codec(what: str, codec: Codec, feedback: str) -> None:
 
 
 def contractive(codec: Codec) -> Codec:
-    """An unbiased codec, divided by 1 + omega, so that it shrinks the distance to every vector."""
+    """Divides an unbiased codec by 1 + omega, so that it shrinks the distance to every vector."""
     omega = codec.variance
     if omega is None:
         return codec
@@ -137,7 +137,7 @@ def contractive(codec: Codec) -> Codec:
 
 
 def _rates(coding, vectors):
-    """alpha = 1 / (1 + omega) of each leaf of vectors; 1 for a biased codec, which has no omega."""
+    """Returns alpha = 1 / (1 + omega) of each leaf; 1 for a biased codec, which has no omega."""
     omega = coding.codec.variance
     if omega is None:
         return jax.tree.map(lambda leaf: 1.0, vectors)

@@ -24,14 +24,14 @@ _HASHES = zlib.crc32(b"fetchsgd")
 
 
 class Memory(NamedTuple):
-    """What the server keeps."""
+    """The server's two sketches."""
 
     momentum: jax.Array  # float32[rows, columns]: Su
     error: jax.Array  # float32[rows, columns]: Se
 
 
 def sketch(key: Key, v: jax.Array, rows: int, columns: int) -> jax.Array:
-    """`T[j, h_j(i)] += s_j(i) v_i`, float32[rows, columns], with columns h and signs s of a key."""
+    """Returns `T[j, h_j(i)] += s_j(i) v_i`, float32[rows, columns]; a key gives h and s."""
 
     def row(key):
         places, signs = _hashes(key, len(v), columns)
@@ -41,7 +41,7 @@ def sketch(key: Key, v: jax.Array, rows: int, columns: int) -> jax.Array:
 
 
 def unsketch(key: Key, table: jax.Array, d: int) -> jax.Array:
-    """The estimates of all d entries, `median_j s_j(i) T[j, h_j(i)]`, with the key of the table."""
+    """Estimates all d entries, `median_j s_j(i) T[j, h_j(i)]`, with the key of the table."""
 
     def row(key_and_row):
         places, signs = _hashes(key_and_row[0], d, table.shape[1])
@@ -51,7 +51,7 @@ def unsketch(key: Key, table: jax.Array, d: int) -> jax.Array:
 
 
 def _hashes(key, d, columns):
-    """A random column, and a sign, of each entry."""
+    """Draws a column and a sign for each entry."""
     bits = jax.random.bits(key, (d,), jnp.uint32)
     signs = 1 - 2 * (bits & 1).astype(jnp.float32)
     return (bits >> 1) % columns, signs
@@ -73,24 +73,24 @@ def fetchsgd(
     `Su <- rho Su + T`, `Se <- Se + Su`, `D = top_k(estimates of Se)`. Then D leaves Se, and
     replaces each update. Entry i of an update v is added to the cells `T[j, h_j(i)]` with the sign
     `s_j(i)`, and its estimate is `median_j s_j(i) T[j, h_j(i)]`. h and s are the same in all runs.
-    A message has 32 `rows` ceil(`size` d / `rows`) bits, and only the server remembers something.
+    A message has 32 `rows` ceil(`size` d / `rows`) bits, and only the server has a memory.
     In the long run momentum multiplies the step by 1/(1 - rho), as in `fedavgm`.
 
     Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with Sketching", ICML
     2020, https://arxiv.org/abs/2007.07682.
 
-    Deviations: by default, cells that D touches become 0 in Se and Su, as in the authors' code,
-    where the paper subtracts the sketch of D from Se; the authors note there that models diverge
-    with that. Clients send updates of several local steps, so the learning rate is inside, and the
-    algorithm's own rule sees D. The server sends its model, and not the k entries of D.
+    Deviations: by default, cells that D touches become 0 in Se and Su, as in the authors' code. The
+    paper subtracts the sketch of D from Se; the authors note there that models diverge with that.
+    Clients send updates of several local steps, so the learning rate is inside, and the algorithm's
+    own rule sees D. The server sends its model, not the k entries of D.
 
     Args:
-      algorithm: what is wrapped.
-      rows: of the table, at least 1; more make estimates surer.
+      algorithm: the algorithm to wrap.
+      rows: rows of the table, at least 1; more make estimates surer.
       size: the entries of the table, as a share of d.
       fraction: k/d, above 0 and at most 1. k is rounded up.
       momentum: rho, from 0 to below 1.
-      sent: what happens to the cells of D: "zeroed" or "subtracted".
+      sent: treatment of the cells of D: "zeroed" or "subtracted".
 
     Raises:
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in

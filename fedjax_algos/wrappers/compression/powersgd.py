@@ -1,4 +1,4 @@
-"""PowerSGD: two thin factors in place of each matrix of an update."""
+"""PowerSGD: replaces each matrix of an update by two thin factors."""
 
 import math
 from functools import partial
@@ -22,23 +22,23 @@ def powersgd(
 
     `P = orthonormalise(M Q)` with random Q, and then `Q = M^T P` (Vogels et al., NeurIPS 2019,
     https://arxiv.org/abs/1905.13727). A leaf is a matrix with its last axis, the outputs of a layer
-    in Flax, against all others; so it is for dense and convolutional layers the matrix of the
+    in Flax, against all others. For dense and convolutional layers this is the matrix of the
     authors' code, whose first axis has the outputs. A matrix takes 32 r (m + n) bits. It is biased,
     with `E|v~ - v|^2 <= (1 - r/n) |v|^2`, and exact if M has at most rank r; use it with
     `feedback="ef"`, as the paper does.
 
-    Each client has a P of its own, where the authors average P over the workers, and draws Q anew.
-    More iterations cost no bytes, and stand for the authors' start from the last Q.
+    Each client has its own P and draws Q anew; the authors average P over the workers and start
+    from the last Q. More iterations replace that start and cost no bytes.
 
     Args:
       rank: r, at least 1; the paper uses 1 to 4.
-      min_rate: a leaf is sent as it is, 32 bits an entry, if the factors would not be so many times
-        smaller; vectors always are. At least 1.
-      iterations: of the power method, both products each; the paper makes one in each step.
+      min_rate: at least 1. A leaf is sent unchanged, 32 bits an entry, unless the factors are at
+        least this many times smaller; vectors always are sent unchanged.
+      iterations: iterations of the power method, both products each; the paper makes one a step.
     """
 
     def rank_of(shape):
-        """r, or 0 for a leaf that is sent as it is."""
+        """Returns r, or 0 for a leaf that is sent unchanged."""
         m, n = shape[-1] if shape else 1, math.prod(shape[:-1])
         r = min(rank, m, n)
         return r if m * n >= min_rate * r * (m + n) else 0

@@ -1,4 +1,4 @@
-"""Entries on few levels, rounded at random so that their mean is right."""
+"""Quantises entries to few levels, rounded at random so that their mean is right."""
 
 import math
 from typing import Annotated, Literal
@@ -22,18 +22,18 @@ Bucket = Annotated[int, Range(0)]
 
 
 def round_at_random(key: jax.Array, values: jax.Array) -> jax.Array:
-    """One of the two nearest whole numbers of each value, whose mean is the value."""
+    """Rounds each value at random to one of the two nearest whole numbers, with mean the value."""
     return round_by(jax.random.uniform(key, values.shape, jnp.float32), values)
 
 
 def round_by(uniform: jax.Array, values: jax.Array) -> jax.Array:
-    """The whole number above each value if a number from 0 to 1 is below its fraction."""
+    """Rounds a value up if `uniform`, from 0 to 1, is below its fraction, else down."""
     low = jnp.floor(values)
     return low + (uniform < values - low)
 
 
 def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
-    """`values / scale`, and 0 where the scale is 0."""
+    """Returns `values / scale`, and 0 where the scale is 0."""
     return values / jnp.where(scale == 0, jnp.inf, scale)
 
 
@@ -41,13 +41,13 @@ def divide(values: jax.Array, scale: jax.Array) -> jax.Array:
 def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Codec:
     """QSGD: `v_j -> |v| sign(v_j) l_j / s`, with one of the two levels l_j around `s |v_j| / |v|`.
 
-    Which one is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
+    It is drawn so that the mean is v_j (Alistarh et al., https://arxiv.org/abs/1610.02132).
     With the 2-norm the error is at most `min(d / s^2, sqrt(d) / s) |v|^2` in the mean, with d the
     entries of a bucket. An entry takes `1 + ceil(log2(s + 1))` bits, and each bucket 32.
 
     Args:
       levels: s, from 1 to 65535.
-      bucket: the entries that share a norm, at least 1; 0 is the whole vector. The paper's
+      bucket: number of entries that share a norm, at least 1; 0 is the whole vector. The paper's
         experiments have 128 to 8192.
       norm: the scale of a bucket: its 2-norm ("l2"), or its largest magnitude ("max"), as in the
         paper's experiments.
@@ -125,7 +125,7 @@ def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
 
 
 def _rotated(codec, levels):
-    """`klevel` of a rotated vector."""
+    """Applies `klevel` to a rotated vector."""
 
     def encode(key, v):
         rounding, rotation = jax.random.split(key)
@@ -154,7 +154,7 @@ def terngrad(*, clip: NonNegative = 2.5) -> Codec:
     vector 32 for s.
 
     Args:
-      clip: the standard deviations to which entries are clipped, at least 0; 0 does not clip.
+      clip: the limit of entries, in standard deviations, at least 0; 0 does not clip.
     """
 
     def encode(key, v):
@@ -185,8 +185,8 @@ def natural() -> Codec:
 
     `2^a (1 + m)` is `2^(a + 1)` with probability m, else `2^a`, so that the mean is the entry
     (Horvath et al., https://arxiv.org/abs/1905.10988). An entry takes 9 bits, its sign and
-    exponent; the error is at most an eighth of |v|^2 in the mean. There is no scale, so the scope
-    changes the random numbers alone. Entries below 2^-126 are 0 or 2^-126.
+    exponent. The error is at most an eighth of |v|^2 in the mean. Without a scale, the scope
+    changes only the random numbers. Entries below 2^-126 are 0 or 2^-126.
     """
 
     def encode(key, v):

@@ -1,4 +1,4 @@
-"""DRIVE and EDEN: a rotated vector, each entry as one of a few points of a normal distribution."""
+"""DRIVE and EDEN: round entries of a rotated vector to points for a normal distribution."""
 
 import functools
 import math
@@ -19,13 +19,13 @@ from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rota
 Scale = Literal["unbiased", "least_squares"]
 Bits = Annotated[float, Range(0.5, 8)]
 _NEWTON_STEPS = 12  # the points of 2^8 have 14 digits after 9
-_CELLS = 64  # of an interval of 1; a cell is narrower than the least distance of two ends, .0169
-_SMALLEST = 32  # a block of fewer entries would take a word at one bit an entry, too
+_CELLS = 64  # per unit length; a cell is narrower than the least distance of two ends, .0169
+_SMALLEST = 32  # a block of fewer entries would also take a whole word at one bit an entry
 
 
 @functools.cache
 def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
-    """The positive ones of the `2^bits` points nearest to N(0, 1), and E (z - c)^2.
+    """Returns the positive ones of the `2^bits` points nearest to N(0, 1), and E (z - c)^2.
 
     A point is the mean of its cell, which Newton's method solves from the density N(0, 3).
     """
@@ -45,7 +45,7 @@ def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
 
 
 def nearest_point(z: jax.Array, bits: int) -> jax.Array:
-    """The number of the nearest point, uint32: its place among the positive ones, and a sign."""
+    """Numbers the nearest point, uint32: its place among the positive points, and a sign."""
     points, _ = lloyd_max(bits)
     ends = ((points[1:] + points[:-1]) / 2).astype(np.float32)
     cells = np.arange(1 + math.ceil(_CELLS * ends[-1])) if len(ends) else np.arange(1)
@@ -58,7 +58,7 @@ def nearest_point(z: jax.Array, bits: int) -> jax.Array:
 
 
 def point(number: jax.Array, bits: int) -> jax.Array:
-    """The point of a number, float32."""
+    """Returns the point of a number, float32."""
     points = jnp.asarray(lloyd_max(bits)[0], jnp.float32)
     place = number & (2 ** (bits - 1) - 1)
     size = points.at[place].get(mode="promise_in_bounds")
@@ -66,11 +66,11 @@ def point(number: jax.Array, bits: int) -> jax.Array:
 
 
 def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
-    """EDEN; DRIVE if `bits` is 1."""
+    """Makes EDEN's codec, or DRIVE's if `bits` is 1."""
     fewer = max(1, math.floor(bits))
 
     def sections(size):
-        """How many entries get how many bits, from the first entry on."""
+        """Lists (number of entries, bits of each), from the first entry on."""
         total = math.ceil(bits * size - 1e-6)  # 1.1 * 10 is above 11
         if bits < 1:
             return [(total, 1)]
@@ -125,7 +125,7 @@ def eden_codec(bits: float = 1, scale: Scale = "unbiased", blocks: bool = False)
 
 
 def blocks_of(d: int) -> list[int]:
-    """Powers of two whose sum is d, from the largest on; the last block may need padding."""
+    """Splits d into powers of two, from the largest on; the last block may need padding."""
     sizes = []
     while d >= _SMALLEST:
         sizes.append(1 << (d.bit_length() - 1))
@@ -134,7 +134,7 @@ def blocks_of(d: int) -> list[int]:
 
 
 def in_blocks(codec: Codec) -> Codec:
-    """A codec for each of the blocks of a vector, whose sizes are powers of two."""
+    """Applies a codec to each block of a vector; block sizes are powers of two."""
 
     def encode(key, v):
         pieces = jnp.split(v, np.cumsum(blocks_of(len(v)))[:-1])
@@ -156,9 +156,9 @@ def in_blocks(codec: Codec) -> Codec:
 def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """DRIVE: the signs of the rotated vector, one bit an entry: `v~ = S R^-1 sign(R v)`.
 
-    R is the randomised Hadamard transform, whose key both ends know (Vargaftik et al.,
+    R is the randomised Hadamard transform; both ends know its key (Vargaftik et al.,
     https://arxiv.org/abs/2105.08339). The number of rotated entries is the next power of two, and
-    a vector takes 32 bits for S. See `eden`, of which this is the case of one bit.
+    a vector takes 32 bits for S. This is `eden` with one bit.
 
     Args:
       scale: see `eden`.
@@ -171,12 +171,12 @@ def drive(*, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
 def eden(*, bits: Bits = 1, scale: Scale = "unbiased", blocks: bool = False) -> Codec:
     """EDEN: each entry of the rotated vector becomes one of `2^b` points: `v~ = S R^-1 c`.
 
-    R is the randomised Hadamard transform, whose key both ends know, `y = R v`, and c_j is the
+    R is the randomised Hadamard transform, both ends know its key, `y = R v`, and c_j is the
     point nearest to `sqrt(d') y_j / |y|`, of those that represent N(0, 1) with the least mean
     square error (Vargaftik et al., https://arxiv.org/abs/2108.08842). An entry takes b bits, the
     number of rotated entries is the next power of two, and a vector takes 32 bits for S.
 
-    Errors of many clients average out, because each client has a rotation of its own. v~ is
+    Errors of many clients average out, because each client has its own rotation. v~ is
     unbiased for a uniformly random rotation, and nearly so for this one, but not with few large
     entries: for v = (1, .9, 0, ...) and one bit |E v~ - v| is .9 |v|, so `feedback=diana` is
     refused. After `topk`, and with `scope=leaf` for biases, prefer `qsgd`.

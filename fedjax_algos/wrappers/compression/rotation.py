@@ -19,25 +19,25 @@ _BITS = 5  # a factor of H has at most 2^5 rows, which was the fastest of 2^3 to
 
 
 def padded_size(d: int) -> int:
-    """The entries of the rotated vector, d': the next power of two."""
+    """Returns d', the size of the rotated vector: the next power of two."""
     return 1 << (d - 1).bit_length()
 
 
 def rotate(key: Key, v: jax.Array) -> jax.Array:
-    """`H D v / sqrt(d')`, float32[d'], of float32[d]."""
+    """Rotates v, float32[d], to `H D v / sqrt(d')`, float32[d']."""
     v = jnp.pad(v, (0, padded_size(len(v)) - len(v)))
     return hadamard(_flip(key, v)) / math.sqrt(len(v))
 
 
 def rotate_back(key: Key, y: jax.Array, d: int) -> jax.Array:
-    """The vector, float32[d], that `rotate` has made `y` of with the same key."""
+    """Inverts `rotate` with the same key: float32[d]."""
     return _flip(key, hadamard(y) / math.sqrt(len(y)))[:d]
 
 
 def hadamard(v: jax.Array) -> jax.Array:
-    """`H v` of float32[d'], where d' is a power of two, by the Kronecker factors of H.
+    """Multiplies v, float32[d'] with d' a power of two, by the Kronecker factors of H.
 
-    Each turn multiplies the last axis with one of them and puts it first.
+    Each turn multiplies the last axis by one factor and puts it first.
     """
     bits = len(v).bit_length() - 1
     turns = -(-bits // _BITS)
@@ -56,7 +56,7 @@ def _matrix(bits):
 
 
 def _flip(key, v):
-    """`D v`: each random bit flips the sign of an entry."""
+    """Computes `D v`: each random bit flips the sign of an entry."""
     words = jax.random.bits(key, (words_of(len(v), 1),), jnp.uint32)
     signs = unpack(words, len(v), 1) << 31
     bits = jax.lax.bitcast_convert_type(v, jnp.uint32) ^ signs

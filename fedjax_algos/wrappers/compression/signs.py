@@ -1,4 +1,4 @@
-"""Signs with one magnitude: of all entries, of the largest ones, or of the majority of clients."""
+"""Sends signs with one magnitude: of all entries, the largest ones, or the clients' majority."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from fedjax_algos.wrappers.stages import Rule
 def scaled_sign() -> Codec:
     """Scaled sign: `v~ = |v|_1 / d sign(v)`, where the sign of 0 is 1.
 
-    It is the compressor with which Karimireddy et al. show that signs need error feedback
+    Karimireddy et al. use it to show that signs need error feedback
     (https://arxiv.org/abs/1901.09847). An entry takes 1 bit, and a vector 32 for its scale. It is
     biased; its error is `|v|^2 - |v|_1^2 / d`.
     """
@@ -82,7 +82,7 @@ def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
 
 
 def sign_codec() -> Codec:
-    """Signs without a scale, of 0 a random one; the last bit says that v is not finite."""
+    """Makes a codec of signs, random for 0, without a scale; the last bit marks a non-finite v."""
 
     def encode(key, v):
         negative = jnp.where(v == 0, jax.random.bernoulli(key, shape=v.shape), v < 0)
@@ -99,23 +99,23 @@ def sign_codec() -> Codec:
 def majority(algorithm: Algorithm, *, magnitude: Positive = 0.01) -> Algorithm:
     """Majority vote: `U = magnitude * sign(sum_i w_i sign(v_i))` replaces each update v_i.
 
-    The sign of 0 is 0 in a tie of the votes. A client has one bit for an entry, so where an entry
+    A tie of the votes gives 0. A client has one bit for an entry, so where an entry
     of v_i is 0 it votes at random. w_i is the weight that the algorithm's own `contribute` gives to
     v_i, such as n_i, so the votes are equal only with equal weights. A message has d + 1 bits; the
-    last one says that v_i is not finite, and the client is left out. U has the same size
-    wherever the updates are, so it is an algorithm by itself with a rate of its own, `magnitude`.
+    last one marks a v_i that is not finite, and the client is left out. U has the same size
+    wherever the updates are, so this is a separate algorithm with its own rate, `magnitude`.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
     https://arxiv.org/abs/1802.04434; "signSGD with Majority Vote is Communication Efficient and
     Fault Tolerant", ICLR 2019, https://arxiv.org/abs/1810.05291.
 
-    Deviations: clients vote on updates of several local steps, and not on gradients or their
-    momentum. The server sends its model, and not d bits of U.
+    Deviations: clients vote on updates of several local steps, not on gradients or their
+    momentum. The server sends its model, not d bits of U.
 
     Args:
-      algorithm: what is wrapped.
-      magnitude: of each entry of U, above 0, in units of the update; with `fedavg` the step of each
-        entry of the model.
+      algorithm: the algorithm to wrap.
+      magnitude: the size of each entry of U, above 0, in units of the update; with `fedavg` the
+        step of each entry of the model.
 
     Raises:
       ValueError: for an algorithm whose clients send several vectors, models, a choice, or twice in

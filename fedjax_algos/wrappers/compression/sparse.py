@@ -1,4 +1,4 @@
-"""Top-k and rand-k: a few entries of a vector are sent."""
+"""Top-k and rand-k: send a few entries of a vector."""
 
 import math
 from typing import Annotated
@@ -17,22 +17,22 @@ Fraction = Annotated[float, Range(0, 1, low_open=True)]
 
 
 def entries_sent(fraction: float, d: int) -> int:
-    """k: `fraction * d`, rounded up."""
+    """Returns k: `fraction * d`, rounded up."""
     return math.ceil(fraction * d * (1 - 1e-12))  # .07 * 100 is above 7
 
 
 def pack_positions(positions: jax.Array, d: int) -> jax.Array:
-    """Positions in a vector of d entries, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
+    """Packs positions below d, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
     return pack(positions.astype(jnp.uint32), max(1, (d - 1).bit_length()))
 
 
 def unpack_positions(words: jax.Array, k: int, d: int) -> jax.Array:
-    """The inverse of `pack_positions`: int32[k]."""
+    """Inverts `pack_positions`: int32[k]."""
     return unpack(words, k, max(1, (d - 1).bit_length())).astype(jnp.int32)
 
 
 def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
-    """float32[d]: the values at their positions, and else 0."""
+    """float32[d]: the values at their positions, 0 elsewhere."""
     return jnp.zeros(d, jnp.float32).at[positions].set(values, unique_indices=True)
 
 
@@ -40,9 +40,9 @@ def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
 def topk(*, fraction: Fraction = 0.01) -> Codec:
     """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
 
-    `v~_j = v_j` for the k largest `|v_j|`, with `k = ceil(fraction d)`, and else 0. It is biased,
+    `v~_j = v_j` for the k largest `|v_j|`, with `k = ceil(fraction d)`, else 0. It is biased,
     with `|v~ - v|^2 <= (1 - k/d) |v|^2`, so use it with `feedback="ef"`. A message has 32 k bits of
-    values and k ceil(log2 d) of positions. With `fraction=1` all is sent as it is.
+    values and k ceil(log2 d) of positions. With `fraction=1` all entries are sent unchanged.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
     https://arxiv.org/abs/1704.05021; Stich et al., "Sparsified SGD with Memory", NeurIPS 2018,
@@ -74,7 +74,7 @@ def randk(*, fraction: Fraction = 0.01) -> Codec:
     `v~_j = (d/k) v_j` for k positions, drawn without replacement, with `k = ceil(fraction d)`, and
     else 0. It is unbiased, with `E|v~ - v|^2 = (d/k - 1) |v|^2`. A message has 32 k bits: both ends
     draw the positions from the seed, the client and the number of the dispatch. With `fraction=1`
-    all is sent as it is.
+    all entries are sent unchanged.
 
     Wangni et al., "Gradient Sparsification for Communication-Efficient Distributed Optimization",
     NeurIPS 2018, https://arxiv.org/abs/1710.09854; "random mask" in Konecny et al., "Federated

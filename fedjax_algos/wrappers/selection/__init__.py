@@ -1,1 +1,1 @@
-"""Who of the candidates of a round is chosen, by what they report or what is known of them."""
+"""Selects clients from a round's candidates, by reported or recorded values."""

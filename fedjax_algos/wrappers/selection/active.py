@@ -1,4 +1,4 @@
-"""Active federated learning: clients of a high value are more likely, and others are explored."""
+"""Active federated learning: clients with a high value are more likely, others are explored."""
 
 import math
 
@@ -33,36 +33,36 @@ def active(
     alpha3: Share = 0.1,
     loss: Loss = "full",
 ) -> Algorithm:
-    """Most clients are drawn in proportion to `exp(alpha2 v_i)`, the rest uniformly.
+    """Draws most clients in proportion to `exp(alpha2 v_i)`, and the rest uniformly.
 
-    The value of client i is `v_i = sqrt(n_i) F_i(x)`. Of the d candidates that answer, those with
-    the floor(alpha1 d) lowest values are left out, and floor((1 - alpha3) M) of the others are
+    The value of client i is `v_i = sqrt(n_i) F_i(x)`. Of the d candidates that answer, the
+    floor(alpha1 d) with the lowest values are left out, and floor((1 - alpha3) M) of the others are
     drawn without replacement. The rest of the M clients is drawn uniformly from all other
-    candidates, those with a low value included. x is the server's model. Clients with a large loss
-    are preferred, so the model converges to another point than the minimum of the mean loss.
+    candidates, including the low values. x is the server's model. Clients with a large loss are
+    preferred, so the model converges to another point than the minimum of the mean loss.
 
     Goetz et al., "Active Federated Learning", 2019, https://arxiv.org/abs/1909.12641. Its text was
-    not at hand. The rule and the constants are those of Plato, which follows its Algorithm 1
-    (https://github.com/TL-System/plato, examples/client_selection/afl), and of the authors of power
-    of choice, who compare with it. The value is that of FLSim, of the authors' institution
+    not at hand. The rule and the constants follow Plato, which implements its Algorithm 1
+    (https://github.com/TL-System/plato, examples/client_selection/afl), and the authors of power of
+    choice, who compare with it. The value follows FLSim, by the authors' institution
     (https://github.com/facebookresearch/FLSim). Plato divides the mean loss by sqrt(n_i).
 
-    Deviations: in the paper all clients are candidates, and the value of a client is that of the
-    model that it received when it trained last. Here candidates report the value of the present
-    model, or with `loss=last` the server knows an approximate one.
+    Deviations: in the paper all clients are candidates, and a client's value is taken at the model
+    that it received when it trained last. Here candidates report the value of the present model, or
+    with `loss=last` the server knows an approximate one.
 
     Args:
-      algorithm: what is wrapped; selection is the last wrapper.
-      candidates: d/M, at least 1; d is rounded up. N/M is that of the paper.
+      algorithm: the algorithm to wrap; selection is the last wrapper.
+      candidates: d/M, at least 1; d is rounded up. The paper has N/M.
       alpha1: the share of candidates that are left out, from 0 to 1.
       alpha2: the inverse temperature of the draw, above 0, in units of 1 / v_i.
       alpha3: the share of M that is drawn uniformly, from 0 to 1; rounded up to whole clients.
       loss: how F_i is found, as for `power_of_choice`. With "last", clients that have not trained
-        yet have the highest value, and of these the sampler's first ones are drawn first.
+        yet have the highest value, and the sampler's first ones among them are drawn first.
 
     Raises:
-      ValueError: for fewer candidates that are not left out than clients to be drawn by value, and
-        as for `power_of_choice`.
+      ValueError: if fewer candidates are left than clients to be drawn by value, and as for
+        `power_of_choice`.
     """
     check_order("active", algorithm)
     left, wanted = candidates * (1 - alpha1), 1 - alpha3

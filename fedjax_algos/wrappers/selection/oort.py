@@ -1,4 +1,4 @@
-"""Oort: clients with a large utility are exploited, and others are explored."""
+"""Oort: exploits clients with a large utility, and explores others."""
 
 from typing import Any, NamedTuple
 
@@ -25,22 +25,22 @@ _UNCERTAINTY = 0.1
 
 
 class Known(NamedTuple):
-    """What the server knows of a client, of its last local update."""
+    """The server's knowledge of a client from its last local update."""
 
     utility: Any  # float32[]: n_i times its mean loss
-    round_number: Any  # int32[]: its round, from 1; 0 if there is none
+    round_number: Any  # int32[]: its round, from 1; 0 before the first
     number: Any  # int32[]: number of its dispatch
     num_steps: Any  # int32[]: its local steps
 
 
 def current_utility(known: Known, round_number: jax.Array) -> jax.Array:
-    """`U_i + sqrt(.1 ln t / t_i)`: a client that trained long ago is more worth a try."""
+    """Returns `U_i + sqrt(.1 ln t / t_i)`: more for a client that trained long ago."""
     last = jnp.maximum(known.round_number, 1)
     return known.utility + jnp.sqrt(_UNCERTAINTY * jnp.log(round_number) / last)
 
 
 def system_utility(time: jax.Array, preferred: float, alpha: float) -> jax.Array:
-    """The factor `(T / time_i)^alpha` of a client that is slower than T, and 1 of the others."""
+    """Returns the factor `(T / time_i)^alpha` of a client that is slower than T, else 1."""
     return jnp.where(time > preferred, (preferred / time) ** alpha, 1)
 
 
@@ -57,36 +57,36 @@ def oort(
     alpha: NonNegative = 2.0,
     system: SystemModelFactory | None = None,
 ) -> Algorithm:
-    """Most clients of a cohort are drawn in proportion to their utility, the rest are new ones.
+    """Draws most clients of a cohort in proportion to their utility, the rest from new clients.
 
-    The utility of client i in round t is `U_i + sqrt(.1 ln t / t_i)`: t_i is the round in which it
-    trained last, from 1, and U_i is n_i times its mean training loss there. If that took the time
-    time_i and this is more than T, it is multiplied by `(T / time_i)^alpha`. Of the M clients a
-    share of `1 - exploration decay^(t - 1)` is drawn from those that have trained, in proportion to
-    their utility, among those with at least `cutoff` times the smallest utility that would be
-    needed; the rest are drawn from those that have not trained, in proportion to 1 / time_i of the
-    dispatch of the round, or uniformly without T. If there are too few of one kind, there are more
-    of the other. Nothing is reported: the server knows the losses and the times.
+    The utility of client i in round t is `U_i + sqrt(.1 ln t / t_i)`. It trained last in round t_i,
+    counted from 1, and U_i is n_i times its mean training loss there. If that took the time time_i,
+    longer than T, the utility is multiplied by `(T / time_i)^alpha`. Of the M clients, a share of
+    `1 - exploration decay^(t - 1)`, say k clients, is drawn from clients that have trained, in
+    proportion to their utility, if it is at least `cutoff` times the k-th largest. The rest is
+    drawn from clients that have not trained, in proportion to 1 / time_i of the dispatch of the
+    round, or uniformly without T. If one kind has too few clients, more of the other are drawn.
+    Nothing is reported: the server knows the losses and the times.
 
     Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021,
     https://arxiv.org/abs/2010.06081.
 
-    Deviations: the mean loss stands for the root of the mean squared loss of the examples, with
-    which it agrees if their losses are equal. T is fixed, and no pacer changes it. The paper leaves
-    open how new clients are explored by their speed. The released code scales U_i to [0, 1], clips
-    it, has a cutoff of .05, and draws new clients in proportion to their size.
+    Deviations: the mean loss replaces the root of the mean squared loss of the examples; both agree
+    if the losses are equal. T is fixed, and no pacer changes it. The paper does not say how new
+    clients are explored by their speed. The released code scales U_i to [0, 1], clips it, has a
+    cutoff of .05, and draws new clients in proportion to their size.
 
     Args:
-      algorithm: what is wrapped; selection is the last wrapper.
-      candidates: candidates for each client of the cohort, at least 1, whom the sampler draws.
+      algorithm: the algorithm to wrap; selection is the last wrapper.
+      candidates: candidates that the sampler draws for each client of the cohort, at least 1.
       exploration: the share of new clients in the first round, from 0 to 1.
       decay: its factor in each round, from 0 to 1.
-      least_exploration: below which the share does not fall, from 0 to 1.
+      least_exploration: the smallest share of new clients, from 0 to 1.
       cutoff: see above, from 0 to 1.
-      seconds: T, in simulated seconds, above 0. None: times do not matter.
+      seconds: T, in simulated seconds, above 0. None ignores times.
       alpha: alpha, at least 0; 2 in the paper.
-      system: makes the system model of a seed, which has the times. On the command line it is that
-        of `--system`. The bytes of the method take no time, as for the failures `late`.
+      system: makes the system model of a seed, which has the times. On the command line, `--system`
+        gives it. The bytes of the method take no time, as for the failures `late`.
 
     Raises:
       ValueError: for `seconds` without a system model, and as for `power_of_choice`.

@@ -1,4 +1,4 @@
-"""What candidates report, what is remembered of them, and what draws and orders of them share."""
+"""Selects cohorts by reported or recorded values, and orders and draws candidates."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -16,13 +16,13 @@ from fedjax_algos.wrappers.stages import Row
 Candidates = Annotated[float, Range(1)]
 Share = Annotated[float, Range(0, 1)]
 Loss = Literal["full", "batch", "last"]
-_BEFORE_ALL = -1  # the step of a batch that is none of a dispatch's own
+_BEFORE_ALL = -1  # a step of no dispatch, for the batch of a reported loss
 
 
 def chosen_by_loss(
     algorithm: Algorithm, loss: Loss, candidates: Candidates, choose: Callable[..., jax.Array]
 ) -> Algorithm:
-    """The algorithm, whose cohort is what `choose` makes of losses ("last": at first inf)."""
+    """Selects cohorts with `choose` from losses (with "last", inf before the first update)."""
     if loss == "last":
 
         def seen(report, data, dispatch):
@@ -38,7 +38,7 @@ def chosen_by_loss(
 
 
 def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """`(model, data, key) -> float[]`: the mean loss of a batch, drawn with replacement."""
+    """Makes `(model, data, key) -> float[]`: the mean loss of a batch, drawn with replacement."""
 
     def run(model, data, key):
         batch, mask = data.batch(jnp.int32(_BEFORE_ALL), local.batch_size, "replacement")
@@ -54,7 +54,7 @@ def chosen_by_memory(
     candidates: Candidates,
     choose: Callable[..., jax.Array],
 ) -> Algorithm:
-    """The algorithm, whose cohort is chosen by what is `seen` of clients, at the start `first`."""
+    """Selects cohorts with `choose`, from values recorded with `seen`, at the start `first`."""
 
     def client_update(broadcast, row, data, dispatch, key):
         inner, message, report = algorithm.client_update(broadcast, row.inner, data, dispatch, key)
@@ -72,15 +72,15 @@ def chosen_by_memory(
 
 
 def by_score(score: jax.Array, allowed: jax.Array, answered: jax.Array) -> jax.Array:
-    """int32[candidates]: the allowed ones by score, then those that have not answered, then all.
+    """int32[candidates]: allowed ones by score, then others, those without an answer first.
 
-    With the score `log w + g` and g of Gumbel distributions, they are drawn in proportion to w.
+    If the score is `log w + g`, with Gumbel noise g, they are drawn in proportion to w.
     """
     rank = jnp.where(allowed, 0, 1 + answered)
     return jnp.lexsort((-score, rank)).astype(jnp.int32)
 
 
 def joined(first: jax.Array, number: Any, rest: jax.Array, cohort_size: int) -> jax.Array:
-    """int32[cohort_size]: the first `number` of one order, and then the first ones of another."""
+    """int32[cohort_size]: the first `number` of one order, then the first ones of another."""
     place = jnp.arange(cohort_size)
     return jnp.where(place < number, first[:cohort_size], rest[jnp.clip(place - number, 0)])
