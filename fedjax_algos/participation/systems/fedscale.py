@@ -30,7 +30,7 @@ from fedjax_algos.participation.systems.system_model import (
 T = TypeVar("T")
 
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
-_TRAINING = 3.0  # FedScale's augmentation factor: forward and backward per inference
+_TRAINING = 3.0  # FedScale's augmentation factor: a training step in inferences
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
 _shown = functools.partial(printable, longest=50)
 
