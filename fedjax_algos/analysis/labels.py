@@ -1,4 +1,4 @@
-"""Labels of methods: which algorithm one names, and what tables and figures call it."""
+"""Labels of methods: finds the algorithm that a label names, and its name in tables and figures."""
 
 import re
 from collections import Counter
@@ -8,13 +8,13 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import check_choice
 
-_MAX_CHARACTERS = 80  # of a label that is shown
-SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
+_MAX_CHARACTERS = 80  # of a label in a table or figure
+SEPARATOR = ": "  # between a results folder and a method, in labels of several folders
 
 # Algorithms of the package as the papers spell them, in the order of their styles in figures: a
-# column for each colour. Those that are often compared with each other are in different columns;
-# those in one column differ in the marker and the line. An algorithm that is not here keeps the
-# name of its label, and its style follows from it.
+# column for each colour. Algorithms that are often compared are in different columns; algorithms in
+# one column differ in the marker and the line. An algorithm that is not here keeps the name of its
+# label, which also sets its style.
 _LINES = (
     "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
     "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
@@ -27,24 +27,24 @@ DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if 
 
 
 def algorithm_of(label: str) -> str | None:
-    """The algorithm that a label's first word names, as `fedavg` in `iid: FedAvg-2, tuned`."""
+    """Returns the algorithm that a label's first word names: `fedavg` in `iid: FedAvg-2, tuned`."""
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
     return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
 
 
 def file_name(label: str) -> str:
-    """A label as a part of a file's name."""
+    """Makes a label fit for the name of a file."""
     return re.sub(r"[^\w.=+-]+", "-", label)
 
 
 def label_text(label: object) -> str:
-    """A label on one line, in which the middle of a long one is left out."""
+    """Puts a label on one line, and leaves out the middle of a long label."""
     return printable(label, _MAX_CHARACTERS)
 
 
 def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
-    """Names that were chosen, after a check that they are known and different."""
+    """Checks that chosen names are known and different, and returns them."""
     require(names, f"{what} is empty; give at least one")
     for index, name in enumerate(names):
         check_choice(what, name, known)
@@ -53,7 +53,7 @@ def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequ
 
 
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What tables and figures call methods, by label: as the papers do, if all names differ."""
+    """Returns the names of methods in tables and figures, by label: the papers' if all differ."""
     given, labels = given or {}, list(labels)
     names = {label: _display_name(label) for label in labels}
     uses = Counter(names.values())
@@ -69,7 +69,7 @@ def _display_name(label: str) -> str:
     folder, separator, method = label.rpartition(SEPARATOR)
     methods, space, options = method.partition(" ")
     name, plus, wrappers = methods.partition("+")
-    last = wrappers.rpartition("+")[2]  # whose options need no name
+    last = wrappers.rpartition("+")[2]  # its options need no name
     space, options = (space, options) if options != last else ("", "")
     options = options.removeprefix(f"{last}:" * bool(last))
     return f"{folder}{separator}{DISPLAY_NAMES.get(name, name)}{plus}{wrappers}{space}{options}"

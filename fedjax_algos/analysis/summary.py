@@ -1,7 +1,7 @@
 """The quality of each method of a comparison, the costs to reach a target, and paired differences.
 
 The quality is the test accuracy, or another metric that is higher for better models. An evaluation
-of a model that is not finite is no best and reaches no target, whatever its quality.
+of a model that is not finite never counts as the best and never reaches a target.
 """
 
 import math
@@ -20,21 +20,21 @@ from fedjax_algos.core.options import check_choice
 class MethodSummary(NamedTuple):
     """The summary of one method over its seeds.
 
-    The costs `rounds`, `upload_bytes`, `simulated_seconds` and `flops` are those of all clients up
-    to the first evaluation at the target, on the seeds that have one; None if not measured.
+    The costs `rounds`, `upload_bytes`, `simulated_seconds` and `flops` are summed over all clients
+    up to the first evaluation at the target, on the seeds that have a target; None if not measured.
 
     Attributes:
       label: the method's label.
       final: the last quality; NaN for a seed that has diverged.
-      best: the highest quality, chosen on the test data; for a seed that has diverged the highest
-        one before.
-      final_p_value, best_p_value: of the differences from the method with the highest mean; see
-        `statistics.p_values_against_best`.
-      seeds: their number.
-      seeds_reaching: number of the seeds that reach the target.
-      seeds_diverged: number of the seeds whose last model is not finite.
-      seeds_without_target: seeds on which the reference has diverged, if no target is given; no
-        method has them in its costs and `seeds_reaching`.
+      best: the highest quality, chosen on the test data; for a seed that has diverged, the highest
+        before.
+      final_p_value, best_p_value: p-values of the differences from the method with the highest
+        mean; see `statistics.p_values_against_best`.
+      seeds: the number of seeds.
+      seeds_reaching: the number of seeds that reach the target.
+      seeds_diverged: the number of seeds whose last model is not finite.
+      seeds_without_target: the seeds where the reference has diverged, if no target is given. The
+        costs and `seeds_reaching` of all methods leave them out.
       seconds: median over seeds of the wall time of the whole run.
     """
 
@@ -55,7 +55,7 @@ class MethodSummary(NamedTuple):
 
     @property
     def seeds_with_target(self) -> int:
-        """The number of the seeds that have a target."""
+        """Returns the number of seeds that have a target."""
         return self.seeds - len(self.seeds_without_target)
 
 
@@ -63,14 +63,14 @@ class PairedSummary(NamedTuple):
     """A method against the reference, on the same seeds.
 
     `rounds_ratio`, `upload_bytes_ratio`, `simulated_seconds_ratio` and `flops_ratio` are a method's
-    mean cost to the target divided by the reference's, over the common seeds, on which both reach
-    the target; None if there are none, or if the column was not measured.
+    mean cost to the target divided by the reference's, over the common seeds: both methods reach
+    the target there. None without common seeds, or if the column was not measured.
 
     Attributes:
       label: the method's label.
-      final: difference of the last quality.
-      best: difference of the highest quality, on the same seeds as that of the last one.
-      seeds: number of all seeds; `seeds_common` of the common ones.
+      final: the difference of the last quality.
+      best: the difference of the highest quality, on the same seeds as `final`.
+      seeds: the number of all seeds; `seeds_common` counts the common seeds.
     """
 
     label: str
@@ -103,8 +103,8 @@ def summarise(
 
     Args:
       rows: the rows of all methods, on the same seeds.
-      target: the quality to reach. If None, it is the best one of the reference on the same seed; a
-        seed on which the reference has diverged has no target then.
+      target: the quality to reach. None: the best quality of the reference on the same seed; a seed
+        where the reference has diverged then has no target.
       reference: the label of a method; None: the first.
       metric: column of the quality, such as "test_dice_score".
 
@@ -158,7 +158,7 @@ def summarise(
 
 
 def compared_values(summary: list[MethodSummary], name: str) -> dict[str, Sequence[float]]:
-    """A quantity, `final` or `best`, over seeds by label; NaN for a method that has diverged."""
+    """Returns `final` or `best` over seeds, by label; NaN for a method that has diverged."""
     return {
         line.label: (math.nan,) if line.seeds_diverged else getattr(line, name).values
         for line in summary
@@ -195,18 +195,18 @@ def _seeds(rows):
 
 
 def _best(quality):
-    """float[seeds]; of a diverged run it is the best one before: fmax ignores NaN."""
+    """Returns the best quality, float[seeds]; fmax ignores NaN after a run has diverged."""
     return np.fmax.reduce(quality, axis=1)
 
 
 def _final_and_best(summary):
-    """float[seeds] each, NaN for seeds that have diverged."""
+    """Returns both, float[seeds] each; NaN for seeds that have diverged."""
     final = np.array(summary.final.values)
     return final, np.where(np.isnan(final), np.nan, summary.best.values)
 
 
 def _cost(column, found, has_target, lost):
-    """The cost of float[seeds, evaluations] up to the evaluation that is found on each seed."""
+    """Returns each seed's cost up to its evaluation `found`; columns are [seeds, evaluations]."""
     if column is None:
         return None
     whole = np.fmax.reduce(column, axis=1)

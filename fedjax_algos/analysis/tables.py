@@ -1,4 +1,4 @@
-"""Tables of results: columns of values, which are written as text, Markdown, LaTeX, CSV or JSON."""
+"""Tables of results: columns of values, written as text, Markdown, LaTeX, CSV or JSON."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MISSING = "-"
-# marked cells, and the others of such a column
+# marked cells, and the other cells of such a column
 _OF_TEXT = {"best": "{} *", "not told": "{} ~", "": "{}  "}
 _OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*", "": "{}"}
 _OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}", "": "{}"}
@@ -43,45 +43,45 @@ class Column(NamedTuple):
     heading: str
     values: Sequence[Any]  # texts, numbers, None, or what has a `text`, such as an `Estimate`
     form: str = "g"  # of a number
-    scale: float = 1  # by which numbers are divided
+    scale: float = 1  # numbers are divided by it
     unit: str = ""
-    marks: Sequence[Mark] = ()  # of the best value and those that cannot be told from it
+    marks: Sequence[Mark] = ()  # of the best value, and of values that cannot be told from it
 
     def cells(self, with_unit: bool = False) -> list[str]:
-        """The texts of the values; percentages and their points have no unit."""
+        """Formats the values; percentages and percentage points have no unit."""
         unit = f" {self.unit}" if with_unit and self.unit not in ("", "%", "points") else ""
         return [
             _cell(each, lambda v: f"{v / self.scale:{self.form}}{unit}") for each in self.values
         ]
 
     def title(self) -> str:
-        """The heading with the unit, if there is one."""
+        """Returns the heading, with the unit if there is one."""
         return f"{self.heading} ({self.unit})" if self.unit else self.heading
 
     def is_text(self) -> bool:
-        """Whether the values are names and not numbers."""
+        """Returns whether the values are names and not numbers."""
         return all(isinstance(value, str) for value in self.values)
 
 
 class ResultTable(NamedTuple):
-    """Columns of the same length, and what they mean; the first one has the names of the lines."""
+    """Columns of the same length, with notes; the first column names the lines."""
 
     columns: list[Column]
     notes: list[str]  # sentences
     title: str = ""
-    marked: str = ""  # what marks mean, with {best} and {other} for their names
+    marked: str = ""  # explains marks, with {best} and {other} for their names
 
     def legend(self, best: str = "*", other: str = "~") -> list[str]:
-        """The notes, and what the marks of such names mean if there are any."""
+        """Returns the notes, and the meaning of the marks if there are any."""
         marked = any(mark for column in self.columns for mark in column.marks)
         return [*self.notes, *([self.marked.format(best=best, other=other)] if marked else [])]
 
     def text_lines(self) -> list[list[str]]:
-        """The cells of each line with units, followed by `*` and `~` where they are marked."""
+        """Returns the cells of each line with units, and `*` or `~` after marked cells."""
         return _lines(self, _OF_TEXT)
 
     def choose(self, names: Sequence[str]) -> "ResultTable":
-        """The table with its first column, those of the names that it has, and their notes."""
+        """Returns the table with its first column, the named columns, and their notes."""
         by_name = {column.heading: column for column in self.columns[1:]}
         chosen = [self.columns[0], *(by_name[name] for name in names if name in by_name)]
         notes = [note for note in self.notes if _explains(note, chosen, self.columns)]
@@ -89,7 +89,7 @@ class ResultTable(NamedTuple):
 
 
 def choose_columns(tables: Sequence[ResultTable], names: Sequence[str]) -> list[ResultTable]:
-    """Tables with some of their columns, `_` being a space; one that has none is left out."""
+    """Chooses columns of tables, with `_` for a space; leaves out tables without any of them."""
     known = dict.fromkeys(c.heading for table in tables for c in table.columns[1:])
     chosen = check_names("columns", [name.replace("_", " ") for name in names], known)
     shown = [table.choose(chosen) for table in tables]
@@ -97,7 +97,7 @@ def choose_columns(tables: Sequence[ResultTable], names: Sequence[str]) -> list[
 
 
 def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) -> bool:
-    """Whether a note is about one of the chosen columns, or about none in particular."""
+    """Returns whether a note is about a chosen column, or about the whole table."""
     names = re.sub(r" \(.*?\)", "", note.partition(": ")[0]).split(", ")
     about = set()
     for column in columns[1:]:
@@ -114,12 +114,12 @@ class Share(NamedTuple):
     whole: int
 
     def text(self, show: Callable[[float], str]) -> str:
-        """The two numbers, which are counts."""
+        """Formats the two counts."""
         return f"{self.part}/{self.whole}"
 
 
 def amounts(heading: str, values: Sequence[Any], unit: str) -> Column:
-    """A column of bytes or operations, with the largest prefix that leaves no value below 1."""
+    """Makes a column of bytes or operations, with the largest prefix that keeps values >= 1."""
     seen: list[float] = []
 
     def collect(number: float) -> str:
@@ -136,7 +136,7 @@ def amounts(heading: str, values: Sequence[Any], unit: str) -> Column:
 def percentages(
     heading: str, values: Sequence[Any], signed: bool = False, marks: Sequence[Mark] = ()
 ) -> Column:
-    """A column of shares in percent, or of differences in points, which have a sign."""
+    """Makes a column of shares in percent, or of signed differences in percentage points."""
     form, unit = ("+z.1f", "points") if signed else ("z.1f", "%")
     return Column(heading, values, form, 0.01, unit, marks)
 
@@ -154,7 +154,7 @@ def plain_table(
     lines: Sequence[Sequence[str]],
     justify: Literal["left", "right"] = "right",
 ) -> "Table":
-    """A table without rules for a terminal, in which no text is markup; names are on the left."""
+    """Makes a table without rules for a terminal; texts are not markup, names are on the left."""
     from rich.table import Table
     from rich.text import Text
 
@@ -168,7 +168,7 @@ def plain_table(
 
 
 def text(tables: Sequence[ResultTable]) -> str:
-    """Tables for a terminal, with units in the cells, each followed by its notes."""
+    """Writes tables for a terminal, with units in the cells, each followed by its notes."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -183,7 +183,7 @@ def text(tables: Sequence[ResultTable]) -> str:
 
 
 def markdown(tables: Sequence[ResultTable]) -> str:
-    """Tables as GitHub shows them, each followed by its notes."""
+    """Writes tables in GitHub's Markdown, each followed by its notes."""
     blocks = []
     for table in tables:
         rule = ["---" if column.is_text() else "---:" for column in table.columns]
@@ -196,18 +196,18 @@ def markdown(tables: Sequence[ResultTable]) -> str:
 
 
 def markdown_text(cell: str) -> str:
-    """A text as it is, also in a table of Markdown."""
+    """Escapes a text for Markdown, also for its tables."""
     cell = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(cell))
     return cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def latex(tables: Sequence[ResultTable]) -> str:
-    """Tables for LaTeX with the package booktabs; the notes are comments, for the caption."""
+    """Writes tables for LaTeX with the package booktabs; notes are comments, for the caption."""
     return "\n".join(map(_tabular, tables))
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records with all digits, without units; what was not measured or is not finite is empty."""
+    """Writes records with all digits and no units; missing or non-finite values are empty."""
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -216,16 +216,16 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_json(records: Sequence[Mapping[str, Any]]) -> str:
-    """An array of records; what was not measured or is not finite is null."""
+    """Writes an array of records; missing or non-finite values are null."""
     return json.dumps([_plain(record) for record in records], allow_nan=False) + "\n"
 
 
 FORMATS = {"text": text, "markdown": markdown, "latex": latex}  # of tables
-RECORD_FORMATS = {"csv": as_csv, "json": as_json}  # of records, such as those of `statistics`
+RECORD_FORMATS = {"csv": as_csv, "json": as_json}  # of records, such as the results of `statistics`
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as they are, without those that are not finite; texts without control characters."""
+    """Replaces non-finite numbers of a record by None, and escapes control characters in texts."""
     plain: dict[str, Any] = {}
     for name, value in record.items():
         lost = isinstance(value, float) and not math.isfinite(value)
@@ -236,7 +236,7 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 def _lines(
     table: ResultTable, marks: Mapping[str, str], show: Callable[[str, Column], str] | None = None
 ) -> list[list[str]]:
-    """The cells of each line in the looks of their marks: with units, or as `show` makes them."""
+    """Returns each line's cells with their marks; cells have units, or `show` makes them."""
     cells = []
     for column in table.columns:
         own = column.cells(with_unit=show is None)
@@ -268,7 +268,7 @@ def _latex(cell: str, column: Column) -> str:
 
 
 def _escape(text: str) -> str:
-    """A text for LaTeX. Characters that it may lack are escapes, as in `printable`."""
+    """Escapes a text for LaTeX; characters that LaTeX may lack are escaped as in `printable`."""
     known = "".join(
         c if c.isascii() or c in _ACCENTED else c.encode("unicode_escape").decode()
         for c in printable(text)

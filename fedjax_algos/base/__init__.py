@@ -1,1 +1,1 @@
-"""What no simulation needs to know of: errors, files, limits of size, and readable texts."""
+"""Errors, files, size limits and readable texts, which know nothing about simulations."""

@@ -1,11 +1,11 @@
-"""Arrays by name in files .npz, which NumPy alone can read; nothing in them is pickled.
+"""Reads and writes arrays by name in .npz files, which plain NumPy can read; nothing is pickled.
 
 Such a file has a checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16,
 are stored as a record of one field, whose name is the type and whose value has its bits.
 
-A sealed file also has facts, as the bytes of a JSON text in the array `facts`, and is followed by
-the SHA-256 of all its bytes, in 64 digits, which NumPy ignores. It is whole, or is refused before
-anything in it is used.
+A sealed file also has facts, as the bytes of a JSON text in the array `facts`. It ends with the
+SHA-256 of all its bytes, in 64 digits, which NumPy ignores. We refuse a damaged sealed file before
+we use anything in it.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, open_regular, reading, written
 
 _FACTS, _DIGITS = "facts", 64
-_CHUNK = 2**20  # bytes that are read at once
+_CHUNK = 2**20  # bytes read at once
 
 
 def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
-    """Writes arrays of numbers to a file that is open."""
+    """Writes arrays of numbers to an open file."""
     stored: Any = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     np.savez(file, **{name: array.view(_storage(array.dtype)) for name, array in stored.items()})
 
 
 def write_sealed(path: Path, arrays: Mapping[str, Any], facts: Any) -> None:
-    """Writes a sealed file of arrays and of facts of JSON, whole or not at all."""
+    """Writes a sealed file of arrays and JSON facts atomically."""
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     with written(path) as beside, beside.open("w+b") as file:
         write_arrays(file, {**arrays, _FACTS: text})
@@ -46,7 +46,7 @@ def write_sealed(path: Path, arrays: Mapping[str, Any], facts: Any) -> None:
 
 
 def read_sealed(path: PathLike, kind: str, fix: str) -> tuple["ArrayFile", Any]:
-    """The arrays, which are read one by one, and the facts; ValueError for a damaged file."""
+    """Returns the arrays, read one by one, and the facts; ValueError for a damaged file."""
     with open_regular(path) as file:
         end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
         for start in range(0, end, _CHUNK):
@@ -59,10 +59,10 @@ def read_sealed(path: PathLike, kind: str, fix: str) -> tuple["ArrayFile", Any]:
 
 
 class ArrayFile(UserDict[str, Any]):
-    """The arrays of a file .npz, each read when it is asked for; FileError if it is damaged."""
+    """The arrays of an .npz file, each read on access; FileError if it is damaged."""
 
     def __init__(self, path: PathLike, kind: str, fix: str):
-        # a damaged archive raises many types, and so does a header, which NumPy parses as Python
+        # a damaged archive raises many types, as does a header, which NumPy parses as Python
         self._reading = partial(reading, path, kind, fix, Exception)
         with self._reading():
             files.require_regular(path)
@@ -90,6 +90,6 @@ class ArrayFile(UserDict[str, Any]):
 
 
 def _storage(dtype):
-    """The type in which arrays are stored."""
+    """Returns the type that a file stores."""
     plain = dtype.kind in "biufc"
     return dtype if plain else np.dtype([(dtype.name, f"u{dtype.itemsize}")])

@@ -1,7 +1,7 @@
-"""Files: regular ones of a bounded size are read, and are written whole or not at all.
+"""Reads regular files up to a size limit, and writes files atomically.
 
-What the package writes for itself has checksums: of a JSON file in the file itself, of the files
-of a folder beside them.
+Files that the package reads again have checksums: a JSON file in itself, the files of a folder in
+a file beside them.
 """
 
 import contextlib
@@ -25,32 +25,32 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MAX_TOML_BYTES = 2**18
 SUMS = "SHA256SUMS"
 _SUM = "sha256"
-_MAX_DOTS = 256  # of a line of TOML; tomllib's time grows with the square of the dots of a key
-_MEMORY_OF_TEXT = 64  # bytes that a byte of JSON may need in memory: "{}," is an empty dictionary
-_CHUNK = 2**20  # bytes that are read at once
+_MAX_DOTS = 256  # in a line of TOML; tomllib's time grows with the square of the dots in a key
+_MEMORY_OF_TEXT = 64  # bytes of memory that a byte of JSON may need: "{}," is an empty dictionary
+_CHUNK = 2**20  # bytes read at once
 
 
 @contextlib.contextmanager
 def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix".
+    """Turns errors, also from libraries, into a `FileError` "SOURCE: not KIND: reason; fix".
 
-    A reason that has a fix of its own, after a semicolon, keeps it.
+    A reason that already names a fix, after a semicolon, keeps that fix.
     """
     errors += (OSError, EOFError, ValueError, MemoryError, RecursionError)
     try:
         yield
-    except FileError:  # of a part of the file
+    except FileError:  # about a part of the file
         raise
     except errors as error:
         cause: BaseException = error
-        while not isinstance(cause, ValueError) and cause.__cause__:  # of a library's own type
+        while not isinstance(cause, ValueError) and cause.__cause__:  # a type of a library
             cause = cause.__cause__
         first_line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
         if isinstance(cause, UnicodeDecodeError):
             first_line, fix = f"byte {cause.start} is not UTF-8", f"save it in UTF-8, or {fix}"
-        has_fix = type(cause) is ValueError and "; " in first_line  # no library's
+        has_fix = type(cause) is ValueError and "; " in first_line  # not from a library
         text = f"not {kind}: {first_line}" + f"; {fix}" * (not has_fix)
-        if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
+        if isinstance(error, FileNotFoundError) and error.errno:  # not from a library
             text = "there is no such file; check the path"
         elif isinstance(error, TooLargeError):
             text = str(error)
@@ -60,32 +60,32 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
 
 
 def open_regular(path: PathLike) -> io.BufferedReader:
-    """Opens a file for reading unless it is a pipe, a socket or a device: an OSError."""
+    """Opens a file for reading; raises OSError for a pipe, a socket or a device."""
     require_regular(path)
     return open(path, "rb")
 
 
 def require_regular(path: PathLike) -> None:
-    """Raises OSError for a path that does not exist or may never end; folders may be."""
+    """Raises OSError for a path that does not exist or may never end; folders are allowed."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
 
 
 def require_regular_below(folder: PathLike) -> None:
-    """`require_regular` for a folder, if it exists, and for everything in it."""
+    """Applies `require_regular` to a folder, if it exists, and to everything in it."""
     for path in (Path(folder), *Path(folder).rglob("*")) if Path(folder).exists() else ():
         require_regular(path)
 
 
 def read_file(path: PathLike, limit: int | None = None) -> bytes:
-    """The content of a regular file of at most `limit` bytes, or of `max_text_bytes`."""
+    """Reads a regular file of at most `limit` bytes; the default is `max_text_bytes`."""
     with open_regular(path) as file:
         return read_bounded(file, max_text_bytes() if limit is None else limit)
 
 
 def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
-    """The rest of an open file, also a compressed one; ValueError for more than `limit` bytes."""
+    """Reads the rest of an open file, maybe compressed; ValueError for more than `limit` bytes."""
     parts, size = [], 0
     while part := file.read(_CHUNK):
         size += len(part)
@@ -95,12 +95,12 @@ def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
 
 
 def max_text_bytes() -> int:
-    """Bytes of a text such as JSON that are read: what they become must fit into memory."""
+    """Returns the largest size of a text such as JSON whose parsed content fits into memory."""
     return host_memory() // _MEMORY_OF_TEXT
 
 
 def check_array_bytes(what: str, size: int, fix: str) -> None:
-    """Raises TooLargeError for more than half of the memory; a device may need the rest."""
+    """Raises TooLargeError for more than half of the memory, since a device may need the rest."""
     limit = host_memory() // 2
     if size > limit:
         raise TooLargeError(
@@ -110,7 +110,7 @@ def check_array_bytes(what: str, size: int, fix: str) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text in UTF-8; ValueError for another text, and for a key twice."""
+    """Parses a JSON text in UTF-8; ValueError for another text or a repeated key."""
     try:
         return json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
     except RecursionError:
@@ -118,7 +118,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs of a JSON object as a dictionary; ValueError for a key that is there twice."""
+    """Makes a dictionary of the pairs of a JSON object; ValueError for a repeated key."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         require(key not in result, f"it has the key {key!r} twice")
@@ -127,7 +127,7 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """The tables of a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
+    """Parses a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
     text = content.decode()
     for number, line in enumerate(text.split("\n"), start=1):
         few = line.count(".") <= _MAX_DOTS
@@ -140,8 +140,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A path to write to, which is renamed to `path` at the end; a ValueError changes nothing."""
-    # another machine, which shares the folder, may have a process of the same number
+    """Yields a path to write to and renames it to `path` at the end, unless an error is raised."""
+    # a machine that shares the folder may have a process of the same number
     beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     with writing(path):
         try:
@@ -154,7 +154,7 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError."""
+    """Turns an OSError in a `with` block, such as a full disk, into a ValueError."""
     try:
         yield
     except OSError as error:
@@ -162,7 +162,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def unwritable(path: Path, error: OSError) -> ValueError:
-    """The user's error for a path that cannot be written, with the reason."""
+    """Returns the error for a path that cannot be written, with the reason."""
     reason = error.strerror or str(error)
     fix = "name another place"
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -179,12 +179,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes values of JSON by name, and their SHA-256 under the name `sha256`."""
+    """Writes JSON values by name, and their SHA-256 under the name `sha256`."""
     write_text(path, json.dumps(content | {_SUM: _digest(content)}, indent=2) + "\n")
 
 
 def checked_json(content: Any) -> dict[str, Any]:
-    """The values of a file of `write_json`, without their checksum, or DamagedError."""
+    """Returns the values that `write_json` wrote without their checksum, or raises DamagedError."""
     if not isinstance(content, dict) or _SUM not in content:
         raise DamagedError("it has no checksum")
     values = {name: value for name, value in content.items() if name != _SUM}
@@ -194,23 +194,23 @@ def checked_json(content: Any) -> dict[str, Any]:
 
 
 def _digest(values):
-    """It is that of the parsed values, so that spaces between them do not matter."""
+    """Hashes parsed values, so that spaces between them do not matter."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a regular file."""
+    """Returns the SHA-256 of a regular file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, _SUM).hexdigest()
 
 
 def write_sums(folder: Path, names: Sequence[str]) -> None:
-    """Writes the SHA-256 of the files that exist, as `sha256sum --check` reads them."""
+    """Writes the SHA-256 of the existing files in the format of `sha256sum --check`."""
     write_text(folder / SUMS, "".join(_sums(folder, names).values()))
 
 
 def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
-    """Raises DamagedError for the first file that is not as when `write_sums` was called."""
+    """Raises DamagedError for the first file that changed since `write_sums`."""
     try:
         recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
         found = _sums(folder, names)
@@ -224,6 +224,6 @@ def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
 
 
 def _sums(folder, names):
-    """The lines of the files that exist."""
+    """Returns the checksum lines of the existing files, by name."""
     there = [name for name in names if (folder / name).exists()]
     return {name: f"{file_digest(folder / name)}  {name}\n" for name in there}

@@ -1,4 +1,4 @@
-"""Packages that import what they list when it is first used."""
+"""Lazy imports: a package imports a listed name on first use."""
 
 import ast
 import importlib
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def listed(package: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
-    """Returns `__all__`, `__dir__` and `__getattr__` for what a package imports for type checkers.
+    """Returns `__all__`, `__dir__` and `__getattr__` for the names imported for type checkers.
 
-    A module that the package does not list is imported when it is first used, too.
+    Modules of the package that are not listed are also imported on first use.
     """
     module = sys.modules[package]
     nodes = ast.walk(ast.parse(inspect.getsource(module)))

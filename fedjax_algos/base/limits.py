@@ -1,6 +1,6 @@
-"""Bounds on sizes: what fits into 32-bit integers, and what fits into the memory of the machine.
+"""Checks that numbers fit into 32-bit integers and that arrays fit into the machine's memory.
 
-What is compared with the memory is a lower bound of what is needed: a run that fits is not refused.
+We compare a lower bound of the needed bytes with the memory, so a run that fits is never refused.
 """
 
 import functools
@@ -16,7 +16,7 @@ MAX_SEED = 2**32 - 1  # keys are made of uint32
 
 @functools.cache
 def host_memory() -> int:
-    """Bytes of physical memory of this machine."""
+    """Returns the bytes of physical memory of this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not known on this platform
@@ -25,12 +25,12 @@ def host_memory() -> int:
 
 @functools.cache
 def device_memory() -> int:
-    """Bytes that the default device can allocate; one of the CPU shares the machine's."""
+    """Returns the bytes that the default device can allocate; CPU devices share the machine's."""
     return accelerator_memory() or host_memory()
 
 
 def accelerator_memory() -> int | None:
-    """Bytes that the default accelerator can allocate; None of a CPU, and where it is not known."""
+    """Returns the bytes that the default accelerator can allocate; None on a CPU or if unknown."""
     import jax
 
     if jax.default_backend() == "cpu":
@@ -39,7 +39,7 @@ def accelerator_memory() -> int | None:
 
 
 def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
-    """Raises ValueError for `what`, such as "rounds=5", that needs more than there is."""
+    """Raises ValueError if `what`, such as "rounds=5", needs more memory than there is."""
     limit = host_memory() if limit is None else limit
     if num_bytes > limit:
         raise ValueError(
@@ -49,7 +49,7 @@ def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = Non
 
 
 def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
-    """`check_memory` for what each of some devices has to hold; those of a CPU share its memory."""
+    """Applies `check_memory` to the bytes on each device; CPU devices share the memory."""
     import jax
 
     shared = devices if jax.default_backend() == "cpu" else 1
@@ -57,7 +57,7 @@ def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1
 
 
 def check_int32(what: str, value: Any, fix: str) -> None:
-    """Raises ValueError for a number of `what`, such as "the local steps", above 32 bits."""
+    """Raises ValueError if the number of `what`, such as "the local steps", exceeds 32 bits."""
     if value > MAX_INT32:
         shown = f"{value:.0f}" if value < 1e18 else f"{value:.3g}"
         raise ValueError(
@@ -67,7 +67,7 @@ def check_int32(what: str, value: Any, fix: str) -> None:
 
 
 def readable_bytes(number: float) -> str:
-    """A number of bytes with its unit, such as `1.5 GB`."""
+    """Formats a number of bytes with its unit, such as `1.5 GB`."""
     size = float(min(number, sys.float_info.max))  # a damaged header may say more
     factor, prefix = si_prefix(size)
     return f"{size / factor:.3g} {prefix}B" if prefix else f"{size:.3g} bytes"

@@ -1,14 +1,14 @@
-"""Readable texts on one line: of what holds arrays and functions, and of texts from outside."""
+"""Formats objects with arrays and functions, and texts from outside, as one readable line."""
 
 from typing import Any
 
-_SHOWN = 4  # arrays of a tree that are named one by one
+_SHOWN = 4  # arrays of a tree that are listed one by one
 _GAP = " ... "
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def describe_tree(tree: Any) -> str:
-    """A tree in a few words, `x float32[9, 4], y int32[9]`; of more than four arrays, numbers."""
+    """Describes a tree, `x float32[9, 4], y int32[9]`; counts more than four arrays."""
     import jax
     import numpy as np
 
@@ -24,21 +24,21 @@ def describe_tree(tree: Any) -> str:
 
 
 def describe(value: Any, **facts: Any) -> str:
-    """`Name(fact=..., fact=...)`, for a class's `__repr__`."""
+    """Returns `Name(fact=..., fact=...)`, for a class's `__repr__`."""
     listed = ", ".join(f"{name}={fact}" for name, fact in facts.items())
     return f"{type(value).__name__}({listed})"
 
 
 def si_prefix(value: float) -> tuple[float, str]:
-    """The largest SI prefix that does not make a value less than 1: its factor and its letter."""
+    """Returns the factor and letter of the largest SI prefix that keeps a value at least 1."""
     power = sum(value >= 1000.0**power for power in range(1, len(_PREFIXES)))
     return 1000.0**power, _PREFIXES[power]
 
 
 def printable(text: object, longest: int | None = None) -> str:
-    r"""A text on one line, in which what is not printable is escaped as by `repr`, such as `\x1b`.
+    r"""Puts a text on one line and escapes what is not printable as `repr` does, such as `\x1b`.
 
-    Of a text with more than `longest` characters the beginning and the end are kept.
+    If a text has more than `longest` characters, its beginning and its end are kept.
     """
     text = str(text)
     if longest is not None and len(text) > longest:

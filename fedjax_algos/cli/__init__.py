@@ -1,10 +1,10 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
 report | list`.
 
-`commands.py` says what each command takes, and `options.py` which options commands share. Other
-files do the work: `training.py` of `compare` and `run`, `finished.py` of `table`, `plot` and
-`report`, and one of its name for each other command. `environment.py` has what surrounds training.
-A command imports JAX when it is called.
+`commands.py` declares the commands, and `options.py` the options that they share. Other files do
+the work: `training.py` for `compare` and `run`, `finished.py` for `table`, `plot` and `report`, and
+a file of its name for each other command. `environment.py` sets up devices, folders and signals
+for training. A command imports JAX when it is called.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from fedjax_algos.runs.loops.interruption import Interrupted, end_at_once, inter
 
 _PACKAGE = Path(__file__).parents[1]
 _MAX_CHARACTERS = 2000  # of an error
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a place that takes no more
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk or the quota is full
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line. A usage error is one line on standard error, and exit code 2.
+    """Runs the command line.
 
-    So is a ValueError that this package raises itself, wherever it arises. Standard output that
-    cannot be written is one line and exit code 1; a closed pipe ends the command silently. Every
-    other error keeps its traceback, and asks for a report unless the user's own code is part of it.
-    After SIGINT or SIGTERM one line says how to go on; the exit code is 128 + the signal's number.
+    A usage error, or a ValueError of this package, prints one line on standard error; exit code 2.
+    If standard output cannot be written, one line says so; exit code 1. A closed pipe ends the
+    command silently. Any other error keeps its traceback, and asks for a report unless the user's
+    code is part of it. After SIGINT or SIGTERM one line says how to go on; exit code 128 + signal.
 
     Args:
-      arguments: those of the command; None is those of the process.
+      arguments: the command's arguments; None: the arguments of the process.
     """
     if "" not in sys.path:
         sys.path.append("")  # for package.module:NAME in the working folder
@@ -65,14 +65,14 @@ def main(arguments: list[str] | None = None) -> None:
 def print_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Prints a traceback; control characters, which could write over others, are escaped."""
+    """Prints a traceback with control characters escaped, since they could write over text."""
     text = "".join(traceback.format_exception(kind, error, trace))
     shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
     sys.stderr.write("".join(shown))
 
 
 def _run(given: list[str]) -> None:
-    """Runs the command; its errors are those of `main`."""
+    """Runs the command; handles errors as `main` describes."""
     try:
         cli.main(given, prog_name="fedjax-algos", standalone_mode=False)
     except click.exceptions.NoSuchOption as error:
@@ -87,7 +87,7 @@ def _run(given: list[str]) -> None:
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
     except (Exception, SystemExit) as error:
-        if (number := interruption()) is not None:  # which a library has turned into an error
+        if (number := interruption()) is not None:  # a library turned the signal into an error
             raise Interrupted(number, alone=True) from None
         from fedjax_algos.cli import processes
         from fedjax_algos.engine.placed.processes import FirstProcessError
@@ -95,20 +95,20 @@ def _run(given: list[str]) -> None:
 
         frames = traceback.extract_tb(error.__traceback__)
         files = [Path(frame.filename) for frame in frames]
-        if isinstance(error, FirstProcessError):  # which process 0 prints
+        if isinstance(error, FirstProcessError):  # process 0 prints it
             sys.exit(2)
         if processes.is_loss(error):
             processes.end_after_loss(error, way_on(given))
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
-        # jax may have removed the frames of the user's own factory, but not the call
+        # jax may have removed the frames of the user's factory, but not the call
         own = any(map(is_own, files)) or any(f.name == "call_own_factory" for f in frames)
-        # an error of a named file has its name; `writing` turns those into ValueErrors
+        # an error about a named file has its name; `writing` turns such errors into ValueErrors
         if isinstance(error, OSError) and error.errno in _FULL and not (own or error.filename):
-            with contextlib.suppress(OSError):  # Python would write, and fail to, at the end
+            with contextlib.suppress(OSError):  # Python would try to write again at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
-        if own and isinstance(error, SystemExit):  # else click's, of a closed pipe
+        if own and isinstance(error, SystemExit):  # else click's, after a closed pipe
             _fail(f"your own code called sys.exit({error.code!r}); let it raise an error instead")
         if not own:
             what = "This is a fault of fedjax_algos: please report it with these lines."
@@ -119,7 +119,7 @@ def _run(given: list[str]) -> None:
 
 
 def _say_interrupted(given: Sequence[str], number: int) -> None:
-    """The line of an interruption, also in a handler, which may have stopped another output."""
+    """Prints how to go on after an interruption; a signal handler may also call it."""
     with contextlib.suppress(OSError, RuntimeError):
         if _process() and not _process().startswith("process 0 "):
             return
@@ -127,7 +127,7 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
 
 
 def _process() -> str:
-    """Names this process in errors, if it is one of several, which import `processes` first."""
+    """Names this process in errors if it is one of several; they have imported `processes`."""
     return getattr(sys.modules.get("fedjax_algos.cli.processes"), "name", str)()
 
 

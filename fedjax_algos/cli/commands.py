@@ -1,7 +1,7 @@
-"""What the commands take: their arguments, their options and their help.
+"""Declares the commands: their arguments, options and help.
 
-This file and those that it imports do not need JAX. What a command does is in other files, which
-are imported when it is called.
+This file and its imports do not need JAX. A command imports the file that does its work when it is
+called.
 """
 
 from typing import Any
@@ -34,40 +34,40 @@ _OF_COSTS = (
 )  # fmt: skip
 _SWEEP_HELP = {
     "grid": "values; may be repeated",
-    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
+    "runs_per_device": "runs computed at once on a device [1 on a CPU, else as many as --memory "
     "allows]",
     "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
 }
 _NOT_OF_SWEEP = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
 _OF_SWEEP = {
     "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
-    "reference": "label of the setting that the others are compared with there [the first]",
+    "reference": "label of the setting to compare the others with there [the first]",
 }
-# what clients hold out is --validation; rows are of held-out examples, which no tracker names so
+# --validation sets what clients hold out; trackers would not label rows as held-out results
 _NOT_OF_TUNE = (*_NOT_OF_SWEEP, "track")
 _OF_TUNE = {
     "target": "quality whose costs `compare --config` shows; not used here",
-    "target_metric": "metric of which a setting's score is the mean on held-out examples, such as "
+    "target_metric": "metric whose mean on held-out examples is a setting's score, such as "
     "dice_score",
-    "reference": "label of the method that the others are compared with then; not used here",
+    "reference": "label of the method to compare the others with then; not used here",
 }
 _TUNE_HELP = {
     "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
     "may be repeated; values for one ALGORITHM prevail over those for all",
-    "validation": "share of each client's examples that is held out [0.2]",
-    "trials": "settings that are drawn of each method [all of the grid]",
+    "validation": "share of each client's examples to hold out [0.2]",
+    "trials": "settings to draw for each method [the whole grid]",
     "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
-    "times as long as the one before [all settings run to the end]",
+    "times as long as the stage before [all settings run to the end]",
     "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
     "format": f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
-    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: what each run has reached at that cost [the "
+    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show each run's quality at that cost [the "
     "run's budget, else its end]",
     "target": "quality to reach [the run's, else the reference's best]",
     "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
     "[the run's, else accuracy]",
-    "reference": "that the others are compared with [the run's, else the first]",
+    "reference": "method to compare the others with [the run's, else the first]",
     "label": "another text for a method; may be repeated [as the papers spell it]",
     "columns": "the columns to show, in this order [all]",
     "out": "file to write [standard output]",
@@ -80,7 +80,7 @@ _PLOT_HELP = {
     "band": f"{', '.join(BANDS)} [interval from five seeds on, else range]",
     "log": f"logarithmic axes: {', '.join(LOG_AXES)} [none]",
     "x_limits": "A,B in bytes, FLOPs or seconds if the column is; A, or ,B for one",
-    "y_limits": "likewise [those of the curves after the first tenth]",
+    "y_limits": "likewise [fit the curves after the first tenth]",
     "label": "OLD=NEW: another text for a method or a results folder; may be repeated",
     "title": "[the number of seeds and the band]; '' for none",
     "x_label": "[the column and its unit]",
@@ -104,16 +104,16 @@ def cli() -> None:
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
-    A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
-    algorithm may be a function of your own: my_file.py:fedspeed:rho=0.1 or
-    package.module:fedspeed. Wrappers follow after a plus, and on the virtual clock (--seconds) a
-    planner: fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
+    A method is an algorithm with its options: fedprox:mu=0.1,client_learning_rate=0.3. The
+    algorithm may be your own function: my_file.py:fedspeed:rho=0.1 or package.module:fedspeed.
+    Wrappers follow after a plus, and on the virtual clock (--seconds) a planner after an @:
+    fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
 
-    Costs are those to reach the reference's best accuracy (or --target-metric), unless --target is
-    given.
+    Costs are counted until the reference's best accuracy (or --target-metric) is reached, unless
+    --target is given.
 
     A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
-    Options and methods of the command line replace those of the file.
+    The command line replaces options and methods of the file.
     """
     from fedjax_algos.cli import training
 
@@ -121,10 +121,10 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
 
 
 class MethodCommands(Commands):
-    """A group with a command for each method, which is made when it is used."""
+    """A group that makes the command of a method when it is used."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Click's hook; raises UsageError for a spec that is wrong."""
+        """Click's hook; raises UsageError for a wrong spec."""
         from fedjax_algos.cli.training import method_command
 
         return method_command(cmd_name)
@@ -132,9 +132,9 @@ class MethodCommands(Commands):
 
 @cli.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
 def run() -> None:
-    """Run one METHOD; `run METHOD --help` lists its algorithm's own options.
+    """Run one METHOD; `run METHOD --help` lists its algorithm's options.
 
-    METHOD is an algorithm, see `list algorithms`, or your own: my_file.py:fedspeed or
+    METHOD is an algorithm, see `list algorithms`, or your own function: my_file.py:fedspeed or
     package.module:fedspeed.
     """
 
@@ -147,9 +147,9 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
     fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
-    may contain the method's own options, client_learning_rate, and settings of the local work such
-    as local_steps. Settings that differ in real numbers share a program; others have one each.
-    METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
+    may contain the method's options, client_learning_rate, and settings of the local work such as
+    local_steps. Settings that differ in real numbers share a program; others have one each. METHOD
+    may be your own function: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     from fedjax_algos.cli.sweep import train_grid
 
@@ -165,8 +165,8 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
     fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
     tries 20 settings of each method. Each client holds out some of its training examples; the score
-    of a setting is the mean accuracy on them, or that of --target-metric. The best settings are
-    written to tuned.toml, which compare --config takes as it is.
+    of a setting is the mean accuracy (or --target-metric) on them. The best settings are written to
+    tuned.toml, which compare --config reads.
     """
     from fedjax_algos.cli.tune import tune_methods
 
@@ -179,7 +179,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
-    They are the bytes that a client receives and sends, the operations of its local update, the
+    Costs are the bytes that a client receives and sends, the operations of its local update, the
     memory that it needs, and the server's state. METHODS are named as in `compare`.
     """
     from fedjax_algos.cli.costs import show_costs
@@ -190,17 +190,17 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
 @cli.command()
 @click.argument("source", metavar="SOURCE")
 @click.argument("folder", metavar="FOLDER")
-@click.option("--partition", metavar="NAME", help="of examples that are read at once [natural]")
-@click.option("--clients", type=click.IntRange(1, MAX_INT32), help="of this partition")
-@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="of this partition [0]")
+@click.option("--partition", metavar="NAME", help="divides a data set in memory [natural]")
+@click.option("--clients", type=click.IntRange(1, MAX_INT32), help="clients of the partition")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="seed of the partition [0]")
 def pack(
     source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
 ) -> None:
     """Write the examples of all clients into a folder, for populations larger than the memory.
 
-    SOURCE is a data set, see `list datasets`, or a function of your own that returns one or a
+    SOURCE is a data set, see `list datasets`, or your own function that returns a data set or a
     ClientSource: my_file.py:my_source. `--dataset packed:FOLDER --partition natural` reads the
-    folder. A packing that was interrupted goes on with the same command.
+    folder. After an interruption, the same command goes on.
     """
     from fedjax_algos.cli.pack import pack_clients
 
@@ -215,9 +215,9 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 
     The target, its metric and the reference of the runs hold here too, if all folders share them.
 
-    text, markdown and latex have units and notes on the columns, and mark the best method and what
-    cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
-    and seconds; their columns are those of --columns there.
+    text, markdown and latex have units and notes on the columns. They mark the best method and the
+    methods that cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes,
+    operations and seconds; with them, --columns chooses these columns.
     """
     from fedjax_algos.cli.finished import show_table
 
@@ -245,7 +245,7 @@ def report(folder: str, out: str | None) -> None:
     """Write a report of a results folder as one HTML file, which needs no network.
 
     It has the settings, the table of methods, figures that zoom, the partition, timelines on the
-    virtual clock, what diverged, the environment, and how to repeat it.
+    virtual clock, diverged runs, the environment, and the command that repeats it.
     """
     from fedjax_algos.cli.finished import write_report
 

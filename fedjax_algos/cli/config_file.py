@@ -1,4 +1,4 @@
-"""Files of settings and methods: TOML, by hand or by `tune`, or the `config.json` of results."""
+"""Reads settings and methods from a TOML file, written by hand or `tune`, or a `config.json`."""
 
 import reprlib
 import shlex
@@ -16,17 +16,17 @@ from fedjax_algos.core.specs import parse_seeds, parse_value
 from fedjax_algos.runs.studies.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_MAX_BITS = 1024  # of a whole number; Python refuses to show one of 4,300 digits
+_MAX_BITS = 1024  # of a whole number; Python refuses to show 4,300 digits
 
 
 class ConfigFile(NamedTuple):
-    """The content of a file; the settings have types."""
+    """The content of a file, with typed settings."""
 
     path: str = ""  # "" without a file
     settings: Mapping[str, Any] = _NOTHING
     methods: tuple[str, ...] = ()
     compilation_cache: str | None = None
-    tuning: Mapping[str, Any] | None = None  # what `tune` says of its search
+    tuning: Mapping[str, Any] | None = None  # the record of `tune`'s search
 
 
 def read_config(path: str) -> ConfigFile:
@@ -44,8 +44,8 @@ def read_config(path: str) -> ConfigFile:
             f"config={path!r} cannot be read ({error.strerror}); name a TOML file, or the "
             "config.json of a results folder"
         ) from None
-    except ValueError as error:  # of TOML or JSON, or of text at all
-        raise ValueError(f"config={path!r} is no {kind} file: {error}") from None
+    except ValueError as error:  # not TOML or JSON, or not text
+        raise ValueError(f"config={path!r} is not a {kind} file: {error}") from None
     return _of_results(path, content) if is_json else _of_toml(path, content)
 
 
@@ -53,17 +53,17 @@ def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
     methods, cache = content.pop("methods", None), content.pop("compilation_cache", None)
     if methods is not None:
         listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
-        fix = 'is no list of methods; give one such as ["fedavg", "fedprox:mu=0.1"]'
+        fix = 'is not a list of methods; give one such as ["fedavg", "fedprox:mu=0.1"]'
         _require(listed, path, "methods", methods, fix)
     is_text = isinstance(cache, str | None)
-    _require(is_text, path, "compilation_cache", cache, "is no folder; give a text")
+    _require(is_text, path, "compilation_cache", cache, "is not a folder; give a text")
     tuning = _check_tuning(path, content.pop("tuning", None))
     settings = _settings(path, content, "methods", "compilation_cache", "tuning")
     return ConfigFile(path, settings, tuple(methods or ()), cache, tuning)
 
 
 def _of_results(path: str, content: Any) -> ConfigFile:
-    """The settings and methods of an earlier run."""
+    """Reads the settings and methods of an earlier run."""
     from fedjax_algos.runs.studies.method import configured_spec
 
     fix = "name the config.json of a results folder of compare or run"
@@ -74,14 +74,14 @@ def _of_results(path: str, content: Any) -> ConfigFile:
         raise ValueError(f"config={path!r} has no settings and methods of a run; {fix}")
     if "grid" in content:
         command = shlex.join(["fedjax-algos", *map(str, content["command"])])
-        what = f"config={path!r} is of a search, which compare cannot repeat"
+        what = f"config={path!r} is from a search, which compare cannot repeat"
         raise ValueError(f"{what}; its command was {printable(command)}")
     given = {name: value for name, value in content["settings"].items() if value is not None}
     require(content["methods"], f"config={path!r} has no methods; {fix}")
     for method in content["methods"].values():
         named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
         if not named or any(isinstance(value, list | dict) for value in method.values()):
-            raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
+            raise ValueError(f"{path}: {reprlib.repr(method)} is not a method; {fix}")
     methods = tuple(configured_spec(method) for method in content["methods"].values())
     tuning = _check_tuning(path, content.get("tuning"))
     return ConfigFile(path, _settings(path, given), methods, tuning=tuning)
@@ -90,7 +90,7 @@ def _of_results(path: str, content: Any) -> ConfigFile:
 def stored_settings(
     folder: Path, configuration: Mapping[str, Any], names: Collection[str] = options(Settings)
 ) -> Settings:
-    """The settings of a results folder, of those names; others may be of another version."""
+    """Returns the settings of a results folder with these names; skips names of other versions."""
     path, content = repr(str(folder / "config.json")), configuration.get("settings", {})
     given = {n: value for n, value in content.items() if n in names and value is not None}
     settings = Settings(**_settings(path, given))
@@ -102,12 +102,12 @@ def stored_settings(
 
 
 def _require(fact: Any, path: str, name: str, value: Any, problem: str) -> None:
-    if not fact:  # the text of a huge number is an error of its own
+    if not fact:  # because showing a huge number may fail
         raise ValueError(f"{path}: {name}={reprlib.repr(value)} {problem}")
 
 
 def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
-    """What `tune` wrote of itself."""
+    """Checks the record that `tune` wrote of its search."""
     if tuning is not None:
         seeds = tuning.get("seeds") if isinstance(tuning, dict) else None
         right = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
@@ -116,7 +116,7 @@ def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
 
 
 def _settings(path: str, content: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """The settings of a file with their types."""
+    """Returns the typed settings of a file."""
     known = options(Settings)
     settings = {}
     for key, value in content.items():
@@ -132,7 +132,7 @@ def _settings(path: str, content: Mapping[str, Any], *others: str) -> dict[str, 
 
 
 def parse_setting(name: str, given: Any, owner: str = "") -> Any:
-    """The checked value that a text, or a value of a file, means for a setting."""
+    """Parses and checks a setting's value: a text, or a value of a file."""
     if name == "seeds":
         return parse_seeds(given, owner)
     value = parse_value(options(Settings)[name], given, owner)

@@ -1,4 +1,4 @@
-"""What `costs` does: it shows what methods cost before anything is trained."""
+"""Implements `costs`, which shows what methods cost before anything is trained."""
 
 import dataclasses
 from typing import Any
@@ -23,15 +23,15 @@ from fedjax_algos.runs.studies.method import methods_of
 
 _NOTES = [
     "download, upload: of a client in a round.",
-    "message, missed: where broadcasts build upon each other, download is a client's first one; "
-    "then it receives the message of a round, and as much as missed for each that it has missed, "
+    "message, missed: if broadcasts build upon each other, download is a client's first message; "
+    "then it receives the message of a round, and missed for each round that it has missed, "
     "but never more than download.",
-    "report: what each client sends before those are chosen that train, or that upload.",
+    "report: what each candidate sends before the server chooses who trains or uploads.",
     "flops: of a local update, mean of the clients of the first round of seed 0.",
     "client state: what a client keeps between its rounds.",
     "all states: of all clients together, which the simulation holds.",
-    "client memory: the most that it needs in a round, besides its examples, frozen params, and "
-    "the activations and gradients of a step.",
+    "client memory: the most that a client needs in a round, besides its examples, frozen params, "
+    "and the activations and gradients of a step.",
     "server state: the global model and what the server keeps beside it, without clients' updates.",
 ]
 
@@ -39,7 +39,7 @@ _NOTES = [
 def costs_of(
     algorithm: Algorithm, data: RunData, dispatches: Dispatch, population: Population
 ) -> dict[str, float | None]:
-    """What an algorithm costs, from shapes alone: bytes, and operations if they can be counted."""
+    """Counts an algorithm's bytes from shapes alone, and its operations if that is possible."""
 
     def init(seed: jax.Array) -> Any:
         placement = Placement("sequential")

@@ -1,4 +1,4 @@
-"""What surrounds the training of a command: jax's devices, the folder, trackers, and signals."""
+"""Sets up a command that trains: jax's devices, the results folder, trackers and signals."""
 
 import contextlib
 import itertools
@@ -55,9 +55,9 @@ class Training:
     def begin(
         self, record: dict[str, Any], runs: Sequence[RunName], *, extends: bool = False
     ) -> bool:
-        """Begins the folder with its configuration; False, and a line, if nothing is left to do.
+        """Begins the folder with its configuration; prints and returns False if it is complete.
 
-        The `runs` are those of all shares, in the order in which they are computed.
+        `runs` are the runs of all shares, in the order of computation.
         """
         self.record = record | self.folder.divide(runs)
         longer = self.folder.begin(self.record, extends=extends)
@@ -69,7 +69,7 @@ class Training:
         return not complete
 
     def join(self, rows: list[Row]) -> list[Row]:
-        """The rows of all shares; none, and a line, if some of their runs have not ended."""
+        """Returns the rows of all shares; prints and returns none if some runs have not ended."""
         if self.folder.share is None:
             return rows
         if missing := from_first(missing_runs)(self.folder.path, self.record):
@@ -79,7 +79,7 @@ class Training:
         return [row for run in runs for row in self.folder.rows_of_ended(*run) or ()]
 
     def say_left(self, missing: Sequence[RunName]) -> None:
-        """Says that the share has ended, and how many runs of others have not."""
+        """Prints that the share has ended, and how many runs of other shares have not."""
         left = describe_missing(missing, self.record["shares"], listed=0)
         path, share = printable(self.folder.path), self.folder.share
         click.echo(f"share {share} of {path} has ended; the last share to end writes the results")
@@ -89,7 +89,7 @@ class Training:
     def write(
         self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
     ) -> None:
-        """Writes the results, and the figure of the accuracy, with options of `plot_metric`."""
+        """Writes the results and the accuracy figure; `figure` has options of `plot_metric`."""
         results.write(self.folder.path, experiment, rows, summary)
         shown, _ = within_budget(rows, experiment.settings.budget)
         with written(self.folder.path / "accuracy.png") as beside:
@@ -100,7 +100,7 @@ class Training:
         self.folder.complete(self.record | results.at_end(experiment, self.compiled) | more)
 
     def say_end(self, what: str, *lines: str) -> None:
-        """Says where the results are, how long it took, and what makes the next time shorter."""
+        """Prints where the results are, how long they took, and how to be faster next time."""
         seconds = time.perf_counter() - self._started
         others = seconds - self.compiled.seconds
         took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
@@ -114,7 +114,7 @@ class Training:
 
 @contextlib.contextmanager
 def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
-    """A command that trains, with the folder that the options of `shared_options` name."""
+    """Yields a command that trains, with the folder that the options of `shared_options` name."""
     cache = values["compilation_cache"]
     check_path("out", values["out"])
     check_path("compilation_cache", cache)
@@ -140,7 +140,7 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
 
 
 def _start_jax(devices: int, compilation_cache: str | None) -> None:
-    """Makes so many devices of a CPU, unless jax has started or has its own setting."""
+    """Makes this many CPU devices, unless jax has started or its own option is set."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
@@ -151,7 +151,7 @@ def _start_jax(devices: int, compilation_cache: str | None) -> None:
 
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:
-    """The trackers that --track names."""
+    """Makes the trackers that --track names."""
     names = [trackers.parse(spec)[0] for spec in specs]
     if names:
         check_names("track", names, names)

@@ -1,4 +1,4 @@
-"""What `table`, `plot` and `report` do: they show finished results."""
+"""Implements `table`, `plot` and `report`, which show finished results."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedjax_algos.runs.report.page import ReportTables, make_report
 from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
-_DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
+_DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # for the name of the file
 
 
 def show_table(
@@ -69,7 +69,7 @@ def show_table(
 
 
 def choose_records(records: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
-    """Records with their label and the chosen columns."""
+    """Returns records with their label and the chosen columns."""
     if names is None:
         return records
     check_names("columns", names, [name for name in records[0] if name != "label"])
@@ -84,13 +84,13 @@ def goal_of_folders(
     reference: str | None,
     budget: str | None = None,
 ) -> Goal:
-    """What is given, else what the folders have that the table has; a target has its metric."""
+    """Returns the goal from what is given, else from what all folders share."""
     names = ("target", "target_metric", "reference", "budget")
     pairs = zip(folders, configurations, strict=True)
     stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
 
     def shared(name: str) -> Any:
-        """A setting that all folders have with the same value, else None."""
+        """Returns the value of a setting if all folders have the same, else None."""
         values = {getattr(own, name) for own in stored}
         return values.pop() if len(values) == 1 else None
 
@@ -121,7 +121,7 @@ def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
 
 
 def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]) -> None:
-    """Draws metrics of results folders."""
+    """Draws the metrics of results folders."""
     facet = values["facet"]
     if facet is not None:
         check_choice("facet", facet, FACETS)
@@ -138,7 +138,7 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     if "methods" in texts:
         options["methods"] = _methods(texts["methods"], rows)
     for name in {"x_limits", "y_limits"} & texts.keys():
-        options[name] = _numbers(name, texts[name], ",", "A,B, of which one may be left out")
+        options[name] = _numbers(name, texts[name], ",", "A,B; one of them may be left out")
     if "size" in texts:
         options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
@@ -163,7 +163,7 @@ def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | No
     except ValueError:
         numbers = ()
     if len(numbers) != 2 or numbers == (None, None):
-        raise ValueError(f"{name}={text!r} is no pair of numbers; give {fix}")
+        raise ValueError(f"{name}={text!r} is not a pair of numbers; give {fix}")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""What commands say of results: tables of methods and settings, of clients, and of divergence."""
+"""Makes the tables and lines that commands print: of methods, settings, clients and divergence."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
 from fedjax_algos.runs.studies.settings import Settings
 
 _WITHOUT = (
-    "without: seeds on which one of the two has diverged; of three or four others it is "
+    "without: seeds where one of the two has diverged; of three or four others it is "
     "lowest..highest, of one or two their values."
 )
 _CHOSEN_BY_TEST_DATA = (
@@ -39,16 +39,16 @@ _LATE = " That is often late on a noisy curve; --target sets a fixed one."
 
 
 class Goal(NamedTuple):
-    """By what methods are compared."""
+    """The target that methods are compared on."""
 
     target: float | None  # the quality to reach; None: the reference's best on the same seed
     reference: str | None  # the label of a method; None: the first
     metric: str = METRIC  # column of the quality
-    budget: str | None = None  # within which methods are compared
+    budget: str | None = None  # the cost at which methods are compared
 
 
 def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
-    """By what the settings compare methods, of which one has to be the reference."""
+    """Returns the goal of the settings; checks that the reference is one of the methods."""
     if labels is not None and settings.reference is not None:
         check_choice("reference", settings.reference, labels)
     metric = metric_column(settings.target_metric)
@@ -56,14 +56,14 @@ def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
 
 
 def best_first(rows: list[Row], metric: str = METRIC) -> list[Row]:
-    """Rows in the order of their methods' final quality; those that have diverged come last."""
+    """Sorts rows by their methods' final quality; diverged methods come last."""
     finals = {line.label: line.final.mean for line in summarise(rows, metric=metric)}
     order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
 def quality_name(metric: str) -> str:
-    """What texts call the column of a metric, such as "test accuracy"."""
+    """Returns the name of a metric in texts, such as "test accuracy"."""
     return label_text(metric.replace("_", " "))
 
 
@@ -77,12 +77,12 @@ def method_tables(
     is_sweep: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> list[ResultTable]:
-    """What the commands show of results: a table of the methods, and one against the reference.
+    """Makes a table of the methods, and a table of their differences from the reference.
 
-    Columns that were not measured are left out. The first setting of a sweep is the best one by
-    test data, so nothing is compared with it: the second table is there only with a reference, and
-    costs only with a reference or a target. One method alone has costs only with a target.
-    For the target, the reference, the metric and the budget see `Goal`.
+    Columns that were not measured are left out. A sweep has the second table only with a reference,
+    and costs only with a reference or a target: its first setting is the best on test data, so we
+    compare nothing with it. One method alone has costs only with a target. For the target, the
+    reference, the metric and the budget see `Goal`.
     """
     rows, told = within_budget(rows, budget)
     summary = summarise(rows, target, reference, metric=metric)
@@ -114,7 +114,7 @@ def _of_methods(
     names: Mapping[str, str],
     of_sweep: bool = False,
 ) -> ResultTable:
-    """The methods with what they need for a goal; without one, alone or the settings of a sweep."""
+    """Makes the table of the methods, with their costs to the goal if there is a goal."""
     on_clock = any(line.simulated_seconds is not None for line in summary)
     finals, bests = [line.final for line in summary], [line.best for line in summary]
     columns = [
@@ -156,7 +156,7 @@ def _of_methods(
 
 
 def _censored(costs: list[Column], seeds: int) -> list[str]:
-    """The meaning of costs that are not known, such as `> 100`, with the first of each form."""
+    """Explains costs that are not known, such as `> 100`, by the first of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
@@ -187,7 +187,7 @@ def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, st
     notes = [
         f"final, best: minus {reference}'s on the same seed, in percentage points, "
         f"{describe_estimates(pairs[0].seeds)}.",
-        "common seeds: those on which both reach the target."
+        "common seeds: the seeds where both reach the target."
         + " ratios: mean cost to it, divided by the reference's, over these seeds." * bool(costs),
     ]
     if any(line.final.without or line.best.without for line in pairs):
@@ -216,13 +216,13 @@ def _measured(*columns: Column) -> list[Column]:
 
 
 def _marks_of(summary: list[MethodSummary], name: str) -> list[Mark]:
-    """The marks of a column; empty for one method, which is compared with none."""
+    """Returns the marks of a column; empty if there is only one method."""
     marks = statistics.mark_best(compared_values(summary, name))
     return [*marks.values()] if len(summary) > 1 else []
 
 
 def _describe_marks(summary: Sequence[MethodSummary]) -> str:
-    """What the marks mean, with {best} and {other} for their names."""
+    """Explains the marks, with {best} and {other} for their names."""
     diverged = any(line.seeds_diverged for line in summary)
     compared = sum(not line.seeds_diverged for line in summary)
     tests = "" if compared == 2 else " over all pairs of methods (Holm's correction)"
@@ -238,7 +238,7 @@ def _describe_marks(summary: Sequence[MethodSummary]) -> str:
 
 
 def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
-    """Why no method is marked as the best, where that is so."""
+    """Explains why no method is marked as the best, if so."""
     if len(summary) < 2:
         return []
     needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
@@ -250,10 +250,10 @@ def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
 
 
 def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable:
-    """A table of the accuracy over clients, with one line for each method."""
+    """Makes a table of the accuracy over clients, with one line for each method."""
     summaries = summarise_client_rows(rows_of_clients)
     names = display_names(summaries)
-    # of the fields of a summary
+    # headings of the fields of a summary
     headings = ("mean", "spread", "worst tenth", "pooled", "best tenth", "Jain index")
     *shares, jain = zip(headings, zip(*summaries.values(), strict=True), strict=True)
     columns = [*(percentages(*each) for each in shares), Column(*jain, ".3f")]
@@ -273,20 +273,20 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
 
 
 def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
-    """How the methods of a comparison were tuned, in a line; `tuning` is what `tune` wrote."""
+    """Says in a line how the compared methods were tuned; `tuning` is the record of `tune`."""
     seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
     shown = label_text(", ".join(map(str, seeds)))
     line = f"The methods were tuned without test data, with seeds {shown}"
     if both:
         line += (
-            f", of which {', '.join(map(str, both))} are compared here too; this favours methods "
-            "that were tuned more: give other --seeds"
+            f"; {', '.join(map(str, both))} are also compared here, which favours methods that "
+            "were tuned more: give other --seeds"
         )
     return line + ".\n"
 
 
 def non_finite_lines(rows: list[Row]) -> list[str]:
-    """What to tell of numbers that are not finite, one line for each method that has some."""
+    """Reports numbers that are not finite, in one line for each method that has some."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     quality, lines = quality_by_method(rows), []
     for label, by_seed in rows_by_run(rows).items():

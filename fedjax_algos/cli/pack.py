@@ -1,4 +1,4 @@
-"""What `pack` does: it writes the examples of a data set's clients into a folder."""
+"""Implements `pack`, which writes the examples of a data set's clients into a folder."""
 
 import contextlib
 from pathlib import Path
@@ -25,14 +25,14 @@ def pack_clients(
     if isinstance(dataset, Dataset):
         dataset = _divided(dataset, source, partition or "natural", clients, seed or 0)
     elif name := next((name for name, value in given.items() if value is not None), None):
-        raise ValueError(f"{source} has clients of its own; leave --{name} out")
+        raise ValueError(f"{source} already has clients; leave --{name} out")
     console = Console(stderr=True)
     bars = make_bars(console, "clients")
     with contextlib.ExitStack() as stack:
         tasks: dict[str, TaskID] = {}
 
         def show(split: str, done: int, total: int) -> None:
-            if not tasks:  # so that an error before it is one line
+            if not tasks:  # an earlier error then stays on one line
                 stack.enter_context(bars)
             if split not in tasks:
                 tasks[split] = bars.add_task(split, total=total)
@@ -52,12 +52,12 @@ def pack_clients(
 def _divided(
     dataset: Dataset, source: str, spec: str, clients: int | None, seed: int
 ) -> ClientDataset:
-    """A data set in memory, divided over clients by a partition."""
+    """Divides a data set in memory over clients by a partition."""
     natural = partitions.parse(spec)[0] == "natural"
     users = dataset.users if natural else dataset.train["y"]
     fix = "give --partition and --clients, such as --partition dirichlet:alpha=0.1 --clients 100"
     if users is None:
-        raise ValueError(f"{source} has no clients of its own; {fix}")
+        raise ValueError(f"{source} has no clients; {fix}")
     fix = "needs a number of clients; give --clients"
     require(clients is not None or natural, f"partition={spec} {fix}")
     number = clients or len(set(users.tolist()))

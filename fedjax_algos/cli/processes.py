@@ -1,6 +1,6 @@
-"""Several processes of one command, which jax's own runtime connects and ends.
+"""Multi-process commands: jax's runtime connects the processes and ends them.
 
-All of them compute, process 0 writes and prints, and each prints its own errors.
+All processes compute, process 0 writes and prints, and each prints its errors.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from fedjax_algos.base.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.engine.placed.processes import from_first, is_first, largest, num_processes
 
-START = 300  # seconds until all processes have to be there
+START = 300  # seconds until all processes must have connected
 _MAX_PORT = 65535
-_LOST = 30  # after which a process that does not answer is lost
-_END = 10  # between the ends of the first and of the last process
-# numbers of processes, and of this one, that a scheduler sets
+_LOST = 30  # seconds after which a process that does not answer is lost
+_END = 10  # seconds between the ends of the first and the last process
+# variables of schedulers: the number of processes, and the number of this process
 _SCHEDULERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -34,7 +34,7 @@ _FIX = "give --coordinator HOST:PORT, where process 0 is and a port that is free
 
 
 class Place(NamedTuple):
-    """This process among those of a command."""
+    """The place of this process among the processes of a command."""
 
     process: int
     processes: int
@@ -47,13 +47,13 @@ def place_of(
     processes: Count | None = None,
     process: Annotated[int, Range(0, MAX_INT32)] | None = None,
 ) -> Place | None:
-    """The place that options or a scheduler give; None for a process that is alone."""
+    """Returns the place that options or a scheduler give; None for a single process."""
     known = [[os.environ.get(name) for name in names] for names in _SCHEDULERS]
     size, rank = next((pair for pair in known if None not in pair), (None, None))
     number = processes or int(size or 1)
     if number == 1:
         alone = coordinator is None and (process is None or processes == 1 + process)
-        require(alone, "--coordinator and --process are for several processes; give --processes P")
+        require(alone, "--coordinator and --process need several processes; give --processes P")
         return None
     if process is None and size == str(number):
         process = int(rank or 0)
@@ -65,20 +65,20 @@ def place_of(
     require(coordinator or size == str(number), f"processes={number} have no address; {_FIX}")
     host, _, port = (coordinator or "host:1").rpartition(":")
     is_port = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
-    require(host and is_port, f"coordinator={coordinator!r} is no HOST:PORT; {_FIX}")
+    require(host and is_port, f"coordinator={coordinator!r} is not HOST:PORT; {_FIX}")
     return Place(process, number, coordinator)
 
 
 @contextlib.contextmanager
 def joined(place: Place | None) -> Iterator[None]:
-    """Starts jax's runtime for the processes of a command; all but process 0 are silent then."""
+    """Starts jax's runtime for the processes of a command, and silences all but process 0."""
     if place is None:
         yield
         return
     if place.coordinator is not None and place.process == 0:
         _check_port(int(place.coordinator.rpartition(":")[2]))
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
-    # jax waits in C++, where a handler in Python would not be called
+    # jax waits in C++, where a Python handler would not be called
     handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         jax.distributed.initialize(
@@ -88,7 +88,7 @@ def joined(place: Place | None) -> Iterator[None]:
             shutdown_timeout_seconds=_END,
         )
     except (RuntimeError, ValueError) as error:
-        fix = "give --coordinator HOST:PORT; a file of your own must not use jax when it is read"
+        fix = "give --coordinator HOST:PORT; your own file must not use jax when it is imported"
         raise ValueError(f"process {place.process} cannot start ({error}); {fix}") from None
     finally:
         for number, handler in handlers.items():
@@ -97,7 +97,7 @@ def joined(place: Place | None) -> Iterator[None]:
     told = f"this one has {own} of {devices} devices, and not all have as many"
     require(devices == own * jax.process_count(), f"{told}; give all the same arguments")
     output = os.dup(1) if is_first() else os.open(os.devnull, os.O_WRONLY)
-    os.dup2(2, 1)  # where libraries print
+    os.dup2(2, 1)  # libraries print there
     sys.stdout = os.fdopen(output, "w", 1, sys.stdout.encoding, sys.stdout.errors)
     silent: Any = contextlib.redirect_stderr(sys.stdout)
     with contextlib.nullcontext() if is_first() else silent:
@@ -105,7 +105,7 @@ def joined(place: Place | None) -> Iterator[None]:
 
 
 def _check_port(port):
-    """Raises ValueError if a port is in use: jax would crash, or take processes of another one."""
+    """Raises ValueError if a port is in use: jax would crash, or connect foreign processes."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
@@ -114,30 +114,30 @@ def _check_port(port):
 
 
 def check_same_command(given: dict[str, Any]) -> None:
-    """Raises ValueError in all processes if one was given other arguments than process 0."""
+    """Raises ValueError in all processes if one has other arguments than process 0."""
     texts = {name: repr(value) for name, value in given.items() if name != "process"}
     first = from_first(lambda: texts)()
     others = [name for name in texts | first if texts.get(name) != first.get(name)]
     told = "; ".join(f"{name}={texts.get(name)}, not {first.get(name)}" for name in others)
-    fix = "give all the same arguments, or --processes 1 if each is a command of its own"
+    fix = "give all the same arguments, or --processes 1 if each is a separate command"
     require(not largest(bool(others)), f"the processes have other arguments: {told or '-'}; {fix}")
 
 
 def name() -> str:
-    """This process in its errors; nothing if it is alone."""
+    """Names this process in its errors; "" if it is alone."""
     number = num_processes()
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error of several processes is one of jax's runtime: another one may be lost."""
-    # a call of a compiled function raises a ValueError with a status in place of jax's own error
+    """Returns whether an error comes from jax's runtime: another process may be lost."""
+    # a compiled function raises a ValueError with a status in place of jax's error
     status = isinstance(error, ValueError) and _STATUS.match(str(error))
     return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
 
 
 def end_after_loss(error: BaseException, way_on: str) -> NoReturn:
-    """Ends this process at once; at a usual end jax would wait for those that are lost."""
+    """Ends this process at once; in a normal exit jax would wait for lost processes."""
     first_line = next(iter(str(error).splitlines()), "")
     click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
     sys.stdout.flush()

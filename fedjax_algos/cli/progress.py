@@ -1,4 +1,4 @@
-"""How far a command that trains is: bars on a terminal, else plain lines on standard error."""
+"""Shows the progress of training: bars on a terminal, else plain lines on standard error."""
 
 import contextlib
 import threading
@@ -20,11 +20,11 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.studies.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
-_REPLAYED = 0.5  # a row that comes sooner than this share of its own time is an earlier process's
+_REPLAYED = 0.5  # a row that takes less than this share of its time is from an earlier process
 
 
 def make_bars(console: Console, unit: str, *more: ProgressColumn, **options: Any) -> Progress:
-    """Bars that count a unit, with the time since their start."""
+    """Makes bars that count a unit, with the time since their start."""
     name, elapsed = TextColumn("{task.description:<16}", markup=False), columns.TimeElapsedColumn()
     counts = columns.BarColumn(), columns.MofNCompleteColumn(), TextColumn(unit)
     return Progress(name, *counts, elapsed, *more, console=console, **options)
@@ -45,11 +45,11 @@ class StatusColumn(ProgressColumn):
 
 
 class RunProgress:
-    """Where a command that trains is: a bar for each of its parts, or plain lines.
+    """The progress of a command that trains: a bar for each of its parts, or plain lines.
 
-    Without a terminal a line follows the end of each run, and `show_progress` prints `line` from
-    time to time. The time left is at the mean speed of the runs that this process has computed, and
-    has the mean compilation of a part for each part that has not begun.
+    Without a terminal, a line follows the end of each run, and `show_progress` prints `line` from
+    time to time. The time left assumes the mean speed of the runs that this process has computed,
+    and the mean compilation time for each part that has not begun.
     """
 
     def __init__(self, compiled: Compilation, console: Console):
@@ -60,7 +60,7 @@ class RunProgress:
         self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
 
     def plan(self, label: str, seed: int) -> None:
-        """Says whose plan is made, on the virtual clock."""
+        """Notes the run whose plan of the virtual clock is being made."""
         self._where = f"preparing the plan of {_run(label, seed)}"
 
     def begin(self, totals: Mapping[str, float], settings: Settings) -> None:
@@ -69,7 +69,7 @@ class RunProgress:
         self._unit, self._axis = ("second", "simulated_seconds") if clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = metric_column(settings.target_metric), list(settings.seeds)
-        self._before, self._total = dict[str, float](), 0.0  # what is before each part, and all
+        self._before, self._total = dict[str, float](), 0.0  # work before each part, and all
         self._length, self._started = settings.seconds or settings.rounds, 0
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
         unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
@@ -88,7 +88,7 @@ class RunProgress:
         label: str | None = None,
         length: float | None = None,
     ) -> None:
-        """Begins a part, with the runs of a method, or one of its stages; earlier ones ended."""
+        """Begins a part: the runs of a method, or a stage of it. Earlier parts have ended."""
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
@@ -98,10 +98,10 @@ class RunProgress:
         self._where = f"{_run(label or part, self._seeds[0] if seed is None else seed)}: "
 
     def row(self, row: Row) -> None:
-        """Notes an evaluation, and says so if its run has ended."""
+        """Notes an evaluation, and prints a line if its run has ended."""
         run, now, wall = (row["method"], row["seed"]), time.perf_counter(), row["wall_seconds"]
         at, (before, seen, at_wall) = row[self._axis], self._rows.pop(run, (0.0, now, wall))
-        self._compiled.is_compiling = False  # a program may be lowered for its text alone
+        self._compiled.is_compiling = False  # a program may be lowered only for its text
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
@@ -112,7 +112,7 @@ class RunProgress:
             self._left = f"about {_duration(left)} left"
         self._rows[run] = at, now, wall
         quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""
-        if run[0] == self._part:  # not one of several runs that are computed together
+        if run[0] == self._part:  # not if several runs are computed together
             status = f"seed {run[1]}: {quality}"
             self.bars.update(self._task, status=status)
         where = f"{self._unit} {at:.6g} of {self._length:g}{quality and f', {quality}'}"
@@ -123,14 +123,14 @@ class RunProgress:
                 self._where = f"{_run(run[0], seed)}: "
 
     def end(self) -> None:
-        """Says which of the runs ended early, because their model is not finite."""
+        """Prints which runs ended early because their model is not finite."""
         for run, (at, _, _) in list(self._rows.items()):
             self._advance(self._length - at)
             early = f"ended early, at {self._unit} {at:.6g} of {self._length:g}"
             self._end(run, f"{_run(*run)}: {early}")
 
     def finish(self) -> None:
-        """Ends the runs and the bars; the command goes on with what it writes."""
+        """Ends the runs and the bars, before the command writes its results."""
         self.end()
         self._where, self._left = "writing results", ""
         self.bars.stop()
@@ -144,7 +144,7 @@ class RunProgress:
         self.say(f"{text}; {self._left}")
 
     def line(self) -> str:
-        """Where the command is now."""
+        """Says where the command is now."""
         where = self._where
         if self._compiled.is_compiling:
             where = where.partition(": ")[0] + ": compiling"

@@ -1,4 +1,4 @@
-"""What `list` does: it lists registries."""
+"""Implements `list`, which lists registries."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ from fedjax_algos.cli.options import range_of, text_options
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
 
-REGISTRIES = {  # the folder or the module of each
+REGISTRIES = {  # the package or the module of each
     "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
     "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
     "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
@@ -21,7 +21,7 @@ REGISTRIES = {  # the folder or the module of each
 
 
 def registry_of(what: str) -> Registry[Any]:
-    """Imports the registry of a name, with all that is registered."""
+    """Imports a registry by name, with everything registered in it."""
     return getattr(importlib.import_module(f"fedjax_algos.{REGISTRIES[what]}"), what)
 
 

@@ -1,4 +1,4 @@
-"""What `sweep` does: it trains a grid of settings in as few compiled programs as possible."""
+"""Implements `sweep`, which trains a grid of settings in as few compiled programs as possible."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def train_grid(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> No
 
 
 def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, list[str]]:
-    """The grid's values by name, as texts."""
+    """Returns the grid's values by name, as texts."""
     columns: dict[str, list[str]] = {}
     for text in grid:
         owner, name, listed = split_grid(text)
@@ -64,7 +64,7 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
 def _run(
     prepared: Sweep, command: Training, trackers: list[Tracker]
 ) -> tuple[list[Row], list[str]]:
-    """The rows and the notes, while a bar or plain lines show the progress of all runs."""
+    """Runs the sweep with a bar or plain lines for its progress; returns the rows and notes."""
     experiment, progress, runs = prepared.experiment, command.progress, prepared.runs
     if not runs:
         return [], []

@@ -1,4 +1,4 @@
-"""What `compare` and `run` do: they train methods one after another."""
+"""Implements `compare` and `run`, which train methods one after another."""
 
 import inspect
 import itertools
@@ -42,7 +42,7 @@ _NOT_TUNED = {
 
 
 def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
-    """Trains the methods of a command or of its file."""
+    """Trains the methods of a command or its file."""
     file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
     settings = settings_of(values, SEEDS["compare"], file, methods=methods or file.methods)
     specs = methods or file.methods or comparison.TUNED
@@ -99,7 +99,7 @@ def train(
         )
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
-        on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended
+        on_disk = settings.client_state == "disk"  # the rows are removed when the runs have ended
         if not command.begin(record, runs, extends=in_rounds and not on_disk):
             return
 
@@ -135,7 +135,7 @@ def train(
 
 
 def _introduction(experiment: Experiment) -> list[str]:
-    """The settings of the run and its device."""
+    """Describes the settings of the run and its device."""
     settings, about = experiment.settings, results.environment()
     if settings.seconds is None:
         scope = f"{settings.cohort_size} a round, {experiment.layout},"

@@ -1,4 +1,4 @@
-"""What `tune` does: it tunes methods with equal budgets, on examples that clients hold out."""
+"""Implements `tune`, which tunes methods with equal budgets on held-out examples of clients."""
 
 import itertools
 import math
@@ -31,12 +31,12 @@ from fedjax_algos.runs.studies.tuning import (
 
 
 def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[str, Any]) -> None:
-    """Tunes methods, and writes their best settings."""
+    """Tunes methods and writes their best settings."""
     settings = settings_of(values, SEEDS["tune"], methods=methods)
     with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
         for name in ("halving", "search") if share is not None else ():
-            what = f"{name}={given.get(name)} chooses trials by the scores of all earlier ones"
+            what = f"{name}={given.get(name)} chooses trials by the scores of all earlier trials"
             fix = f"leave --share {share} or --{name} out"
             require(given.get(name) in (None, "grid"), f"{what}, which no share has; {fix}")
         tuning = prepare_tuning(settings, methods, grid, **given)
@@ -78,7 +78,7 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
 
 
 def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> Table:
-    """One line for each method: its best setting, its score, and what is at an edge."""
+    """Makes a line for each method: its best setting, its score, and values at an edge."""
     rows = []
     for space in tuning.spaces:
         label = space.method.label
@@ -95,7 +95,7 @@ def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> T
 
 
 def _stages(tuning: Tuning) -> str:
-    """The settings and the length of each stage."""
+    """Describes the number of settings and the length of each stage."""
     each = (f"{s.settings} settings for {s.length:g} {_unit(tuning)}" for s in tuning.stages)
     return ", then ".join(each)
 
@@ -105,7 +105,7 @@ def _unit(tuning: Tuning) -> str:
 
 
 def _legend(tuning: Tuning) -> str:
-    """The meaning of the columns."""
+    """Explains the columns."""
     settings, engines = tuning.experiment.settings, tuning.experiment.engines.items()
     text = (
         f"score: {quality_name(settings.target_metric)} in % on {100 * settings.held_out:g}% of "
@@ -117,5 +117,5 @@ def _legend(tuning: Tuning) -> str:
     personal = [label for label, engine in engines if engine.algorithm.personal is not None]
     if personal:
         who = " and ".join(personal)
-        text += f"{who}: the score is that of the global model, not of the clients' own models.\n"
+        text += f"{who}: the score is the global model's, not the clients' own models'.\n"
     return text

@@ -1,4 +1,4 @@
-"""How to continue after a command was interrupted."""
+"""Tells the user how to continue after an interruption."""
 
 import contextlib
 import shlex

@@ -1,4 +1,4 @@
-"""What every part of the library speaks: problems, clients' data, algorithms, local training."""
+"""The types that the whole library shares: problems, clients' data, algorithms, local training."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What an algorithm is: pure functions that say what is sent, computed and updated.
+"""Defines `Algorithm`: pure functions that say what is sent, computed and updated.
 
 An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
@@ -38,8 +38,8 @@ from fedjax_algos.core.types import (
 class WeightedSum(NamedTuple):
     """The default contribution: `weight * update` and `weight`, summed over the group.
 
-    A server rule that receives it reads the updates in their mean alone, so wrappers may multiply
-    contributions by factors. A rule that needs the sum itself has a type of its own.
+    A server rule that receives it uses only the mean of the updates, so wrappers may multiply
+    contributions by factors. A rule that needs the sum itself defines another type.
 
     Attributes:
       total: sum of w_i * update_i, a tree like one update.
@@ -50,15 +50,15 @@ class WeightedSum(NamedTuple):
     weight: Array
 
     def mean(self) -> Update:
-        """The weighted mean of the group's updates, a tree like one update."""
+        """Returns the weighted mean of the group's updates, a tree like one update."""
         return jax.tree.map(lambda t: t / self.weight.astype(t.dtype), self.total)
 
 
 class Stack(NamedTuple):
-    """What `server_update` receives instead of sums if `reduce` is "stack".
+    """The updates that `server_update` receives instead of sums if `reduce` is "stack".
 
     Attributes:
-      updates: leaves [group, ...]: one row for each client.
+      updates: leaves [group, ...]: one row per client.
       dispatches: leaves [group].
       mask: bool[group]: False for padding, and for updates that are lost or left out.
     """
@@ -72,7 +72,7 @@ Weighting = Literal["uniform", "examples"]
 
 
 def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array], WeightedSum]:
-    """A `contribute` function for weighted means over the cohort.
+    """Returns a `contribute` function for weighted means over the cohort.
 
     Args:
       weighting: the weight of each client: 1 ("uniform"), or n_i ("examples").
@@ -91,7 +91,7 @@ def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array],
 
 
 def stateless(params: Params, key: Key) -> ClientState:
-    """The `client_init` of an algorithm whose clients keep no state between dispatches.
+    """Returns `()`: the `client_init` of algorithms whose clients keep no state.
 
     Args:
       params: the initial params, unused.
@@ -117,16 +117,16 @@ def send_params(server: ServerState, group: jax.Array) -> Broadcast:
 
 
 class Asynchrony(NamedTuple):
-    """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
+    """The planners of the virtual clock that run an algorithm, such as "immediate" or "tiers".
 
-    With the planner "barrier" all clients start from the model that the server then updates. With
-    every other planner an update `x - y_i` of an older x is applied to a newer model, which most
-    server rules allow.
+    With the planner "barrier" all clients start from the model that the server then updates. Every
+    other planner applies an update `x - y_i` of an older x to a newer model. Most server rules
+    allow this.
 
     Attributes:
       default: the planner that the algorithm was made for, with options if it needs some.
-      allowed: None allows all planners.
-      reason: why not the others, and what to do instead.
+      allowed: the planners that may run it; None allows all.
+      reason: why the others may not, and what to do instead.
     """
 
     default: str = "barrier"
@@ -140,36 +140,36 @@ def like_params(params: Params) -> Params:
 
 
 class Traits(NamedTuple):
-    """What an algorithm declares about itself.
+    """The properties that an algorithm declares.
 
     `parts` says what each part of an update is, as a tree prefix of the update, such as
     `Upload("delta", "count")`. Wrappers and diagnostics read it.
 
-    - "delta" is the difference of models x - y_i, "change" is y_i - x, and "model" is y_i. If they
-      have the structure of the params, they have their shapes and dtypes, too, which is checked.
+    - "delta" is the difference of models x - y_i, "change" is y_i - x, and "model" is y_i. A part
+      with the structure of the params must have their shapes and dtypes; the engine checks this.
     - "vector" is another tree of floats, such as a gradient or the change of a control, and
       "moments" is one whose entries stay at least 0, such as a mean of squares.
-    - "count" is a number that is sent exactly and that is public, such as a number of steps.
+    - "count" is a public number that is sent exactly, such as a number of steps.
     - "choice" is the client's choice among alternatives, such as the number of its cluster.
 
-    `broadcast` says the same of what the server sends, where "count" is all that is sent exactly.
+    `broadcast` does the same for what the server sends; "count" is everything sent exactly.
 
     Attributes:
       parts: see above; "delta" if the whole update is x - y_i.
       broadcast: see above; "model" if the whole broadcast is x, or the part of it that is shared.
       reduce: "sum", or "stack": `server_update` receives a `Stack`, and `contribute` is not called.
-      asynchrony: the planners of the virtual clock with which it runs.
-      pools_examples: whether clients read the examples of others, as in `centralised`.
-      requires_sgd: why its rule is right only for clients that step along the gradient itself, so
-        that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
-      catch_up: "" if each broadcast stands alone. Otherwise it builds upon all earlier ones, and a
-        client that has missed some downloads these, too, if they are smaller than the whole
-        broadcast ("sum"), or else the whole broadcast, which "full" takes always.
-      offers: whether a client may send the first part of its message alone, a pair or more. What
-        `Algorithm.report` has as "uploads", int[], is then how many have sent all of it so far.
-      steps_alone: whether the server makes a step if no update has arrived, too.
-      like: makes a tree of the params that is like each part of an update, apart from counts and
-        choices, in structure, shapes and dtypes. Wrappers that keep vectors between rounds read it.
+      asynchrony: the planners of the virtual clock that may run it.
+      pools_examples: whether clients read the examples of other clients, as in `centralised`.
+      requires_sgd: why the rule is right only if clients step along the gradient itself; the
+        engine then refuses `Settings.client_optimizer`. "" if clients may have any optimiser.
+      catch_up: "" if each broadcast stands alone. Otherwise a broadcast builds upon all earlier
+        ones. With "sum", a client that missed some downloads them if they are smaller than the
+        whole broadcast, else the whole broadcast; with "full", always the whole broadcast.
+      offers: whether a client may send only the first part of its message, which has two or more.
+        "uploads", int[], in `Algorithm.report` then counts the clients that sent all of it so far.
+      steps_alone: whether the server also makes a step if no update has arrived.
+      like: `params -> tree` with the structure, shapes and dtypes of each part of an update that
+        is not a count or a choice. Wrappers that keep vectors between rounds call it.
     """
 
     parts: PartKinds = "delta"
@@ -187,24 +187,24 @@ class Traits(NamedTuple):
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """A value in a tree that is no array, and a part of what is compiled."""
+    """A value in a tree that is not an array; it is compiled into the program."""
 
     value: Any
 
 
 class Arrived(NamedTuple):
-    """What a `decode` of wrappers returns if more than an update has arrived."""
+    """The result of a wrapper's `decode` if more than an update has arrived."""
 
-    vectors: list[Any]  # which may have other shapes than the algorithm's own
+    vectors: list[Any]  # their shapes may differ from the algorithm's
     rest: list[Any]  # counts and choices
-    extra: dict[str, Any]  # numbers that were sent beside the update, by name
-    like: Static  # the shapes of the algorithm's own vectors
-    dispatch: Any = ()  # which wrappers add, as the staleness
+    extra: dict[str, Any]  # numbers sent beside the update, by name
+    like: Static  # the shapes of the algorithm's vectors
+    dispatch: Any = ()  # wrappers add it and the staleness
     staleness: Any = ()
 
 
 def update_in(parts: PartKinds, decoded: Any) -> Update:
-    """The update alone, of what `decode` has returned."""
+    """Returns the update alone from the result of `decode`."""
     if not isinstance(decoded, Arrived):
         return decoded
     return unite(parts, decoded.vectors, decoded.rest)
@@ -213,15 +213,15 @@ def update_in(parts: PartKinds, decoded: Any) -> Update:
 class Prelude(NamedTuple):
     """A first exchange of a round with the same cohort, before the local steps.
 
-    Its functions are those of `Algorithm`, without client state. `server_update` keeps the result
-    in the server state. The broadcast that the algorithm's `client_update` then receives is the
-    pair (the prelude's broadcast, the algorithm's own): what was sent first is still with the
-    client, so the algorithm broadcasts only the rest.
+    It has the functions of `Algorithm`, without client state. `server_update` keeps the result in
+    the server state. The algorithm's `client_update` then receives the pair (the prelude's
+    broadcast, the algorithm's broadcast). The client still has the first, so the algorithm
+    broadcasts only the rest.
 
     Attributes:
       client_update: `(broadcast, data, dispatch, key) -> update`.
       broadcast, server_update, contribute, decode, download, transport: as in `Algorithm`.
-      traits: the parts of its update, and whether its server update receives sums or a stack.
+      traits: the parts of its update, and whether `server_update` receives sums or a stack.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]
@@ -235,22 +235,22 @@ class Prelude(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """How the cohort of a round is chosen among more candidates, by numbers that these report.
+    """Chooses the cohort of a round among more candidates, by numbers that the candidates report.
 
-    The sampler draws `num_candidates(M)` clients for a cohort of M. A dispatch counts for each of
-    them: its number, its local steps and its learning rate are those it has if it is chosen. A
-    candidate that fails (`Dispatch.arrives`) reports nothing, and whoever is chosen arrives.
+    The sampler draws `num_candidates(M)` clients for a cohort of M. Each candidate has a dispatch,
+    whose number, local steps and learning rate apply if it is chosen. A candidate that fails
+    (`Dispatch.arrives`) reports nothing. The update of a chosen candidate always arrives.
 
     Attributes:
-      factor: candidates for each client of the cohort, float of at least 1.
-      value: `(model, client_state, data, dispatch, key) -> values`, numbers: what one candidate
+      factor: candidates per client of the cohort, float of at least 1.
+      value: `(model, client_state, data, dispatch, key) -> values`, the numbers that one candidate
         reports. `model` is the server's.
       choose: `(values, dispatches, answered, cohort_size, seed) -> int32[cohort_size]`: positions
-        of the chosen ones in leaves [candidates], each at most once. `answered`, bool[candidates],
-        is False for empty slots and candidates that fail; to choose one leaves a slot empty. `seed`
-        is uint32[], of the run; `core.randomness.selection_key` makes a key of it.
-      asks: whether candidates download what the algorithm broadcasts, and send their values. If
-        not, the server knows these, and only the chosen clients download.
+        of the chosen candidates in leaves [candidates], each at most once. `answered`,
+        bool[candidates], is False for empty slots and for candidates that fail; choosing one of
+        them leaves a slot empty. `seed`, uint32[], is the run's, for `randomness.selection_key`.
+      asks: whether candidates download the broadcast and send their values. If not, the server
+        knows the values, and only the chosen clients download.
     """
 
     factor: float
@@ -259,18 +259,18 @@ class Selection(NamedTuple):
     asks: bool = True
 
     def num_candidates(self, cohort_size: int) -> int:
-        """`factor * cohort_size`, rounded up.
+        """Returns `factor * cohort_size`, rounded up.
 
         Args:
-          cohort_size: M, the number of clients that are chosen.
+          cohort_size: M, the number of clients to choose.
         """
         return math.ceil(self.factor * cohort_size * (1 - 1e-12))
 
     def cohort_size(self, num_candidates: int) -> int:
-        """M, the inverse of `num_candidates`.
+        """Returns M, the inverse of `num_candidates`.
 
         Args:
-          num_candidates: what `num_candidates(M)` has returned.
+          num_candidates: the result of `num_candidates(M)`.
         """
         return max(1, math.floor(num_candidates / self.factor * (1 + 1e-12)))
 
@@ -278,25 +278,25 @@ class Selection(NamedTuple):
 class Algorithm(NamedTuple):
     """A federated algorithm: pure functions, in the order in which a round calls them.
 
-    - `init(params, population)` makes the server state, a NamedTuple with a field `params`: the
-      model that is evaluated.
-    - `broadcast(server, group)` is what a client downloads; the default is `server.params`.
+    - `init(params, population)` makes the server state, a NamedTuple with a field `params`. The
+      engine evaluates these params.
+    - `broadcast(server, group)` returns what a client downloads; the default is `server.params`.
       `group`, int32[], is 0 in rounds; see `Population.num_groups`.
     - `client_init(params, key)` makes a client's state at its first dispatch, from initial params.
     - `client_update(broadcast, client_state, data, dispatch, key)` trains one client and returns
       its new state, its update and the `Report` of local training.
-    - `decode(message)` is the update that `client_update` has sent; the default is the message.
-      Only wrappers that encode what is sent have another one. Bytes are counted of the message.
-    - `download(server, group)` is the message from which a client decodes the broadcast; None if it
-      receives the broadcast itself. Bytes are counted of it, and it is not computed.
-    - `contribute(update, dispatch, staleness)` is what the engine SUMS over the cohort. It divides
-      nothing. `staleness`, int32[], is 0 in rounds. Wrappers with a rule of the server need each
-      vector of the update in it times one number.
+    - `decode(message)` returns the update from the message of `client_update`; by default they are
+      the same. Only wrappers that encode updates replace it. Bytes are counted in the message.
+    - `download(server, group)` returns the message that a client decodes the broadcast from; None
+      if it receives the broadcast itself. It is never computed: only its bytes are counted.
+    - `contribute(update, dispatch, staleness)` returns what the engine SUMS over the cohort. It
+      divides nothing. `staleness`, int32[], is 0 in rounds. Wrappers with a server rule need the
+      result to contain each vector of the update times one number.
     - `server_update(server, sums, count, group)` makes the new server state from the sums over
       `count`, int32[], clients. It does all dividing.
-    - `personal(server, client_state)` is a client's own model; None means that of the server. Its
-      statistics may be `()` for those of the run.
-    - `report(server)` has numbers by name, which are columns of the results; None: there are none.
+    - `personal(server, client_state)` returns a client's personal model; None means the server's
+      model. Its statistics may be `()`: the run's statistics are then used.
+    - `report(server)` returns numbers by name, which become columns of the results; None for none.
 
     The functions see one client at a time. The engine maps, masks and compiles them, so they
     contain no `jit`, `vmap`, masks, batches or devices. docs/own_algorithms.md has a picture.
@@ -305,10 +305,10 @@ class Algorithm(NamedTuple):
       problem: the model and the loss.
       local: how clients train.
       prelude: a first exchange of the round, or None.
-      selection: how the cohort is chosen by what candidates report, or None.
-      traits: what it declares about itself.
-      transport: what wrappers have added, or None. With it, `contribute` has the server state as
-        its last argument.
+      selection: chooses the cohort by what candidates report, or None.
+      traits: the properties that it declares.
+      transport: what wrappers have added, or None. If given, `contribute` receives the server
+        state as its last argument.
     """
 
     problem: Problem
@@ -342,25 +342,25 @@ class Algorithm(NamedTuple):
 def contribution_of(
     phase: Algorithm | Prelude, update: Any, dispatch: Dispatch, staleness: Any, server: ServerState
 ) -> Contribution:
-    """What `contribute` makes of an update; with wrappers it reads the server state."""
+    """Calls `contribute`, with the server state if there are wrappers."""
     more = () if phase.transport is None else (server,)
     return phase.contribute(update, dispatch, staleness, *more)
 
 
 def kinds(parts: PartKinds) -> tuple[str, ...]:
-    """The kind of each part, in the order of the update's leaves."""
+    """Returns the kind of each part, in the order of the update's leaves."""
     return tuple(jax.tree.leaves(parts))
 
 
 def vector_kinds(parts: PartKinds) -> tuple[str, ...]:
-    """The kind of each part that is a tree of floats."""
+    """Returns the kind of each part that is a tree of floats."""
     return tuple(kind for kind in kinds(parts) if kind in VECTORS)
 
 
 def split_update(
     parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
 ) -> list[Any]:
-    """The parts of an update, or of a broadcast, one tree for each of `kinds(parts)`."""
+    """Returns the parts of an update, or of a broadcast, one tree for each of `kinds(parts)`."""
     what = "update" if field == "parts" else "broadcast"
     structure: Any = jax.tree.structure(parts)
     try:
@@ -377,7 +377,7 @@ def split_update(
 
 
 def check_update(parts: PartKinds, update: Update, params: Params) -> None:
-    """Raises ValueError for models or differences of models in an update unlike the params."""
+    """Raises ValueError if a model or difference of models in an update is unlike the params."""
     structure: Any = jax.tree.structure(parts)
     own: Any = jax.tree.structure(params)
     try:
@@ -391,14 +391,14 @@ def check_update(parts: PartKinds, update: Update, params: Params) -> None:
 
 
 def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:
-    """The message about parts that are not those that the algorithm declares."""
+    """Returns the error message for parts that differ from the declared ones."""
     whole = "update, as in fednova" if field == "parts" else "broadcast, as in scaffold"
     fix = f"give Traits({field}=...) the kind of each part of its {whole}"
     return f"the algorithm declares {field}={parts!r}, but {found}; {fix}"
 
 
 def unite(parts: PartKinds, vectors: Iterable[Any], rest: Iterable[Any]) -> Update:
-    """The update, or the broadcast, of its vectors and of its counts and choices."""
+    """Puts an update, or a broadcast, together from its vectors and its counts and choices."""
     structure: Any = jax.tree.structure(parts)
     given = iter(vectors), iter(rest)
     return structure.unflatten(next(given[kind not in VECTORS]) for kind in kinds(parts))

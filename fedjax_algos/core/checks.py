@@ -1,6 +1,6 @@
-"""What doors share: checks of what is made by hand, and of what a user's problem returns.
+"""Validation shared by the public entry points: of arguments, and of what a problem returns.
 
-These are kinds, seeds, local work, params and dispatches. Values of tracers always pass.
+Arguments are kinds, seeds, local work, params and dispatches. Values of tracers always pass.
 """
 
 import contextlib
@@ -61,13 +61,13 @@ _SHOWN = 60  # characters of a wrong value in a message
 
 
 def check_facts(facts: Mapping[str, object], what: str = "") -> None:
-    """Raises ValueError with the first text, of `what`, whose fact does not hold."""
+    """Raises ValueError with `what` and the first text whose fact does not hold."""
     for reason, fact in facts.items():
         require(fact, what + reason)
 
 
 class KindError(TypeError, ValueError):
-    """An object of another kind; the command line shows the message as it does a ValueError's."""
+    """An object has the wrong type; the command line shows it as it shows a ValueError."""
 
 
 def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
@@ -93,7 +93,7 @@ def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords:
 
 
 def check_functions(owner: Any, **more: str) -> None:
-    """Checks all functions of a NamedTuple, some of which take `more` arguments."""
+    """Checks all functions of a NamedTuple; some take `more` arguments."""
     kind, defaults = type(owner).__name__, owner._field_defaults
     for name, function in owner._asdict().items():
         arguments = _ARGUMENTS.get(f"{kind}.{name}", _ARGUMENTS.get(name, ""))
@@ -126,7 +126,7 @@ def check_seed(seed: Any) -> None:
 
 
 def check_local(local: Local) -> None:
-    """Checks how a client trains, apart from its transform and what depends on its examples."""
+    """Checks a `Local`, except for its transform and for what depends on the client's examples."""
     check_kind("local", local, Local, "give fedjax_algos.Local(batch_size=..., ...)")
     check_whole("Local: batch_size", local.batch_size)
     pieces = local.gradient_accumulation
@@ -153,7 +153,7 @@ def check_local(local: Local) -> None:
 
 
 def as_model(problem: Problem, params: Params | Model | None) -> Model | None:
-    """The model that a caller gives in place of the problem's own initialisation; None for None."""
+    """Checks the initial params or model that a caller gives, and returns them as a model."""
     if params is None:
         return None
     model = params if isinstance(params, Model) else Model(params)
@@ -167,7 +167,7 @@ def as_model(problem: Problem, params: Params | Model | None) -> Model | None:
 
 
 def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: bool = False) -> None:
-    """Checks that a tree has the leaves of another one: their paths, shapes and dtypes."""
+    """Checks that two trees have the same paths, shapes and dtypes."""
 
     def shown(leaf):
         dtype = "of shape " if any_dtype else jnp.result_type(leaf)
@@ -186,17 +186,17 @@ def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: boo
 
 
 def check_not_consumed(tree: Any) -> None:
-    """Checks that a run's state, or a part of it, still has its arrays."""
+    """Checks that the arrays of a run's state, or of a part of it, have not been donated."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, jax.core.Tracer)]
-    # also of rows on disk, which the engine has
+    # also rows on disk, which the engine holds
     consumed = any(leaf.is_deleted() for leaf in leaves if hasattr(leaf, "is_deleted"))
     fix = "use the one that it returned, or copy it before the round: jax.tree.map(jnp.copy, state)"
     require(not consumed, f"this state was consumed by the round that it was given to; {fix}")
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
-    """Checks dispatches, or the shapes of traced ones; with `arrives`, N is an empty slot."""
-    check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
+    """Checks dispatches, or only their shapes if traced; with `arrives`, N is an empty slot."""
+    check_kind("dispatches", dispatches, Dispatch, "give the result of Cohorts(...).dispatches")
     shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
         if name == "arrives" and all_arrive:
@@ -240,22 +240,22 @@ def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool =
 
 
 def check_problem(problem: Any) -> None:
-    """Checks that an object is a problem, and not a factory of one, a name or a module of Flax."""
+    """Checks that an object is a problem, and not a factory, a name or a Flax module."""
     fix = "give Problem(init, apply, loss), or what models.mlp or models.classifier returns"
     check_kind("problem", problem, Problem, fix)
     check_functions(problem)
 
 
 def check_initial(model: Any) -> None:
-    """Checks the types of what `Problem.init` returned, or of a model that replaces it."""
+    """Checks the types in the result of `Problem.init`, or in a model that replaces it."""
     check_kind("Problem.init(key)", model, Model, "return fedjax_algos.Model(params, statistics)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         found = f"the model has params{jax.tree_util.keystr(path)} of type {dtype}"
         fix = "give it a float type, or keep it in Model.statistics if it is not trained"
         is_float = jnp.issubdtype(dtype, jnp.floating)
-        require(is_float, f"{found}, of which no gradient can be taken; {fix}")
-        why = "in which sums over clients overflow and small updates are 0"
+        require(is_float, f"{found}, which has no gradient; {fix}")
+        why = "where sums over clients overflow and small updates are 0"
         fix = "keep float32 params and cast them to float16 in Problem.apply"
         require(dtype != jnp.float16, f"{found}, {why}; {fix}")
         if dtype == jnp.bfloat16:
@@ -266,7 +266,7 @@ def check_initial(model: Any) -> None:
 
 
 def with_mask(batch: Batch, mask: jax.Array) -> Batch:
-    """The batch that training gives `problem.apply`: a dict has its mask, bool[batch]."""
+    """Adds the mask, bool[batch], to a batch that is a dict, as training gives it to `apply`."""
     if not isinstance(batch, dict):
         return batch
     found = "the examples have an array of the name 'mask', under which training tells the model"
@@ -278,7 +278,7 @@ def with_mask(batch: Batch, mask: jax.Array) -> Batch:
 def apply_model(
     problem: Problem, model: Model, batch: Batch, key: Key, training: bool
 ) -> tuple[Outputs, Statistics]:
-    """`problem.apply`, checked."""
+    """Calls `problem.apply` and checks its result."""
     with _of_problem("apply", batch, f"its params {describe_tree(model.params)}"):
         result = problem.apply(model, batch, key, training)
     named = hasattr(result, "_fields")  # such as outputs without statistics
@@ -290,26 +290,26 @@ def apply_model(
 
 
 def losses_of(problem: Problem, outputs: Outputs, batch: Batch) -> jax.Array:
-    """`problem.loss`, float[batch]."""
+    """Calls `problem.loss`, which returns float[batch]."""
     with _of_problem("loss", batch, f"the model's outputs are {described(outputs)}"):
         return problem.loss(outputs, batch)
 
 
 def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array | Mean]:
-    """`problem.metrics`, float[batch] or a `Mean` each, checked."""
+    """Calls `problem.metrics`, which returns float[batch] or a `Mean` each, and checks it."""
     with _of_problem("metrics", batch, f"the model's outputs are {described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
     if not isinstance(metrics, dict):
         fix = "return a dictionary, such as {'error': values}"
         raise KindError(f"Problem.metrics returned {described(metrics)}; {fix}")
-    text = "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss"
+    text = "Problem.metrics returned a metric named 'loss', the name of Problem.loss"
     require("loss" not in metrics, f"{text}; give it another name")
     return metrics
 
 
 @contextlib.contextmanager
 def named_errors(name: str, given: str, fix: str) -> Iterator[None]:
-    """An error of a user's function names it, its line and what it was given; ours pass."""
+    """Adds to an error in a user's function its name, its line and what it was given."""
     try:
         yield
     except Exception as error:
@@ -330,7 +330,7 @@ def _of_problem(name, batch, rest):
 
 
 def described(value: Any) -> str:
-    """What a function of the user's own has returned."""
+    """Describes the result of a user's function in a message."""
     fields = getattr(value, "_fields", ())
     kind = type(value).__name__ + (f" with the fields {', '.join(fields)}" if fields else "")
     if isinstance(value, tuple) and not fields:

@@ -1,4 +1,4 @@
-"""A client's examples, and the batches that its local steps take of them."""
+"""A client's examples, and the batches that its local steps take from them."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class ClientData(NamedTuple):
       statistics: the model's statistics as broadcast.
       first_step: int32[]: local steps of all earlier dispatches ("persistent").
       frozen: a tree of the model's arrays that never change; `()` if there are none.
-      drawn: `Drawn`, int32[steps, batch_size] and a mask: the batches of all local steps; or `()`.
+      drawn: `Drawn`, int32[steps, batch_size] and a mask: batches of all local steps; or `()`.
     """
 
     examples: Batch
@@ -38,10 +38,10 @@ class ClientData(NamedTuple):
     drawn: "Drawn | tuple[()]" = ()
 
     def model(self, params: Params) -> Model:
-        """The model with some params, and with the statistics and frozen arrays of this view.
+        """Returns the model with these params and the view's statistics and frozen arrays.
 
         Args:
-          params: at which a gradient or an output is taken.
+          params: a tree of float arrays, such as a local model.
         """
         return Model(params, self.statistics, self.frozen)
 
@@ -51,12 +51,12 @@ class ClientData(NamedTuple):
     def positions(
         self, step: jax.Array, batch_size: int, batches: Batches = "short"
     ) -> tuple[jax.Array, jax.Array]:
-        """Which of the client's examples local step `step` takes.
+        """Returns the positions of a local step's batch among the client's examples.
 
         Args:
           step: int32[]: number of the local step, from 0.
           batch_size: B, the number of examples in a batch.
-          batches: any kind of `Local` but "full", which is computed by `piece`.
+          batches: any kind of `Local` except "full"; for that, use `piece`.
 
         Returns:
           int32[batch_size] below n_i, and a mask, bool[batch_size], which is False for padding.
@@ -82,7 +82,7 @@ class ClientData(NamedTuple):
     def batch(
         self, step: jax.Array, batch_size: int, batches: Batches = "short"
     ) -> tuple[Batch, jax.Array]:
-        """The batch of a local step, leaves [batch_size, ...], and its mask.
+        """Returns the batch of a local step, leaves [batch_size, ...], and its mask.
 
         Args:
           step: int32[]: as in `positions`.
@@ -93,7 +93,7 @@ class ClientData(NamedTuple):
         return self._examples(rows), real
 
     def local_batch(self, step: jax.Array, local: Local) -> tuple[Batch, jax.Array]:
-        """The batch of one of the dispatch's own local steps, which may have been drawn before.
+        """Returns the batch of one of the dispatch's local steps, which may be drawn already.
 
         Args:
           step: int32[]: below the dispatch's number of steps.
@@ -106,7 +106,7 @@ class ClientData(NamedTuple):
         return self._examples(drawn.rows[step]), drawn.real[step]
 
     def draw_batches(self, steps: int, local: Local) -> tuple[jax.Array, jax.Array]:
-        """The rows and masks of the batches of the first local steps, drawn at once; see `Drawn`.
+        """Draws the rows and masks of the first local steps' batches at once; see `Drawn`.
 
         Args:
           steps: the dispatch's number of local steps.
@@ -116,21 +116,21 @@ class ClientData(NamedTuple):
         return jax.vmap(draw)(jnp.arange(steps, dtype=jnp.int32))
 
     def with_drawn(self, batches: tuple[jax.Array, jax.Array] | tuple[()]) -> "ClientData":
-        """The same view, with what `draw_batches` has drawn of it; `()` for nothing.
+        """Returns the view with the result of `draw_batches`; `()` for nothing.
 
         Args:
-          batches: rows and masks.
+          batches: rows, int32[steps, batch_size], and masks, bool[steps, batch_size].
         """
         return self._replace(drawn=Drawn(self._stream(), *batches)) if batches else self
 
     def piece(self, number: jax.Array, size: int) -> tuple[Batch, jax.Array]:
-        """Piece `number` of one pass over all examples in stored order, and its mask.
+        """Returns piece `number` of one pass over all examples in stored order, and its mask.
 
         It draws nothing, so a pass leaves the client's stream of batches unchanged.
 
         Args:
           number: int32[], from 0.
-          size: examples of a piece.
+          size: examples in a piece.
 
         Returns:
           Leaves [size, ...], and bool[size], which is False for padding.
@@ -141,12 +141,12 @@ class ClientData(NamedTuple):
         return self._examples(self.indices[self.offset + positions]), real
 
     def _drawn(self, step, batch_size, batches):
-        """The rows of `examples` in the batch of a local step, and its mask."""
+        """Returns the rows of `examples` in the batch of a local step, and its mask."""
         positions, real = self.positions(step, batch_size, batches)
         return self.indices[self.offset + positions], real
 
     def _stream(self):
-        """What batches depend on."""
+        """Returns the fields that decide which batches are drawn."""
         return self.indices, self.offset, self.num_examples, self.order, self.first_step
 
     def _examples(self, rows):
@@ -162,7 +162,7 @@ class Drawn(NamedTuple):
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:
-    """Local steps of an epoch; see `Local`.
+    """Returns the number of local steps in an epoch; see `Local`.
 
     Args:
       num_examples: n_i, an integer or an integer array, signed or unsigned.

@@ -37,7 +37,7 @@ _bounds_apply = contextvars.ContextVar("bounds_apply", default=True)
 
 @contextlib.contextmanager
 def without_bounds() -> Iterator[None]:
-    """Inside, `repeat` makes loops of any length, whose traces show how often they run."""
+    """Makes `repeat` ignore bounds in a `with` block, so that traces show how often loops run."""
     token = _bounds_apply.set(False)
     try:
         yield
@@ -52,7 +52,7 @@ def repeat(
     most: int | None = None,
     policy: Callable[..., bool] | None = None,
 ) -> Any:
-    """The carry after `step(k, carry)` for k = 0 to `number` - 1; for `most` see `ReverseMode`."""
+    """Applies `step(k, carry)` for k = 0 to `number` - 1; for `most` see `ReverseMode`."""
     if most is None or not _bounds_apply.get():
         return jax.lax.fori_loop(0, number, step, start)
 
@@ -75,7 +75,7 @@ def repeat(
 
 
 class Step(NamedTuple):
-    """What a gradient correction may use besides the gradient and the local model.
+    """The third argument of a gradient correction, after the gradient and the local model.
 
     Attributes:
       number: int32[]: k, from 0.
@@ -105,16 +105,16 @@ Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the lo
 
 
 def rate_of(local: Local, dispatch: Dispatch, k: jax.Array) -> Any:
-    """float[]: the learning rate of local step k, which differs from step to step by `rate_by`."""
+    """Returns the learning rate of local step k, float[]; it depends on k if `rate_by="step"`."""
     if local.rate_by != "step" or not callable(local.learning_rate):
         return dispatch.learning_rate
     first = dispatch.server_step * dispatch.full_steps
     change = local.learning_rate(first + k) / local.learning_rate(first)
-    return dispatch.learning_rate * change  # which has the rate of the run
+    return dispatch.learning_rate * change  # the dispatch has the run's rate
 
 
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
-    """The correction that returns the gradient unchanged."""
+    """Returns the gradient unchanged."""
     return gradient
 
 
@@ -125,13 +125,13 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
     require(values.shape == mask.shape, f"{found} {mask.shape}: {fix}")
 
 
-Gradient = tuple[Params, Statistics, Mean]  # and the statistics and the loss at the same point
+Gradient = tuple[Params, Statistics, Mean]  # (gradient, statistics, loss) at one point
 
 
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None, pieces: int = 1
 ) -> Callable[..., Gradient]:
-    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, in pieces."""
+    """Returns `(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`."""
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
         given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
@@ -162,7 +162,7 @@ def batch_gradient(
 
 
 def _accumulate(gradient, piece, number, most, model, key) -> Gradient:
-    """The gradient over so many pieces `piece(k) -> (batch, mask)`; for `most` see `repeat`."""
+    """Computes the gradient over pieces `piece(k) -> (batch, mask)`; for `most` see `repeat`."""
 
     def add(k, carry):
         total, statistics, losses = carry
@@ -179,7 +179,7 @@ def _accumulate(gradient, piece, number, most, model, key) -> Gradient:
 
 
 def full_size(local: Local) -> int:
-    """Examples of a piece of a gradient over all of a client's examples, outside local steps."""
+    """Returns the examples in a piece of a full gradient outside local steps."""
     pieces = local.gradient_accumulation
     return 128 if pieces == 1 else min(128, local.batch_size // pieces)
 
@@ -190,7 +190,7 @@ def full_gradient(
     penalty: Penalty | None = None,
     reverse: ReverseMode | None = None,
 ) -> Callable[[Model, ClientData, Key], Gradient]:
-    """`(model, data, key) -> (gradient, statistics, loss)`, of all examples in pieces of `size`."""
+    """Returns `(model, data, key) -> (gradient, statistics, loss)`, in pieces of `size`."""
     gradient = batch_gradient(problem, penalty)
 
     def run(model, data, key):
@@ -223,7 +223,7 @@ def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Ke
 
 
 def loss_of_batch(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
-    """The loss over the real examples of a batch, of a model as in an evaluation."""
+    """Returns the loss over the real examples of a batch, as in an evaluation."""
     outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
     losses = losses_of(problem, outputs, batch)
     float_type = jnp.result_type(float)
@@ -231,12 +231,12 @@ def loss_of_batch(problem: Problem, model: Model, batch: Batch, mask: jax.Array,
 
 
 class Train(NamedTuple):
-    """The function that `local_training` returns: it runs one client's local steps.
+    """The function that `local_training` returns; it runs one client's local steps.
 
     Attributes:
       local: how a client trains.
-      gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, of the mean loss over
-        the real rows of a batch. The loss is without the penalty.
+      gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, for the mean loss over
+        the real rows of a batch. The returned loss is without the penalty.
       full_gradient: `(model, data, key) -> (gradient, statistics, loss)` over all of a client's
         examples.
     """
@@ -257,10 +257,10 @@ class Train(NamedTuple):
         transform: optax.GradientTransformation | None = None,
         transform_state: Any = None,
     ) -> Trained:
-        """Runs the local steps, and returns what they end with.
+        """Runs the local steps and returns the last local model.
 
         Args:
-          params: x, from which the client starts.
+          params: x, the model that the client starts from.
           data: the client's examples.
           dispatch: gives `num_steps` and `learning_rate`.
           key: for dropout and noise.
@@ -270,7 +270,7 @@ class Train(NamedTuple):
           transform_state: the state that `transform` starts from; None initialises it at `params`.
         """
         local = self.local
-        if local.batches != "full":  # which takes pieces of at most the client's examples
+        if local.batches != "full":  # its pieces have at most the client's examples
             row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], data.examples))
             size = local.batch_size * (tree_bytes(row) + 4)
             check_device_memory(f"batch_size={local.batch_size}", size, "give a smaller one")
@@ -312,20 +312,20 @@ class Train(NamedTuple):
 
 
 def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:
-    """A function that runs one client's local steps.
+    """Returns a function that runs one client's local steps.
 
     In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
-    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data.
+    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps may be traced.
 
     Args:
-      problem: what is learned.
+      problem: the model and the loss.
       local: how a client trains.
       penalty: one value for each example, added to the loss; the reported loss does not contain it.
 
     Raises:
-      TypeError: for local work of another type.
-      ValueError: for local work out of range, and a transform that holds a rate; when called, for
-        batches that do not fit into memory.
+      TypeError: if `local` is not a `Local`.
+      ValueError: if a value of `local` is out of range or its transform holds a rate; when called,
+        if batches do not fit into memory.
     """
     check_local(local)
     check_transform("Local: transform", local.transform, problem)

@@ -1,8 +1,8 @@
-"""The clients' optimisers by name: those of optax, without their learning rates.
+"""The clients' optimisers by name: optax's optimisers without their learning rates.
 
-An optimiser of optax holds a learning rate and the sign of descent. Here it is called with the rate
--1, so it returns the direction that `y <- y - learning_rate * direction` needs. That is right for
-the optimisers whose update is proportional to their rate; the others are refused, with the reason.
+An optimiser of optax holds a learning rate and the sign of descent. We call it with the rate -1,
+so it returns the direction that `y <- y - learning_rate * direction` needs. This is right if the
+update is proportional to the rate. We refuse the other optimisers, with the reason.
 """
 
 import functools
@@ -61,27 +61,27 @@ _REFUSED = {
     "rprop": _ENTANGLED,
     "sm3": "it cannot take params that are scalars",
 }
-_STEPS = 32  # after which a transformation that has returned zeros only is taken to be right
+_STEPS = 32  # of the probe; a transformation that returns only zeros in them passes
 _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
-_ROUNDING = 1e-3  # relative: what is nearer to 0 has no sign
-# update functions that were found right, at first that of Local's default
+_ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
+# update functions that passed the probe; it starts with the default of `Local`
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
 _HAS_RATE = re.compile("[:,](client_)?learning_rate=")
 _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
 
 
 class ClientOptimizers(Registry[optax.GradientTransformation]):
-    """The registry of clients' optimisers: those of optax, and functions of the user's own."""
+    """The registry of clients' optimisers: optax's, and the user's functions."""
 
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """The name and the options of a spec; see `Registry.parse`."""
+        """Returns the name and the options of a spec; see `Registry.parse`."""
         facts = {
             "has a learning rate; give client_learning_rate instead (--client-learning-rate), in a "
             "method's spec before client_optimizer": not _HAS_RATE.search(spec),
-            "is no optimiser; give its options after a colon, as in adam:b1=0.9, and a method's "
-            "own options before client_optimizer": "," not in spec.partition(":")[0],
+            "is not an optimiser; give its options after a colon, as in adam:b1=0.9, and options "
+            "of a method before client_optimizer": "," not in spec.partition(":")[0],
         }
         check_facts(facts, f"client_optimizer={spec!r} ")
         return super().parse(spec, more, last)
@@ -99,7 +99,7 @@ client_optimizers = ClientOptimizers("client optimiser", optax.GradientTransform
 
 
 def _offer(name: str, about: str) -> None:
-    """Registers an optimiser of optax, with those of its options that are numbers or bools."""
+    """Registers an optimiser of optax, with its options that are numbers or bools."""
     optimizer = getattr(optax, name)
     given = inspect.signature(optimizer).parameters.values()
     types = {each.name: kind for each in given if (kind := _type(each)) is not None}
@@ -125,7 +125,7 @@ _OPTIONAL = Decay | None
 
 
 def _type(parameter: inspect.Parameter) -> Any:
-    """The type of an option of optax by its default; None for what no text can express."""
+    """Returns the type of an optax option by its default; None if no text can express it."""
     name, default = parameter.name, parameter.default
     if name == "momentum" and default is None:
         return _OPTIONAL
@@ -144,18 +144,18 @@ for _name, _about in _OFFERED.items():
 
 
 def client_optimizer(spec: str) -> optax.GradientTransformation:
-    """The optimiser of a client's local steps, for `Local.transform`.
+    """Returns the optimiser of a client's local steps, for `Local.transform`.
 
-    It has no learning rate: that of `Local` applies. Its state starts anew in each local update.
-    Equal texts give the same object.
+    It has no learning rate, because `Local.learning_rate` applies. Its state starts anew in each
+    local update. Equal texts give the same object.
 
     Args:
-      spec: the name of an optimiser of optax with its options, as in "adam:b1=0.8"; or a function
-        of your own, `FILE.py:NAME` or `package.module:NAME`, which has only keyword-only parameters
+      spec: the name of an optimiser of optax with its options, as in "adam:b1=0.8"; or your own
+        function, `FILE.py:NAME` or `package.module:NAME`, which has only keyword-only parameters
         and returns an optax transformation without a learning rate.
 
     Raises:
-      TypeError: for another type.
+      TypeError: if `spec` is not a text.
       ValueError: for an unknown name or option, a value out of range, or a learning rate.
     """
     check_kind("client_optimizer", spec, str, 'give a text such as "adam:b1=0.9"')
@@ -171,7 +171,7 @@ def _made(name, values):
 
 
 def canonical(spec: str) -> str:
-    """The same text for all specs of one optimiser: with all names, and without defaults."""
+    """Normalises the spec of an optimiser: names all options and leaves out the defaults."""
     name, values = client_optimizers.parse(spec)
     known = options(client_optimizers[name])
     changed = {n: values[n] for n, o in known.items() if values.get(n, o.default) != o.default}
@@ -182,7 +182,7 @@ def canonical(spec: str) -> str:
 def local_transform(
     spec: str, clip_norm: float, weight_decay: float
 ) -> optax.GradientTransformation:
-    """Clipping, then weight decay, then a client's optimiser, as in torch's SGD with momentum."""
+    """Chains clipping, weight decay and an optimiser in this order, as torch's SGD does."""
     optimizer = client_optimizer(spec)
     transforms = [optax.clip_by_global_norm(clip_norm)] * (clip_norm > 0)
     transforms += [optax.add_decayed_weights(weight_decay)] * (weight_decay > 0)
@@ -194,14 +194,14 @@ def local_transform(
 def check_transform(name: str, transform: optax.GradientTransformation, problem: Problem) -> None:
     """Checks that a transformation does not turn descent into ascent, as `optax.adam(0.1)` would.
 
-    The difference of its results for a gradient g and for -g, in small arrays, must not point
-    against g in any of them. What cannot be called in this way, or is traced, passes.
+    We call it with a gradient g and with -g, in small arrays. The difference of the results must
+    not point against g in any array. If the call fails or is traced, the transformation passes.
     """
     update = getattr(transform, "update", None)
     if update is None or not hasattr(transform, "init"):
         shown = getattr(transform, "__name__", repr(transform))
         fix = "give one without a learning rate, such as optax.scale_by_adam()"
-        raise KindError(f"{name}={shown} is no optax transformation; {fix}")
+        raise KindError(f"{name}={shown} is not an optax transformation; {fix}")
     fix = "give functions (params) and (updates, state, params), as optax has them"
     check_callable(f"{name}.init", transform.init, fix, "params")
     check_callable(f"{name}.update", update, fix, "updates", "state", "params")
@@ -210,7 +210,7 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
     try:
         with jax.ensure_compile_time_eval():
             sign = _sign(transform, problem)
-    except Exception:  # of a transformation that needs more than gradients, or of the problem
+    except Exception:  # the transformation needs more than gradients, or the problem fails
         return
     require(
         sign >= 0,
@@ -222,13 +222,13 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
 
 
 def trusted(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """A transformation of this package itself, which need not be probed."""
+    """Exempts a transformation of this package from the probe, and returns it."""
     _PROBED.add(transform.update)
     return transform
 
 
 def _sign(transform, problem):
-    """-1 if the transformation points against the gradient in an array, else 1, or 0 for zeros."""
+    """Returns -1 if the transformation points against the gradient in an array, else 1 or 0."""
     shapes = jax.eval_shape(problem.init, jax.random.key(0)).params
     params = jax.tree.map(lambda leaf: np.zeros((2,) * leaf.ndim, np.float32), shapes)
 
@@ -256,7 +256,7 @@ def _sign(transform, problem):
 
 
 def _alignment(gradient, forward, backward):
-    """The sign of <T(g) - T(-g), g> in an array; 0 within rounding."""
+    """Returns the sign of <T(g) - T(-g), g> in an array; 0 within rounding."""
     size = np.linalg.norm(gradient) * (np.linalg.norm(forward) + np.linalg.norm(backward))
     product = np.vdot(forward - backward, gradient)
     return int(np.sign(product)) if abs(product) > _ROUNDING * size else 0

@@ -1,6 +1,6 @@
-"""The options of a factory, read from its keyword-only signature, and the check of their values.
+"""Reads a factory's options from its keyword-only signature, and checks their values.
 
-Ranges stand beside the names as `Annotated[float, Range(0)]`. Tracers of sweeps are not checked.
+A signature gives a range as `Annotated[float, Range(0)]`. Tracers of sweeps are not checked.
 """
 
 import difflib
@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 
-_MAX_NAMES = 15  # that an error message lists; of more it lists the nearest
+_MAX_NAMES = 15  # in an error message; if there are more, it lists the nearest
 _NEAREST = 5
 
 
@@ -31,7 +31,7 @@ class Range(NamedTuple):
     reason: str = ""  # why there is an upper bound
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in the range; NaN never does."""
+        """Returns whether a value lies in the range; NaN never does."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         return above and below
@@ -44,7 +44,7 @@ class Range(NamedTuple):
         return "a number " + " and ".join(bounds) if bounds else "a number"
 
     def why(self, value: Any) -> str:
-        """The technical bound and its reason, if a value is above it; else an empty text."""
+        """Returns the upper bound and its reason if a value is above it, else an empty text."""
         above = self.reason and is_number(value, float) and value > self.high
         return f" and at most {self.high}, because {self.reason}" if above else ""
 
@@ -61,7 +61,7 @@ Layers = Annotated[int, Range(1, 1000, reason="each layer is compiled by itself"
 
 
 class Option(NamedTuple):
-    """One keyword of a factory, as the command line and the checks need it."""
+    """One keyword of a factory, as the command line and the checks read it."""
 
     name: str
     kind: Any  # float, int, bool, str, or object if no text can express its values
@@ -72,13 +72,13 @@ class Option(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether the factory cannot be called without it."""
+        """Returns whether the factory needs this keyword."""
         return self.default is inspect.Parameter.empty
 
 
 @functools.cache
 def options(factory: Callable) -> dict[str, Option]:
-    """The options of a factory, in its order; one without a type has that of its default."""
+    """Returns a factory's options, in its order. The default gives the type if none is written."""
     factory = inspect.unwrap(factory)
     hints = typing.get_type_hints(factory, include_extras=True)
     return {
@@ -105,7 +105,7 @@ def _option(name: str, hint: Any, default: Any) -> Option:
 
 
 def check_value(option: Option, value: Any, owner: str) -> None:
-    """Raises ValueError, which names the value and the fix, for a value that does not fit."""
+    """Raises ValueError for a value of the wrong type or out of range."""
     import jax
 
     if isinstance(value, jax.core.Tracer) or value is option.default:
@@ -127,18 +127,18 @@ def check_value(option: Option, value: Any, owner: str) -> None:
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raises ValueError, which names the choices, for a value that is none of them."""
-    if value not in tuple(choices):  # which may have no hash
+    """Raises ValueError, which names the choices, for any other value."""
+    if value not in tuple(choices):  # a tuple, because the value may have no hash
         raise ValueError(f"{name}={value!r} is unknown; choose {one_of(choices)}")
 
 
 def is_number(value: Any, kind: type) -> bool:
-    """Whether a value is a finite number; an array without axes counts as one."""
+    """Returns whether a value is a finite number; an array without axes counts as one."""
     import jax
 
     wanted = numbers.Integral if kind is int else numbers.Real
     is_array = isinstance(value, jax.Array | np.ndarray)
-    # a key of jax is no number
+    # a random key of jax is not a number
     if is_array and value.ndim == 0 and jax.numpy.issubdtype(value.dtype, np.number):
         value = value.item()
     is_wanted = isinstance(value, wanted) and not isinstance(value, bool)
@@ -146,14 +146,14 @@ def is_number(value: Any, kind: type) -> bool:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """The names as a readable list: `a, b or c`."""
+    """Returns the names as a readable list: `a, b or c`."""
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """An error message for an unknown name, with the nearest known one, or with all of a few."""
-    known = {each.lstrip("-"): each for each in names}  # the dashes of options are not alike
+    """Returns the error message for an unknown name, with the nearest or all known names."""
+    known = {each.lstrip("-"): each for each in names}  # an option may lack its dashes
     plain = name.lstrip("-")
     ends = sorted(each for each in known if each.endswith((f"_{plain}", f"-{plain}")))
     if near := ends or difflib.get_close_matches(plain, known, n=1):
@@ -168,7 +168,7 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def require_option(known: Mapping[str, Option], name: str, owner: str) -> Option:
-    """The option of a name, among those that are known of a factory."""
+    """Returns the option of a factory by name, or raises ValueError."""
     if not known:
         raise ValueError(f"{owner} takes no options; leave {name!r} out")
     if name not in known:

@@ -1,4 +1,4 @@
-"""Registries of factories by name, which keep each factory's signature for type checkers."""
+"""Registries of factories by name; type checkers see each factory's signature."""
 
 import functools
 import importlib
@@ -15,7 +15,7 @@ from fedjax_algos.base.files import require_regular
 from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
 from fedjax_algos.core.specs import parse_options, split_specs
 
-own_places: set[Path] = set()  # the modules and packages of factories of the user's own
+own_places: set[Path] = set()  # the modules and packages of the user's factories
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 P = ParamSpec("P")
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
-    A name with a colon is a factory of the user's own, which is imported when it is used first:
-    `my_file.py:fedspeed` or `package.module:fedspeed`. `kind` is what they make, of type `product`.
+    A name with a colon is a user's factory, `my_file.py:fedspeed` or `package.module:fedspeed`. It
+    is imported on first use. Messages call a product by its `kind`; its type is `product`.
     """
 
     def __init__(self, kind: str, product: Any = object):
@@ -34,7 +34,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         self.kind, self.product = kind, product
 
     def register(self, factory: Callable[P, T]) -> Callable[P, T]:
-        """Decorates a factory: adds it under its name, and checks its options at each call."""
+        """Adds a factory under its name and returns it with its options checked at each call."""
         name = factory.__name__
         place, known = factory.__module__, getattr(self.get(name), "__module__", None)
         text = f"{self.kind} {name!r} is registered by {known} already"
@@ -51,7 +51,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return self[name]
 
     def _own(self, reference: str, factory: Callable[..., T]) -> Callable[..., T]:
-        """A factory of the user's own, of which the signature, keywords and results are checked."""
+        """Wraps a user's factory in checks of its signature, keywords and results."""
         arguments = _positional(next(iter(self.values())))
         kinds = get_args(self.product) or (self.product,)
         product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
@@ -63,14 +63,14 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             if inspect.isbuiltin(own) or (is_function and module in sys.stdlib_module_names):
                 raise TypeError("it is a part of Python or not written in it")
             if isinstance(own, type) and not issubclass(own, self.product):
-                raise TypeError(f"it is a class, whose objects are no {product}")
+                raise TypeError(f"it is a class whose objects are not of type {product}")
             if not hasattr(factory, "__name__"):
                 raise TypeError(f"it is an object of type {type(factory).__name__}")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)
         except (TypeError, ValueError, NameError, AttributeError) as error:
-            raise ValueError(f"{reference!r} is no {self.kind} ({error}); {fix}") from error
+            raise ValueError(f"{reference!r} cannot be the {self.kind} ({error}); {fix}") from error
         place = sys.modules.get(module)
         places = getattr(place, "__path__", [getattr(place, "__file__", None)])
         own_places.update(Path(place) for place in places if place)
@@ -90,7 +90,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """The name and the typed options of a spec; `last` of the options `more` has its rest."""
+        """Returns a spec's name and typed options; option `last` of `more` takes its rest."""
         name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
             own, colon, text = text.partition(":")
@@ -102,7 +102,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return name, parse_options(text, {**known, **(more or {})}, name, first=first, last=last)
 
     def parse_all(self, text: str) -> list[tuple[str, dict[str, Any]]]:
-        """The names and the options of several specs that commas separate, each given once."""
+        """Returns the names and options of comma-separated specs; each may be given once."""
         specs = split_specs(text)
         parsed = [self.parse(spec) for spec in specs]
         for spec, each in zip(specs, parsed, strict=True):
@@ -111,13 +111,13 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return parsed
 
     def make(self, spec: str, *args: Any) -> T:
-        """Calls the factory that a spec names, with these arguments and the spec's options."""
+        """Calls the factory that a spec names with these arguments and the spec's options."""
         name, values = self.parse(spec)
         return self[name](*args, **values)
 
 
 def _checked(factory: Callable[P, T]) -> Callable[P, T]:
-    """The factory with its options checked."""
+    """Wraps a factory in a check of its options."""
     name, positional = factory.__name__, _positional(factory)
 
     @functools.wraps(factory)
@@ -135,17 +135,17 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
 
 
 def _positional(factory: Callable) -> list[str]:
-    """The names of the positional parameters."""
+    """Returns the names of the positional parameters."""
     parameters = inspect.signature(factory).parameters.values()
     return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 
 
 def _imported(reference: str) -> Any:
-    """The function that `FILE.py:NAME` or `package.module:NAME` refers to."""
+    """Imports the function that `FILE.py:NAME` or `package.module:NAME` refers to."""
     place, _, name = reference.rpartition(":")
     try:
         if place.startswith(".") and not place.endswith(".py"):
-            raise ImportError("a module's name begins with that of a package")
+            raise ImportError("a module's name begins with its package's name")
         module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
         raise ValueError(
@@ -160,7 +160,7 @@ def _imported(reference: str) -> Any:
 
 
 def is_own(file: Path) -> bool:
-    """Whether a file is the user's, or of a package that the user has named in a spec."""
+    """Returns whether a file is the user's, or is in a package that the user named in a spec."""
     if any(map(file.is_relative_to, own_places)):
         return True
     places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
@@ -169,21 +169,21 @@ def is_own(file: Path) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Whether a name that is not registered is one of a module."""
+    """Returns whether a name that is not registered names a module."""
     if "." in name or name in sys.modules:
         return True
     return name.isidentifier() and importlib.util.find_spec(name) is not None
 
 
 def _file_module(path: str) -> Any:
-    """A file as a module under its whole path, so its name clashes with no other module's."""
+    """Imports a file as a module named by its whole path, so that no names clash."""
     require_regular(path)
     name = str(Path(path).resolve().with_suffix("")).replace(".", "_")
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses, and so Flax's modules, look for their own module
+    sys.modules[name] = module  # dataclasses, and so Flax's modules, look up the module they are in
     try:
         specification.loader.exec_module(module)
     except BaseException:

@@ -1,10 +1,9 @@
-"""Specs and other texts of options, which are read here alone.
+"""Parses specs and other texts of options.
 
-A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In that of
-a method, wrappers may follow after pluses, and a planner after an @; they have specs of their own,
-as in `fedprox:mu=0.1+identity@buffered:size=5`. A plus that a letter, a dot or a slash follows
-separates; one that belongs to a path or a value is written twice. A comma in a value has a
-backslash before it.
+A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In a
+method's spec, specs of wrappers may follow after pluses, and a planner's spec after an @, as in
+`fedprox:mu=0.1+identity@buffered:size=5`. A plus separates if a letter, a dot or a slash follows
+it; write a plus in a path or a value twice. Write a backslash before a comma in a value.
 """
 
 import contextlib
@@ -16,13 +15,13 @@ from typing import Any
 from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import Option, check_value, is_number, require_option
 
-_COMMA = re.compile(r"(?<!\\),")  # one that separates
-_SPEC = "client_optimizer"  # the value of this option is a spec, which is the last in its own
-_MAX_SEEDS = 10_000  # each has a partition and runs of its own
+_COMMA = re.compile(r"(?<!\\),")  # without a backslash
+_SPEC = "client_optimizer"  # the value of this option is a spec, so it comes last
+_MAX_SEEDS = 10_000  # each has its own partition and runs
 
 
 def parse_value(option: Option, given: Any, owner: str = "") -> Any:
-    """The checked value that a text, or a value of a TOML or JSON file, means for an option."""
+    """Parses and checks an option's value: a text, or a value of a TOML or JSON file."""
     value = given
     is_object = option.kind is object
     require(not is_object, f"{owner}: {option.name} is an object; give it in Python")
@@ -37,7 +36,7 @@ def parse_value(option: Option, given: Any, owner: str = "") -> Any:
 
 
 def _number(given):
-    """The number that a text means; what is none, or not finite, is returned as it is."""
+    """Parses a number; returns anything else, and what is not finite, unchanged."""
     try:
         number = math.nan if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
@@ -50,7 +49,7 @@ def _number(given):
 def parse_options(
     text: str, known: Mapping[str, Option], owner: str, *, first: str = "", last: str = ""
 ) -> dict[str, Any]:
-    """The values of `option=value,...`: a bare one is that of `first`, the rest that of `last`."""
+    """Parses `option=value,...`: a bare value belongs to `first`, and `last` takes the rest."""
     text, *rest = re.split(f"(?:^|,){last}=", text, maxsplit=1) if last else [text]
     parts = [part.replace("\\,", ",") for part in _COMMA.split(text) if part]
     pairs = [part.partition("=") for part in parts]
@@ -67,7 +66,7 @@ def parse_options(
 
 
 def parse_seeds(given: Any, owner: str = "") -> tuple[int, ...]:
-    """The seeds that a text (`5`, `10-14` or `3,7`), or a number or a list of a file, means."""
+    """Parses seeds: a text (`5`, `10-14` or `3,7`), or a number or a list of a file."""
     seeds: Sequence[int] = ()
     if isinstance(given, list):
         seeds = given if all(is_number(seed, int) for seed in given) else ()
@@ -76,7 +75,7 @@ def parse_seeds(given: Any, owner: str = "") -> tuple[int, ...]:
             seeds = _seeds(str(given))
     # len() of a range fails above 2**63 - 1
     if not seeds or (isinstance(seeds, range) and seeds[-1] - seeds[0] >= _MAX_SEEDS):
-        text = f"seeds={given!r} is no number of seeds (5), range (10-14) or list (3,7)"
+        text = f"seeds={given!r} is not a seed count (5), range (10-14) or list (3,7)"
         fix = f"give one of them, with at most {_MAX_SEEDS} seeds"
         raise ValueError(f"{owner}: " * bool(owner) + f"{text}; {fix}")
     return tuple(seeds)
@@ -90,7 +89,7 @@ def _seeds(text):
 
 
 def split_specs(text: str) -> list[str]:
-    """The specs that commas separate; a part `option=value` belongs to the spec before it."""
+    """Splits comma-separated specs; a part `option=value` belongs to the spec before it."""
     specs: list[str] = []
     for part in _COMMA.split(text):
         if specs and re.match(r"\w+=", part):
@@ -101,7 +100,7 @@ def split_specs(text: str) -> list[str]:
 
 
 def split_planner(spec: str) -> tuple[str, str]:
-    """A method's spec before and after the @, which the name of a folder may contain, too."""
+    """Splits a method's spec at the @ before its planner; folder names may contain an @."""
     folder, slash, rest = spec.rpartition("/")
     rest, at, planner = rest.partition("@")
     fix = "leave the @ out, or name one"
@@ -110,7 +109,7 @@ def split_planner(spec: str) -> tuple[str, str]:
 
 
 def split_wrappers(spec: str) -> list[str]:
-    """The specs that single pluses separate: a method's own one and those of its wrappers."""
+    """Splits the specs of a method and its wrappers at single pluses."""
     parts = re.split(r"(?<!\+)\+(?=[A-Za-z./])", spec) if spec else []
     are_named = all(parts) and not any(re.search(r"(?<!\+)(\+\+)*\+$", part) for part in parts)
     require(are_named, f"{spec!r} has a plus without a wrapper; leave it out, or name one")
@@ -118,12 +117,12 @@ def split_wrappers(spec: str) -> list[str]:
 
 
 def join_wrappers(specs: Sequence[str]) -> str:
-    """The text that `split_wrappers` splits into these specs."""
+    """Joins specs into the text that `split_wrappers` splits."""
     return "+".join(spec.replace("+", "++") for spec in specs)
 
 
 def split_grid(text: str) -> tuple[str, str, str]:
-    """The algorithm ("" for all), the option and the values of `[ALGORITHM:]OPTION=VALUES`."""
+    """Splits `[ALGORITHM:]OPTION=VALUES` into the algorithm ("" for all), option and values."""
     name, _, listed = text.partition("=")
     owner, _, option = name.rpartition(":")
     require(listed, f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
@@ -133,7 +132,7 @@ def split_grid(text: str) -> tuple[str, str, str]:
 def spec_of(
     name: str, values: Mapping[str, Any], planner: str = "", wrappers: Sequence[str] = ()
 ) -> str:
-    """The spec that means these values; those that are None are left out."""
+    """Writes the spec of these values, without values that are None."""
     texts = []
     for option, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -20,75 +20,75 @@ _SHOWN = 8  # paths in a message
 
 
 def scale(factor, tree: Params) -> Params:
-    """`factor * tree`, in the dtypes of `tree`."""
+    """Returns `factor * tree`, in the dtypes of `tree`."""
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
 
 
 def add_scaled(tree: Params, factor, other: Params) -> Params:
-    """`tree + factor * other`, in the dtypes of `tree`."""
+    """Returns `tree + factor * other`, in the dtypes of `tree`."""
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
 
 
 def take(tree: Any, index: Any) -> Any:
-    """`leaf[index]` of each leaf, such as one client's part of a table of rows."""
+    """Returns `leaf[index]` of each leaf, such as one client's rows in a table."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def along(values: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Values [n] in the shape that a leaf [n, ...] is masked or multiplied with."""
+    """Reshapes values [n] so that they broadcast against a leaf [n, ...]."""
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
 def tree_bytes(tree: Any) -> int:
-    """Bytes of all leaves together, which are arrays or shapes with dtypes."""
+    """Returns the bytes of all leaves together; they are arrays or shapes with dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def sent_bytes(tree: Any) -> int:
-    """Bytes of a message: random keys are not sent, because both ends derive them."""
+    """Returns the bytes of a message. Random keys are not sent, because both ends derive them."""
     leaves = jax.tree.leaves(tree)
     return tree_bytes([leaf for leaf in leaves if not is_key(leaf)])
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf has random keys of jax (`jax.random.key`)."""
+    """Returns whether a leaf has random keys of jax (`jax.random.key`)."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 @jax.jit
 def add_trees(left: Any, right: Any) -> Any:
-    """The sums of the leaves of two trees, compiled."""
+    """Adds two trees leaf by leaf, compiled."""
     return jax.tree.map(jnp.add, left, right)
 
 
 class Parts(NamedTuple):
-    """Which leaves of the params stay with each client."""
+    """A partition of the params into leaves that clients share and leaves that stay with each."""
 
-    own: tuple[bool, ...]  # of each leaf, in the order of the tree
+    own: tuple[bool, ...]  # whether each leaf stays, in the order of the tree
     structure: Any  # of the params
     paths: tuple[str, ...]  # of each leaf, such as "Dense_1/kernel"
 
     def shared_leaves(self, params: Params) -> Leaves:
-        """The leaves that all clients share."""
+        """Returns the leaves that all clients share."""
         return tuple(itertools.compress(jax.tree.leaves(params), [not own for own in self.own]))
 
     def own_leaves(self, params: Params) -> Leaves:
-        """The leaves that stay with a client."""
+        """Returns the leaves that stay with a client."""
         return tuple(itertools.compress(jax.tree.leaves(params), self.own))
 
     def join(self, shared: Leaves, own: Leaves) -> Params:
-        """The params of both parts."""
+        """Returns the params of both parts."""
         parts = iter(shared), iter(own)
         return self.structure.unflatten(next(parts[is_own]) for is_own in self.own)
 
 
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
-    """Which params stay with each client: those whose paths, such as "Dense_1/bias", match."""
+    """Finds the params that stay with each client: their paths, such as "Dense_1/bias", match."""
     params = problem.shapes().params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     if isinstance(pattern, str):
-        chosen = pattern.lower()  # the path of a bare array is empty, too
+        chosen = pattern.lower()  # the path of a bare array is also empty
         own = [bool(chosen) and fnmatch.fnmatchcase(path.lower(), chosen) for path in paths]
     else:
         own = [bool(pattern(path)) for path in paths]
@@ -96,7 +96,7 @@ def split_params(problem: Problem, pattern: Pattern) -> Parts:
 
 
 def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") -> None:
-    """Refuses a pattern that matches no leaf, or all if `rest`, such as "the body", needs some."""
+    """Refuses a pattern that matches no leaf, or leaves none for `rest`, such as "the body"."""
     if any(parts.own) and not (rest and all(parts.own)):
         return
     paths, more = parts.paths[:_SHOWN], len(parts.paths) - _SHOWN

@@ -1,4 +1,4 @@
-"""What is learned, how clients train, and what travels between server and clients.
+"""Types of models, problems, local work and dispatches.
 
 Everything here is a NamedTuple of arrays or of pure functions.
 """
@@ -28,7 +28,7 @@ Broadcast: TypeAlias = Any  # what a client downloads
 Update: TypeAlias = Any  # what a client uploads
 Contribution: TypeAlias = Any
 Metrics: TypeAlias = dict[str, "Mean"]
-MODEL_AXIS = "model"  # of a mesh: over the devices that compute a client together
+MODEL_AXIS = "model"  # the axis of a mesh over the devices that compute one client together
 
 
 class Population(NamedTuple):
@@ -39,8 +39,8 @@ class Population(NamedTuple):
       cohort_size: M, clients in a round.
       total_examples: sum of n_i over all clients.
       num_groups: groups that the server updates separately, such as FedAT's tiers.
-      seed: uint32[]: of the run; the engine sets it. A server rule that draws random numbers keeps
-        it in its state with the number of its steps; see `core.randomness.server_key`.
+      seed: uint32[]: the run's seed; the engine sets it. A server rule that draws random numbers
+        keeps it in its state with the number of its steps; see `core.randomness.server_key`.
     """
 
     num_clients: int
@@ -55,7 +55,7 @@ class Population(NamedTuple):
 class EqualSteps:
     """The `num_steps` of dispatches that all do the same number of local steps.
 
-    It is no array but a part of what is compiled, so that loops over steps have a fixed length.
+    It is compiled into the program, so that loops over steps have a fixed length.
 
     Attributes:
       number: local steps of each dispatch.
@@ -65,7 +65,7 @@ class EqualSteps:
 
 
 class Dispatch(NamedTuple):
-    """The server hands a client the model and some work, once.
+    """One dispatch: the server sends a client the model and some work, once.
 
     `client_update` and `contribute` receive these facts as traced scalars. On the host they are
     NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats have jax's default type.
@@ -80,8 +80,8 @@ class Dispatch(NamedTuple):
       share: float[]: n_i / sum of n over ALL clients.
       learning_rate: float[]: the client learning rate of this local update.
       first_step: int32[]: local steps that the client did in all its earlier dispatches.
-      arrives: bool[]: whether the update reaches the server: not if a client fails after its
-        training, nor in an empty slot, whose client is `num_clients`. `()` if all arrive.
+      arrives: bool[]: whether the update reaches the server. False if a client fails after its
+        training, and in an empty slot, whose client is `num_clients`. `()` if all arrive.
     """
 
     client: Array
@@ -97,29 +97,29 @@ class Dispatch(NamedTuple):
 
 
 def with_arrays(dispatches: Dispatch) -> Dispatch:
-    """Dispatches [...] whose `num_steps` is int32[...] in any case."""
+    """Returns dispatches [...] with `num_steps` as int32[...]."""
     if not isinstance(dispatches.num_steps, EqualSteps):
         return dispatches
     steps = np.full(jnp.shape(dispatches.client), dispatches.num_steps.number, np.int32)
-    with jax.ensure_compile_time_eval():  # no tracer, so that a loop knows its length
+    with jax.ensure_compile_time_eval():  # not a tracer, so that a loop knows its length
         return dispatches._replace(num_steps=jax.device_put(steps))
 
 
 def blank_dispatches(*axes: int) -> Dispatch:
-    """Dispatches of zeros with these axes, for functions that read their shapes."""
+    """Returns dispatches of zeros with these axes, for functions that read only shapes."""
     whole, floats = np.zeros(axes, np.int32), np.zeros(axes, jnp.result_type(float))
     return Dispatch(*[*[whole] * 6, floats, floats, whole])
 
 
 class Model(NamedTuple):
-    """A model's trainable `params`, and its other arrays.
+    """A model's trainable `params` and its other arrays.
 
     Attributes:
       params: a tree of float arrays.
       statistics: a tree of arrays that training changes without gradients, such as BatchNorm's
-        means; `()` if there are none.
+        means; `()` for none.
       frozen: a tree of arrays that never change, such as pretrained weights beside an adapter;
-        `()` if there are none. Clients have them from the start, so they are never sent.
+        `()` for none. Clients have them from the start, so they are never sent.
     """
 
     params: Params
@@ -145,41 +145,41 @@ class Mean(NamedTuple):
     weight: Array
 
     def value(self) -> jax.Array:
-        """The mean, float[]; NaN if the weight is 0, as for a client without examples."""
+        """Returns the mean, float[]; NaN if the weight is 0, as for a client without examples."""
         mean = self.total / jnp.maximum(self.weight, 1e-30)
         return jnp.where(self.weight > 0, mean, jnp.nan)
 
     def over_classes(self) -> "Mean":
-        """The `Mean` itself, which has no axis of classes."""
+        """Returns the `Mean` itself, which has no axis of classes."""
         return self
 
 
 class ClassMean(Mean):
-    """A metric that is the mean over classes of a mean of each, such as balanced accuracy.
+    """A metric that averages the means of all classes, such as balanced accuracy.
 
     `value = (1 / |K|) sum over k in K of total_k / weight_k`, where K are the classes of positive
-    weight. Totals and weights add up, so the value of a sum over clients is that of their examples
-    together, and not the mean of their values.
+    weight. Totals and weights add up, so a sum over clients has the value of all their examples
+    together, and not the mean of the clients' values.
 
     Attributes:
-      total: float[..., classes]: the sum of weighted values of each class.
-      weight: float[..., classes]: the sum of the weights of each class.
+      total: float[..., classes]: the sum of weighted values per class.
+      weight: float[..., classes]: the sum of the weights per class.
     """
 
     __slots__ = ()
 
     def value(self) -> jax.Array:
-        """The mean over the classes, float[]; NaN if all weights are 0."""
+        """Returns the mean over the classes, float[]; NaN if all weights are 0."""
         return self.over_classes().value()
 
     def over_classes(self) -> Mean:
-        """The sum of the classes' means and the number of classes of positive weight, float[]."""
+        """Returns the sum of the classes' means and the number of classes of positive weight."""
         present = self.weight > 0
         means = jnp.where(present, Mean(*self).value(), 0)
         return Mean(means.sum(-1), present.sum(-1).astype(means.dtype))
 
 
-MetricValues: TypeAlias = Mapping[str, jax.Array | Mean]  # of a batch, with leading axes of it
+MetricValues: TypeAlias = Mapping[str, jax.Array | Mean]  # of a batch, with its leading axes
 
 
 def _no_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
@@ -187,22 +187,22 @@ def _no_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
 
 
 class Problem(NamedTuple):
-    """What is learned: a model and a loss, as pure functions.
+    """A model and a loss, as pure functions.
 
     `loss` and `metrics` return one value for EACH example, because batches may be short: the engine
-    masks the values and divides by the real count. A metric that is no mean over examples returns a
-    `Mean`, whose weights are summed like its values: a mean over words has float[batch] of both,
-    and a `ClassMean` float[batch, classes]. In training, a batch that is a dict also holds "mask",
-    bool[batch], for models that mix examples, such as by BatchNorm. Masked rows repeat real ones.
+    masks the values and divides by the real count. A metric that is not a mean over examples
+    returns a `Mean`, whose weights are summed like its values. A mean over words has float[batch]
+    of both, a `ClassMean` float[batch, classes]. In training, a dict batch also holds "mask",
+    bool[batch], for layers that mix examples, such as BatchNorm. Masked rows repeat real ones.
 
     The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
     model is being trained. It returns the outputs and the new statistics.
 
     Attributes:
       init: `key -> Model`, the initial model.
-      apply: `(model, batch, key, training) -> (outputs, statistics)`, of leaves [batch, ...].
+      apply: `(model, batch, key, training) -> (outputs, statistics)`, with leaves [batch, ...].
       loss: `(outputs, batch) -> float[batch]`.
-      metrics: `(outputs, batch) -> {name: float[batch] or Mean}`; of evaluations only.
+      metrics: `(outputs, batch) -> {name: float[batch] or Mean}`; only called in evaluations.
     """
 
     init: Callable[[Key], Model]
@@ -211,12 +211,12 @@ class Problem(NamedTuple):
     metrics: Callable[[Outputs, Batch], MetricValues] = _no_metrics
 
     def shapes(self) -> Model:
-        """The shapes and dtypes of the initial model, which is not computed."""
+        """Returns the shapes and dtypes of the initial model without computing it."""
         return jax.eval_shape(self.init, jax.eval_shape(jax.random.key, 0))
 
     def __repr__(self) -> str:
         params = "unknown"
-        with contextlib.suppress(Exception):  # of the user's function: a repr must not fail
+        with contextlib.suppress(Exception):  # the user's function may fail, a repr must not
             params = describe_tree(self.shapes().params)
         return describe(self, params=params)
 
@@ -225,8 +225,8 @@ class ReverseMode(NamedTuple):
     """Static bounds of a client's loops, so that `jax.grad` can go through local training.
 
     JAX differentiates loops in reverse mode only if their length is static. With bounds, each loop
-    has its largest length. Steps that a client does not do are skipped, or computed and discarded
-    in a mapped chunk. A client that exceeds a bound has NaN in all its results.
+    has its largest length. Surplus steps of a client are skipped, or computed and discarded in a
+    mapped chunk. A client that exceeds a bound has NaN in all its results.
 
     Args:
       max_steps: the largest number of local steps of a dispatch.
@@ -242,14 +242,14 @@ class ReverseMode(NamedTuple):
 
 
 class Local(NamedTuple):
-    """How a client trains: `y <- y - learning_rate * transform(gradient)`, for some local steps.
+    """Local work of a client: some steps `y <- y - learning_rate * transform(gradient)`.
 
     Give `steps` or `epochs`, not both. A fraction of an epoch is rounded up to whole steps.
 
-    `batches` says how the B = batch_size examples of a local step are taken from a client's n:
+    `batches` says how a local step takes its B = batch_size examples from a client's n:
 
-    - "short": each epoch is a new order of the n examples, cut into ceil(n / B) batches, of which
-      the last one may be short.
+    - "short": each epoch is a new order of the n examples, cut into ceil(n / B) batches. The last
+      batch may be short.
     - "dropped": without the last batch if it is short, so floor(n / B) batches; needs n >= B.
     - "wrapped": the last batch is filled from the start of the same order.
     - "persistent": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each
@@ -261,24 +261,24 @@ class Local(NamedTuple):
     Args:
       batch_size: B, examples of a local step; at least 1.
       learning_rate: the client learning rate, above 0: a number, or a function from int32[...] to
-        floats of the same shape, such as those of `participation.rate_schedules` or optax.
+        floats of the same shape, such as a schedule of `participation.rate_schedules` or optax.
       steps: local steps of a complete local update; at least 1.
       epochs: the same as passes over the client's examples; above 0.
       transform: an optax transformation WITHOUT the learning rate (`optax.scale_by_adam()`, not
         `optax.adam(0.1)`), or one by name, `client_optimizer("adam:b1=0.9")`. Its state is
         initialised in every local update. It is applied after an algorithm's gradient correction,
-        so `optax.chain(clip, add_decayed_weights)` is where the papers have it.
+        so `optax.chain(clip, add_decayed_weights)` acts where the papers apply it.
       batches: see above.
-      rate_by: what a `learning_rate` function is called with: the number t of the server step
-        ("round"), the number of the client's own dispatch ("dispatch"), or for local step k, from
-        0, the number t K + k ("step"), where K are the steps of a complete local update. Then the
-        function is also traced, and a dispatch has the rate of its first step.
+      rate_by: the argument of a `learning_rate` function: the number t of the server step
+        ("round"), the number of the client's dispatch ("dispatch"), or t K + k for local step k,
+        from 0, where K is the number of steps of a complete local update ("step"). With "step",
+        the function is also traced, and a dispatch has the rate of its first step.
       reverse: bounds of the loops, so that rounds can be differentiated in reverse mode; see
         `differentiable`. None for loops of any length.
-      gradient_accumulation: pieces of a batch, a divisor of `batch_size`, whose gradients are
-        computed one after another, so that memory holds the activations of a piece. Their mean is
-        the batch's gradient up to rounding. Layers that mix examples see one piece at a time, and
-        dropout draws for each piece.
+      gradient_accumulation: the number of pieces of a batch, a divisor of `batch_size`. Gradients
+        of pieces are computed one after another, so memory holds the activations of one piece. The
+        mean is the batch's gradient up to rounding. Layers that mix examples see one piece at a
+        time, and dropout draws for each piece.
     """
 
     batch_size: int
@@ -302,7 +302,7 @@ class Local(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What local training measured; an algorithm passes it on to the engine unchanged.
+    """The measurements of local training; an algorithm passes them on to the engine unchanged.
 
     Attributes:
       metrics: `Mean`s by name, such as `train_loss`, over all examples of all local steps.

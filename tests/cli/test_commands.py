@@ -136,7 +136,7 @@ def test_tune_then_compare_then_repeat(command, capsys, here, monkeypatch):
     out, notes = capsys.readouterr()
     assert "each method: 2 settings for 4 rounds, on each of 2 seeds: 16 rounds in all" in notes
     assert re.search(r"^fedgbo +client_learning_rate=0\.\d+ ", out, re.M)
-    assert "\nditto+identity: the score is that of the global model, not of the clients' own" in out
+    assert "\nditto+identity: the score is the global model's, not the clients' own models'" in out
     assert "score: balanced accuracy in % on 20% of each client's training examples" in out
     assert "Each method: 2 settings for 4 rounds, with seeds 20, 21;" in out
     assert "\ngo on with: fedjax-algos compare --config tuned/tuned.toml\n" in out

@@ -98,21 +98,21 @@ rounds = 0 | a.toml: rounds=0 is out of range
 rounds = true | a.toml: rounds=True is no whole number
 rounds = [3] | a.toml: rounds=[3] is not one value
 clip_norm = nan | a.toml: clip_norm=nan is no number
-seeds = [1.5] | a.toml: seeds=[1.5] is no number of seeds
+seeds = [1.5] | a.toml: seeds=[1.5] is not a seed count
 model = 3 | unknown model '3'
-methods = 'fedavg' | a.toml: methods='fedavg' is no list of methods
-methods = [] | a.toml: methods=[] is no list of methods
-rounds 3 | config='a.toml' is no TOML file
-compilation_cache = true | a.toml: compilation_cache=True is no folder
+methods = 'fedavg' | a.toml: methods='fedavg' is not a list of methods
+methods = [] | a.toml: methods=[] is not a list of methods
+rounds 3 | config='a.toml' is not a TOML file
+compilation_cache = true | a.toml: compilation_cache=True is not a folder
 compilation_cache = 'a.toml' | compilation_cache='a.toml' cannot be written to
 """
 HOSTILE = {
     "rounds = " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
     "\n[rounds" + ".a" * 300 + "]": "line 2 has more than 256 dots",
     "rounds" + ".a" * 200 + " = 1": "rounds={'a': {'a': {'a': {",
-    "rounds = " + "9" * 5000: "no TOML file: Exceeds the limit",
+    "rounds = " + "9" * 5000: "not a TOML file: Exceeds the limit",
     "seeds = [0x" + "f" * 5000 + "]": "a.toml: seeds has too many digits",
-    "methods = [" + "1," * 10_000 + "]": "methods=[1, 1, 1, 1, 1, 1, ...] is no list of",
+    "methods = [" + "1," * 10_000 + "]": "methods=[1, 1, 1, 1, 1, 1, ...] is not a list of",
     "#" * 300_000: "it has more than 262 kB",
 }
 
@@ -127,13 +127,13 @@ def configuration(**changes):
 
 
 WRONG_RESULTS = [
-    ("{", "config='a.json' is no JSON file: "),
+    ("{", "config='a.json' is not a JSON file: "),
     ([], "config='a.json' has no settings and methods of a run"),
     (configuration(methods={}), "config='a.json' has no methods"),
     (configuration(grid={}), "its command was fedjax-algos compare fedavg"),
     (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),
-    (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is no method"),
-    (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is no method"),
+    (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is not a method"),
+    (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is not a method"),
     (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
 ]
 TOML = [*(line.split(" | ") for line in WRONG.strip().splitlines()), *HOSTILE.items()]

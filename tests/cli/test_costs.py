@@ -67,4 +67,4 @@ def test_the_command(command):
     cells = out.splitlines()[1].split("  ")
     # 65 values, and places of ten bits in 21 words
     assert [cell.strip() for cell in cells if "B" in cell][:4] == ["2.6 kB"] * 2 + ["344.0 B"] * 2
-    assert "message, missed: where broadcasts build upon each other" in out
+    assert "message, missed: if broadcasts build upon each other" in out

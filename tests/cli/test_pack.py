@@ -49,10 +49,10 @@ def test_pack(command, refused, folder):
 
 
 WRONG = """
-pack digits x | digits has no clients of its own; give --partition and --clients
+pack digits x | digits has no clients; give --partition and --clients
 pack digits x --partition iid | partition=iid needs a number of clients
 pack digits x --partition iid --clients 0 | 0 is not in the range
-pack packed:packed x --seed 0 | packed:packed has clients of its own; leave --seed out
+pack packed:packed x --seed 0 | packed:packed already has clients; leave --seed out
 pack packed:nowhere x | there is no such file
 pack digits packed/index.npz --partition iid --clients 3 | 'packed/index.npz' cannot be w
 run fedavg --dataset packed:packed --partition iid --clients 5000 | for the 12 clients of

@@ -89,9 +89,9 @@ WRONG = """
 --label fedavg | label='fedavg' has no new text
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
 --label fedavg=x --label fedavg=y | label='fedavg' is given twice
---x-limits 5 | x_limits='5' is no pair of numbers
+--x-limits 5 | x_limits='5' is not a pair of numbers
 --x-limits 0,5 --log x | does not fit a logarithmic axis
---size 3.5 | size='3.5' is no pair of numbers; give WIDTHxHEIGHT
+--size 3.5 | size='3.5' is not a pair of numbers; give WIDTHxHEIGHT
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
 one | different seeds, whose means are not comparable; add --facet results

@@ -41,7 +41,7 @@ run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clo
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
 run fedavg --local-steps 2 --local-epochs 1 | are both given
 run fedavg --layout wide | layout='wide' is unknown; give auto, vmapped, sequential
-run fedavg --seeds x | seeds='x' is no number of seeds
+run fedavg --seeds x | seeds='x' is not a seed count
 run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
 run fedavg --seeds 2147483648, | seed=2147483648 is out of range
 run fedavg --client-optimizer sgd:momentum=0.9,nesterov | sgd: nesterov has no value

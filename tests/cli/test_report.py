@@ -198,7 +198,7 @@ def test_other_files_and_wrong_folders(here, command, refused):
     assert command("report", folder, "--out", "page.html") == "page.html\n"
     assert_alone(Page(here / "page.html"))
     assert not (folder / "report.html").exists()
-    assert "is no path" in refused("report", folder, "--out", "")
+    assert "is not a path" in refused("report", folder, "--out", "")
     assert "out='page.html' exists" in refused("report", folder, "--out", "page.html")
     content = (folder / "config.json").read_text()
     for old, new, message in (

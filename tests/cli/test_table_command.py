@@ -384,7 +384,7 @@ def test_diverged_runs_are_printed():
     assert lines[3].startswith("fine 80.0, 90.0 ")
     assert "all none (without seeds 0, 1) none (without seeds 0, 1) - - 0/2" in lines
     assert "fine +40.0 (without seed 0) +40.0 (without seed 0) 1.00 1.00 1/2" in lines
-    assert any(line.startswith("without: seeds on which one of the two") for line in lines)
+    assert any(line.startswith("without: seeds where one of the two") for line in lines)
 
 
 def test_a_median_that_is_not_known_is_shown_as_its_bounds():

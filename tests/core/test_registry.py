@@ -168,8 +168,8 @@ def test_a_factory_of_a_module(own):
         ("my_file.py:two_more", "missing a required argument: 'second'"),
         ("my_file.py:a_tuple", r"returns a tuple; give a function .* -> str"),
         ("my_file.py:no_type", "name 'Missing' is not defined"),
-        ("my_file.py:Kind", "it is a class, whose objects are no str"),
-        ("json.encoder:py_encode_basestring", r"is no text \(it is a part of Python"),
+        ("my_file.py:Kind", "it is a class whose objects are not of type str"),
+        ("json.encoder:py_encode_basestring", r"cannot be the text \(it is a part of Python"),
     ],
 )
 def test_a_wrong_reference_or_factory(own, reference, message):

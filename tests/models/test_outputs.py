@@ -180,7 +180,7 @@ def test_wrong_losses_and_metrics_of_ones_own(own_file):
         fa.make_evaluate(problem)(problem.init(jax.random.key(0)), examples)
 
     for call, message in (
-        (lambda: with_loss(LINEAR, f"{own_file}:one_argument"), "is no loss"),
+        (lambda: with_loss(LINEAR, f"{own_file}:one_argument"), "cannot be the loss"),
         (lambda: with_loss(with_loss(LINEAR, f"{own_file}:scaled"), "focal"), "a loss of its own"),
         (lambda: measure("accuracy"), "'accuracy' is measured twice"),
         (lambda: measure(f"{own_file}:scaled"), "function (outputs, batch, "),

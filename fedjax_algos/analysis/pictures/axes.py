@@ -1,4 +1,4 @@
-"""What figures share: two styles, files with the same bytes every time, and columns as axes."""
+"""Shared by all figures: two styles, files with the same bytes every time, and columns as axes."""
 
 import contextlib
 import warnings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PictureStyle = Literal["screen", "paper"]
-COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches that fit into one and two columns
+COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches of one and two columns of a paper
 BLUE = "#2e73eb"  # of pictures with one colour
 _DOTS_PER_INCH = 200
 # no dates; an entry that is None is left out
@@ -35,11 +35,11 @@ _PAPER: dict[str, Any] = {
 
 
 class Look(NamedTuple):
-    """What a style sets."""
+    """The settings of a style."""
 
     points: float  # of type
     small: float  # points of type in narrow panels
-    narrow: float  # inches of a panel, below which it is one
+    narrow: float  # a panel below this width in inches is narrow
     lines: float  # factor of the widths of lines and the sizes of markers
     settings: dict[str, Any]  # of matplotlib, by name
 
@@ -53,7 +53,7 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     """Sets matplotlib's fonts and lines while a picture is made.
 
     Args:
-      style: "screen"; or "paper" for a Times font as LaTeX classes have it, small type, thin lines.
+      style: "screen"; or "paper" for a Times font as in LaTeX classes, small type and thin lines.
     """
     from matplotlib import rc_context  # slow to import
 
@@ -65,7 +65,7 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
 
 
 def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
-    """Makes the frame of axes open, and draws the title, which is only shown on a screen."""
+    """Opens the frame of axes, and draws the title if the style is "screen"."""
     from matplotlib import rcParams
 
     if style == "screen":
@@ -101,7 +101,7 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
 
 
 class Axis(NamedTuple):
-    """A column as the x axis names it."""
+    """The name of a column on the x axis."""
 
     label: str  # without the unit
     unit: str = ""  # "B" or "FLOP", which have prefixes
@@ -115,23 +115,23 @@ AXES = {  # columns for the x axis
     "simulated_seconds": Axis("simulated seconds"),
     "wall_seconds": Axis("wall time in seconds"),
 }
-WHOLE = {"round"}  # columns of whole numbers, which an axis does not divide
+WHOLE = {"round"}  # columns of whole numbers; their ticks are whole
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)
 
 
 class Column(NamedTuple):
-    """A column as an axis shows it."""
+    """A column on an axis."""
 
     name: str
     label: str
-    unit: float  # by which values are divided
+    unit: float  # values are divided by it
     limits: Limits  # in the unit of the column, such as bytes
     logarithmic: bool
 
 
 def axes_of(columns: Collection[str]) -> dict[str, Axis]:
-    """Those for the x axis, by name; on the virtual clock a round is a server step."""
+    """Returns columns for the x axis, by name; on the virtual clock a round is a server step."""
     axes = {name: axis for name, axis in AXES.items() if name in columns}
     if "simulated_seconds" in axes:
         axes |= {"round": Axis("server step")}
@@ -146,7 +146,7 @@ def column_of(
     label: str | None,
     logarithmic: bool,
 ) -> Column:
-    """A column, in the unit that suits the largest value of all curves within the limits."""
+    """Returns a column in the unit that suits the largest value of all curves within the limits."""
     largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
     largest = largest if limits[1] is None else min(largest, limits[1])
     axis = axes.get(name, Axis(name.replace("_", " ")))
@@ -157,11 +157,11 @@ def column_of(
 
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
-    """Raises ValueError for limits that are no interval, or not above 0 on a logarithmic axis."""
+    """Raises ValueError for limits that are not an interval, or reach 0 on a logarithmic axis."""
     is_pair = isinstance(limits, tuple | list) and len(limits) == 2
     given = [limit for limit in limits if limit is not None] if is_pair else []
     are_numbers = is_pair and all(is_number(limit, float) for limit in given)
     if not are_numbers or given != sorted({*given}):
-        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers, the lower first")
+        raise ValueError(f"{name}={limits!r} is not an interval; give finite numbers, lower first")
     if logarithmic and min(given, default=1) <= 0:
         raise ValueError(f"{name}={limits!r} does not fit a logarithmic axis; give limits above 0")

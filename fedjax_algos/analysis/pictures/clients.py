@@ -1,4 +1,4 @@
-"""The picture of who was served: the accuracy and the number of dispatches of each client."""
+"""Draws how clients are served: the accuracy and the number of dispatches of each client."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     """Draws the distribution over clients of their accuracy and dispatches to a file.
 
     Each line is a quantile function: at the share s of clients, the value that this share does not
-    exceed. It is the mean over seeds of those of each seed. Equal clients give a level line. Where
-    a seed has no values, such as dispatches of cohorts that are chosen among candidates, there is
-    none.
+    exceed. It is the mean of the quantile functions of all seeds. Equal clients give a level line.
+    Without values on a seed, such as dispatches of cohorts chosen among candidates, there is no
+    line.
 
     Args:
-      rows: those of `clients.csv`, with `method`, `seed`, `accuracy` and `participations`.
+      rows: the rows of `clients.csv`, with `method`, `seed`, `accuracy` and `participations`.
       path: the file to write; its suffix says the format: .png, .pdf or .svg.
       style: "screen"; or "paper", which is as wide as two columns of a paper and has no titles.
 

@@ -1,7 +1,7 @@
-"""The curves of methods: means over seeds with their bands, and the style of each method.
+"""Computes the curves of methods, means over seeds with bands, and the style of each method.
 
-The colours were chosen by a numerical search: each pair differs for readers with normal vision and
-for those who lack one kind of cones, and their greys are evenly spaced from black to light grey.
+A numerical search chose the colours. Each pair differs for readers with normal vision and for
+readers who lack one kind of cones; the greys are evenly spaced from black to light grey.
 """
 
 import zlib
@@ -19,9 +19,9 @@ from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
-_MARGIN = 0.08  # above and below the curves, of their height
-OUTSIDE = "outside the limits"  # what is said of such a method
-BANDS = {  # and how a figure says it
+_MARGIN = 0.08  # above and below the curves, relative to their height
+OUTSIDE = "outside the limits"  # the note on such a method
+BANDS = {  # with the text in a figure
     "none": "",
     **{name: f", band: {text}" for name, text in SPREADS.items()},
     "seeds": ", thin lines: each seed",
@@ -38,11 +38,11 @@ COLOURS = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)))
-_SLOTS = 64  # styles that differ
+_SLOTS = 64  # different styles
 
 
 class Curve(NamedTuple):
-    """What is drawn of a method. Values that are not finite are NaN."""
+    """The curve of a method. Values that are not finite are NaN."""
 
     x: np.ndarray  # float[evaluations], the mean over seeds
     mean: np.ndarray  # float[evaluations]
@@ -54,16 +54,16 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What one panel shows."""
+    """The content of one panel."""
 
-    title: str  # "" if there is one facet only
+    title: str  # "" if there is only one facet
     curves: dict[str, Curve]  # by label
     x: Column
     y: Column
 
 
 def choose_band(band: str | None, seeds: int) -> str:
-    """The band of a figure whose panels have at least so many seeds; None for the default."""
+    """Chooses the band of a figure whose panels have at least so many seeds; None: the default."""
     if band is None:
         return statistics.choose_spread(seeds) if seeds > 1 else "none"
     check_choice("band", band, BANDS)
@@ -77,7 +77,7 @@ def choose_band(band: str | None, seeds: int) -> str:
 def curves_of(
     rows: list[Row], metric: str, x: str, band: str, labels: Collection[str]
 ) -> dict[str, Curve]:
-    """The curves of those methods of a panel that have rows there; they have the same seeds."""
+    """Computes the curves of the methods with rows in a panel; they have the same seeds."""
     rows = [row for row in rows if row["method"] in labels]
     values, positions = column_by_method(rows, metric), column_by_method(rows, x)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -90,7 +90,7 @@ def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
     low = high = mean
     if band in SPREADS:
         low, high = map(_finite, statistics.spread(y, band))
-    elif band == "seeds":  # fmin and fmax ignore NaN: the other seeds go on
+    elif band == "seeds":  # fmin and fmax ignore NaN, so the other seeds go on
         low, high = np.fmin.reduce(y), np.fmax.reduce(y)
     lines = list(zip(x, y, strict=True)) if band == "seeds" else []
     lost = int(np.isnan(y[:, -1]).sum())
@@ -104,13 +104,13 @@ def _finite(values: np.ndarray) -> np.ndarray:
 def fit_y_limits(
     curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
 ) -> Limits:
-    """The limits that are given, else those of the visible curves after their first tenth."""
+    """Returns the given limits, or fits the visible curves after their first tenth."""
     left = -np.inf if x_limits[0] is None else x_limits[0]
     right = np.inf if x_limits[1] is None else x_limits[1]
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
-        # where methods hardly differ over rounds and costs; in simulated time they do (`whole`)
+        # methods hardly differ before, over rounds and costs; in simulated time they do (`whole`)
         visible[: 0 if whole else len(visible) // 10] = False
         least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
         low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
@@ -127,7 +127,7 @@ def fit_y_limits(
 
 
 class Style(NamedTuple):
-    """How curves are drawn: the `colour` as "#1e88ff", the `marker` and `line` of matplotlib."""
+    """The style of a curve: the `colour` as "#1e88ff", the `marker` and `line` of matplotlib."""
 
     colour: str
     marker: str
@@ -144,13 +144,13 @@ FIXED_STYLES = {name: _style(STYLE_TABLE.index(spelled)) for name, spelled in DI
 
 
 def method_styles(labels: Iterable[str]) -> dict[str, Style]:
-    """The styles of the methods of a figure, which do not depend on their order.
+    """Returns the styles of the methods of a figure; the order of the labels has no effect.
 
-    An algorithm of the package has one style in all figures, whatever the case of its label and
-    whatever options follow its name. Two to four variants of an algorithm, such as `fedavg` and
-    `fedavg weighting=uniform`, share its colour beside other algorithms, and differ in the marker
-    and the line. Any other label has a style that follows from its text, unless other methods of
-    the figure have its colour, marker or line. Up to 64 methods have different styles.
+    An algorithm of the package has one style in all figures, regardless of upper or lower case and
+    of the options after its name. Beside other algorithms, two to four variants of an algorithm,
+    such as `fedavg` and `fedavg weighting=uniform`, share its colour, and differ in the marker and
+    the line. Any other label has a style that follows from its text, unless other methods of the
+    figure have its colour, marker or line. Up to 64 methods have different styles.
 
     Args:
       labels: the labels of all methods of the figure.
@@ -165,7 +165,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         if name := algorithm_of(label):
             variants.setdefault(name, []).append(label)
     styles: dict[str, Style] = {}
-    used: Counter[Any] = Counter()  # of styles, colours, markers and lines
+    used: Counter[Any] = Counter()  # counts styles, colours, markers and lines
 
     def take(label: str, style: Style) -> None:
         styles[label] = style
@@ -175,7 +175,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         other = style.colour != candidates[0].colour
         return used[style], used[style.colour], other, used[style.marker], used[style.line]
 
-    shared: list[list[str]] = []  # variants that have the colour of the first one
+    shared: list[list[str]] = []  # variants with the colour of the first
     for name, own in variants.items():
         share = 1 < len(own) <= len(LINES) and len(own) < len(labels)
         if share or len(own) == 1 or not _has_options(own[0]):
@@ -185,7 +185,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     for first, *others in shared:
         for place, label in enumerate(others, 1):
             found = _variants(styles[first], place)
-            if wrappers := texts[label].partition("+")[2]:  # have one line beside all algorithms
+            if wrappers := texts[label].partition("+")[2]:  # they have one line in all colours
                 line = LINES[1 + wrapped.index(wrappers) % (len(LINES) - 1)]
                 found = [style._replace(line=line) for style in found]
             take(label, min(found, key=used.__getitem__))
@@ -197,12 +197,12 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
 
 
 def _variants(style: Style, number: int) -> list[Style]:
-    """Styles of the same colour: that with the next marker and line, and those after it."""
+    """Returns styles of the same colour, with the next markers and lines."""
     marker, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
     markers = [MARKERS[index % len(MARKERS)] for index in range(marker, marker + len(MARKERS))]
     return [Style(style.colour, own, LINES[line % len(LINES)]) for own in markers]
 
 
 def _has_options(label: str) -> bool:
-    """Whether something follows or precedes the name of an algorithm in a label."""
+    """Returns whether something follows or precedes the name of an algorithm in a label."""
     return label.lower().replace("-", "") not in DISPLAY_NAMES

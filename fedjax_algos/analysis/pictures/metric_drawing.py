@@ -1,4 +1,4 @@
-"""How the figure of metrics is drawn; imported late, because matplotlib is slow to import."""
+"""Draws the figure of metrics; imported late, because matplotlib is slow to import."""
 
 import io
 import textwrap
@@ -23,14 +23,14 @@ _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
 _MAX_INSIDE = 6  # methods of a legend inside the axes
-_MANY_POINTS = 12  # more of them do not all have a marker
+_MANY_POINTS = 12  # if there are more, not all have a marker
 _MARKER_DISTANCE = 0.1  # along a curve, in diagonals of the axes
 _STEPS = [1, 2, 2.5, 5, 10]  # of ticks
 _MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larger
 
 
 class MetricFigure(Figure):
-    """A figure of metrics, which a notebook shows."""
+    """A figure of metrics that a notebook shows."""
 
     notes: list[str]  # what the figure does not show, one line for each method or axis
 
@@ -53,9 +53,9 @@ def draw(
     size: tuple[float, float] | None,
     style: shared.PictureStyle,
 ) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with what it does not show.
+    """Draws a figure, and returns it with notes on what it does not show.
 
-    The panels are row by row; those of a column share the x axis, and those of a row the y axis.
+    The panels are row by row. A column of panels shares the x axis, and a row the y axis.
     """
     num_rows, several = -(-len(panels) // columns), len(panels) > 1
     width, height = size or _size(columns, num_rows, several, style)
@@ -79,7 +79,7 @@ def draw(
             for name, text in texts.items():
                 shown = _wrapped(label_text(text), width / columns, points)
                 getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
-        # the parts of the panels' titles and columns that distinguish them from each other
+        # the parts of the panels' titles and columns that distinguish them
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
         differing = [own for own in parts if len(set(own)) > 1]
         panel_names = [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
@@ -102,7 +102,7 @@ def draw(
 def _size(
     columns: int, rows: int, several: bool, style: shared.PictureStyle
 ) -> tuple[float, float]:
-    """Width and height in inches, without the legend."""
+    """Returns width and height in inches, without the legend."""
     if style == "paper":
         width = shared.COLUMN_WIDTH if columns == 1 else shared.TEXT_WIDTH
         return width, 0.3 + 1.7 * rows if several else 2.2
@@ -110,7 +110,7 @@ def _size(
 
 
 def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:
-    """What the panels do not show of each method; with the name of the panel if they differ."""
+    """Says what the panels do not show of each method, by panel if they differ."""
     found = {}
     for label in {label for panel in panels for label in panel.curves}:
         triples = zip(panels, names, axes, strict=False)
@@ -122,7 +122,7 @@ def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str
 
 
 def _without_place(panels: list[Panel]) -> list[str]:
-    """One line for each logarithmic axis on which some points have no place."""
+    """Writes a line for each logarithmic axis that has no place for some points."""
     lines = []
     for axis, values in (("x", "x"), ("y", "mean")):
         points = 0
@@ -151,7 +151,7 @@ def _draw_legend(
     wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]
     handles = [Line2D([], [], **line_options(styles[name], scale)) for name in texts]
 
-    numbers = list(map(str, range(len(handles))))  # a label with _ in front would be left out
+    numbers = list(map(str, range(len(handles))))  # matplotlib skips labels that begin with _
 
     def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
         look = {"frameon": False, "fontsize": points, "handlelength": 2.8, "columnspacing": 1.4}
@@ -180,12 +180,12 @@ def _draw_legend(
 
 
 def _wrapped(text: str, width: float, points: float) -> str:
-    """A text in lines that fit into a width in inches."""
+    """Wraps a text into lines of a width in inches."""
     return textwrap.fill(text, max(10, int((width - 0.4) * _CHARACTERS / points)))
 
 
 def line_options(style: Style, scale: float) -> dict[str, Any]:
-    """The style of a method as options of a line, whose width and marker are scaled."""
+    """Returns a method's style as options of a line, with its width and marker scaled."""
     return {
         "color": style.colour,
         "marker": style.marker,
@@ -203,7 +203,7 @@ def draw_curves(
     columns = {"x": panel.x, "y": panel.y}
 
     def shown(values: np.ndarray, column: shared.Column) -> np.ndarray:
-        """The values in the unit of the column; NaN for those that a logarithmic axis has not."""
+        """Returns values in the column's unit; NaN if a logarithmic axis cannot show them."""
         return np.where((values > 0) | (not column.logarithmic), values, np.nan) / column.unit
 
     # a model stays as it is until the next evaluation in simulated time
@@ -212,14 +212,14 @@ def draw_curves(
     for index, (label, curve) in enumerate(panel.curves.items()):
         style = styles[label]
         x, mean = shown(curve.x, panel.x), shown(curve.mean, panel.y)
-        if filled:  # what is below a logarithmic axis ends at its edge
+        if filled:  # a band below a logarithmic axis ends at its edge
             low, high = curve.low / panel.y.unit, curve.high / panel.y.unit
             band: Any = {"color": style.colour, "alpha": 0.13, "linewidth": 0, "step": steps}
             axes.fill_between(x, low, high, **band)
         thin: Any = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale, **jumps}
         for own_x, own_y in curve.lines:
             axes.plot(shown(own_x, panel.x), shown(own_y, panel.y), **thin)
-        start = 0.02 * (index % 5)  # markers of different methods are at different places
+        start = 0.02 * (index % 5)  # markers of different methods do not overlap
         places = None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE)
         axes.plot(x, mean, markevery=places, **line_options(style, scale), **jumps)
     axes.set(**{f"{name}scale": "log" for name, c in columns.items() if c.logarithmic})
@@ -248,7 +248,7 @@ def _label_logarithmic(axis: Axis) -> None:
 
 
 def state_of(curve: Curve, axes: Axes, panel: Panel) -> str:
-    """What a panel with all curves does not show of one; "" if it shows the whole curve."""
+    """Says what a panel with all curves does not show of a curve; "" if it shows all of it."""
     x, y = curve.x / panel.x.unit, curve.mean / panel.y.unit
     (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
     if not np.isfinite(x + y).any():

@@ -1,4 +1,4 @@
-"""The figure of one or more metrics: its rows, its panels, its options and its file."""
+"""Draws the figure of one or more metrics: prepares its rows and panels, and writes its file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 History: TypeAlias = Sequence[Row]  # the rows of one run
 Histories: TypeAlias = History | Mapping[str, History | Sequence[History]]
-ONE_RUN = ""  # the label of a run without one
+ONE_RUN = ""  # the label of a run without a label
 _FIX = "give the rows that simulate returns second, or {label: rows}"
 LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
@@ -27,9 +27,9 @@ _MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 
 
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
-    """The figure of `draw_metric`, which a notebook shows, and which may be written to a file.
+    """Draws the figure of `draw_metric`, which a notebook shows, and may write it to a file.
 
-    Its `notes` are what it does not show, one line for each method or axis.
+    Its `notes` say what it does not show, one line for each method or axis.
 
     Args:
       rows: as for `draw_metric`; `plot_metric(history)` suffices.
@@ -65,27 +65,27 @@ def draw_metric(
 ) -> tuple["MetricFigure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
-    The styles are those of `method_styles`. Positions on the x axis are means over the seeds, too.
-    A curve ends where a seed's value is not finite, which the legend says.
+    `method_styles` gives the styles. Positions on the x axis are also means over the seeds. A curve
+    ends where a seed's value is not finite, and the legend says so.
 
     Args:
-      rows: what `simulate` returns second, or several such lists by label, as in `{"FedAvg":
+      rows: the second result of `simulate`, or several such lists by label, as in `{"FedAvg":
         history, "FedGBO": other}`; a label may have a list of them, one for each seed. Or the rows
         of a comparison, with `method` and `seed`; the methods of a panel have the same seeds.
-      metric: the column of the y axis; several have a panel each.
-      x: the column of the x axis, one of `AXES`; several have a panel each.
+      metric: the column of the y axis; each of several columns has a panel.
+      x: the column of the x axis, one of `AXES`; each of several columns has a panel.
       facet: a column with texts, or "seed"; each of its values has a panel.
       methods: labels of the methods to draw, in the order of the legend; None for all.
       band: "none", "interval" (the 95% confidence interval of the mean, from five seeds on),
         "range" (from the lowest to the highest value) or "seeds" (a thin line for each). None is
         "interval" from five seeds on, and "range" for two to four.
       log: the logarithmic axes.
-      x_limits: the lower and the upper one, in bytes, FLOPs or seconds if the column is; None for
+      x_limits: the lower and the upper limit, in bytes, FLOPs or seconds if the column is; None for
         the default.
       y_limits: likewise. By default they fit the curves and bands after the first tenth of the
-        evaluations; in simulated time all of them.
+        evaluations; in simulated time, all evaluations.
       labels: texts that replace labels of methods and values of the facet. By default the package's
-        algorithms are spelled as in the papers: `FedAvg` for `fedavg`.
+        algorithms are spelled as in their papers: `FedAvg` for `fedavg`.
       title: replaces the number of seeds and the meaning of the band; "" for none.
       x_label: replaces the name of the column and its unit.
       y_label: likewise.
@@ -95,12 +95,12 @@ def draw_metric(
         There the default title is left out of the figure and returned, for the caption.
 
     Returns:
-      The figure, and what it does not show, one line for each method or axis.
+      The figure, and notes on what it does not show, one line for each method or axis.
 
     Raises:
-      TypeError: for anything else than rows.
-      ValueError: for columns that not all rows have, a value that is none of those above, two
-        methods with the same label, or limits without any curve.
+      TypeError: for anything other than rows.
+      ValueError: for columns that not all rows have, a value other than those above, two methods
+        with the same label, or limits without any curve.
     """
     from fedjax_algos.analysis.pictures.metric_drawing import draw  # slow to import
 
@@ -126,11 +126,11 @@ def draw_metric(
     ]
 
     def shown(part: int, name: str) -> list[curves.Curve]:
-        """The curves of all panels with a metric or a column of the x axis."""
+        """Returns the curves of all panels with a metric or a column of the x axis."""
         return [curve for place in places if place[part] == name for curve in place[-1].values()]
 
     axes = shared.axes_of({name for row in rows for name in row})
-    sides, whole = {}, "simulated_seconds" in columns  # the columns as axes show them
+    sides, whole = {}, "simulated_seconds" in columns  # the columns on their axes
     for name in columns:
         x_values = [curve.x for curve in shown(2, name)]
         sides["x", name] = shared.column_of(axes, name, x_values, x_limits, x_label, log_x)
@@ -156,7 +156,7 @@ def draw_metric(
     styles = curves.method_styles(str(row["method"]) for row in rows)
     figure, hidden = draw(panels, names, styles, **look)
     seen = not names or any(f"{name}: {curves.OUTSIDE}" not in hidden for name in names.values())
-    fix = "give limits in the unit of the column, in which an accuracy is from 0 to 1"
+    fix = "give limits in the unit of the column; an accuracy is from 0 to 1"
     require(seen, f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
     figure.notes = captions + hidden
     return figure, figure.notes
@@ -172,19 +172,19 @@ def _check_size(size: tuple[float, float] | None) -> None:
 def _check_single(columns: list[str], **given: Any) -> None:
     for name, value in given.items():
         if value not in (None, NO_LIMITS) and len(columns) > 1:
-            what = f"{name} is that of one column, but there are {len(columns)}"
+            what = f"{name} is for one column, but there are {len(columns)}"
             raise ValueError(f"{what}; leave it out, or make a figure for each column")
 
 
 def as_rows(histories: Histories) -> list[Row]:
-    """The rows of a figure, with `method` and `seed`: 0 if a method has one run without one."""
+    """Returns the rows of a figure with `method` and `seed`; 0 for a single run without a seed."""
     if not histories or not isinstance(histories, Mapping):
         rows = [{"method": ONE_RUN, **row} for row in _rows("rows", histories)]
     else:
         rows = []
         for label, own in histories.items():
             if not isinstance(label, str):
-                raise TypeError(f"the label {label!r} is no text; give {{'label': rows}}")
+                raise TypeError(f"the label {label!r} is not a text; give {{'label': rows}}")
             several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
             for seed, history in enumerate(own if several else [own]):
                 number = {"seed": seed} if several else {}
@@ -202,7 +202,7 @@ def as_rows(histories: Histories) -> list[Row]:
 
 def _rows(name: str, history: Any) -> list[Row]:
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
-        raise TypeError(f"{name} is no list of rows but of type {type(history).__name__}; {_FIX}")
+        raise TypeError(f"{name} is not a list of rows but a {type(history).__name__}; {_FIX}")
     require(history, f"there are no rows to plot in {name}; {_FIX}")
     return list(history)
 
@@ -214,7 +214,7 @@ def facets_of(
     facet: str | None,
     labels: Mapping[str, str],
 ) -> list[tuple[str, list[Row]]]:
-    """The titles and the rows of the facets; `labels` are texts that replace a facet's value."""
+    """Returns the titles and rows of the facets; `labels` replace a facet's value."""
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
     check_names("metric", metrics, [name for name in measured if name not in (*texts, "seed")])
@@ -236,7 +236,7 @@ def facets_of(
 def choose_methods(
     rows: list[Row], methods: Sequence[str] | None, labels: Mapping[str, str], facet: str | None
 ) -> dict[str, str]:
-    """What the methods of a figure are called in it, by label, in the order of the legend."""
+    """Returns the names of methods in a figure, by label, in the order of the legend."""
     known = list(dict.fromkeys(str(row["method"]) for row in rows))
     chosen = known if methods is None else check_names("methods", methods, known)
     values = [] if facet is None else list(dict.fromkeys(str(row.get(facet)) for row in rows))

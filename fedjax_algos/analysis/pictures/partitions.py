@@ -1,4 +1,4 @@
-"""The picture of a partition."""
+"""Draws a partition."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def plot_partition(
 
     Args:
       labels: int[examples], from 0.
-      partition: which examples each client holds.
+      partition: the examples of each client.
       path: the file to write; its suffix says the format: .png, .pdf or .svg.
       style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
 
@@ -101,7 +101,7 @@ def _draw_map(axes, histogram: np.ndarray) -> None:
 
 
 def _tick(axis, number: int) -> None:
-    """Ticks at whole numbers below `number`: all of them if there are at most 20."""
+    """Sets ticks at whole numbers below `number`: at all of them if there are at most 20."""
     if number <= 20:
         axis.set_ticks(np.arange(number))
     else:

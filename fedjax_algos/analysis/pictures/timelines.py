@@ -1,4 +1,4 @@
-"""The figures of a plan, its timeline and the staleness of its contributions, and its numbers."""
+"""Draws a plan's timeline and the staleness of its contributions, and counts its numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,8 +40,8 @@ _NO_GROUP, _LINE, _DARK, _LATE = "#c9c9c9", "#606060", "#303030", "#c00000"
 class PlanSummary(NamedTuple):
     """The numbers of a plan, up to its last server step.
 
-    They are those of its `server_steps`, of the `arrivals` that are part of one, of `lost`
-    dispatches, and of those that are `in_flight` at the horizon or arrived and in no server step;
+    It counts `server_steps`, the `arrivals` that are part of one, `lost` dispatches, and dispatches
+    that are `in_flight` at the horizon or arrived and in no server step. It also has the
     `mean_staleness` and `max_staleness` of the arrivals; `mean_idle_share`, the mean over clients
     of their `idle_share`; and the simulated `seconds`.
     """
@@ -57,11 +57,11 @@ class PlanSummary(NamedTuple):
 
 
 def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
-    """Counts, staleness (as the planner counts it) and idle time (see `idle_share`) of a plan.
+    """Summarises counts, staleness (as the planner counts it) and idle time of a plan.
 
     Args:
       plan: the timeline.
-      num_clients: clients that the plan was made for.
+      num_clients: the number of clients that the plan was made for.
 
     Raises:
       ValueError: for a plan without server steps, or one that dispatches other clients.
@@ -80,10 +80,10 @@ def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
 
 
 def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.ndarray:
-    """The share of simulated time in which each client does not train, float64[num_clients].
+    """Returns each client's share of simulated time without training, float64[num_clients].
 
     A dispatch counts as training from its start to its arrival, communication included, or until
-    the client leaves. The time in which a client is away counts as idle.
+    the client leaves. The time while a client is away counts as idle.
 
     Args:
       plan, num_clients: as for `summarise_plan`.
@@ -106,7 +106,7 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
 
 
 class _Scene(NamedTuple):
-    """A plan, and the positions of its dispatches in a figure."""
+    """A plan and the positions of its dispatches in a figure."""
 
     axes: "Axes"
     plan: Plan
@@ -154,15 +154,15 @@ def draw_timeline(
       style: "screen"; or "paper", which is as wide as two columns of a paper and has no title.
 
     Raises:
-      ValueError: for another style; for more than 100 clients, none, or negative or repeated ones;
-        for times that are no interval; for an interval in which none of the clients trains.
+      ValueError: for another style; for more than 100 clients, none, or negative or repeated ids;
+        for times that are not an interval; for an interval when none of the clients trains.
     """
     from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
     fix = "give 0 <= start < end, in seconds"
-    require(0 <= start < end < np.inf, f"start={start} and end={end} are no interval; {fix}")
+    require(0 <= start < end < np.inf, f"start={start} and end={end} are not an interval; {fix}")
     row_of = {client: row for row, client in enumerate(clients.tolist())}
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     group = _groups(plan)
@@ -251,7 +251,7 @@ def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
 
 
 def _groups(plan: Plan) -> np.ndarray:
-    """The group of each dispatch, -1 for none."""
+    """Returns the group of each dispatch, -1 for none."""
     if isinstance(plan.trace, CompassTrace):
         return np.where(plan.trace.arrival_group > 0, plan.trace.arrival_group, -1)
     if len(np.unique(plan.group)) < 2:
@@ -262,7 +262,7 @@ def _groups(plan: Plan) -> np.ndarray:
 
 
 def _last_event(plan: Plan) -> float:
-    """The time of the last event that the plan is known to contain, in simulated seconds."""
+    """Returns the time of the last known event of a plan, in simulated seconds."""
     ended = plan.ended[plan.fate != IN_FLIGHT]
     return float(max(times.max(initial=0) for times in (plan.started, ended, plan.time)))
 
@@ -369,7 +369,7 @@ def _draw_legend(figure: "Figure", scene: _Scene, groups: np.ndarray) -> None:
 
 
 def _colour(group: int, strength: float = 1.0) -> Any:
-    """The colour of a group, mixed with white; opaque, because there are lines behind it."""
+    """Mixes the colour of a group with white; it is opaque, because there are lines behind it."""
     from matplotlib.colors import to_rgb
 
     pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
@@ -377,7 +377,7 @@ def _colour(group: int, strength: float = 1.0) -> Any:
 
 
 def _counted(number: int, noun: str) -> str:
-    """A number with its noun, such as `1 client` or `2 clients`."""
+    """Writes a number with its noun, such as `1 client` or `2 clients`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

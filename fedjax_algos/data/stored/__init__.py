@@ -1,4 +1,4 @@
-"""Populations in files: read client by client, packed into one folder, and cut into cohorts."""
+"""Populations in files: reads them client by client, packs them, and cuts them into cohorts."""
 
 from fedjax_algos.data.stored.packing import pack as pack
 from fedjax_algos.data.stored.packing import packed as packed

@@ -1,14 +1,14 @@
-"""A packed folder: the examples of all clients, one client after another, in NumPy's files.
+"""Packs the examples of all clients into a folder, one client after another, in NumPy's files.
 
-`index.npz`, a sealed file (see `base.arrays`), says what it holds, and there is a folder for each
-split, or `train` alone if its examples are the test examples:
+`index.npz`, a sealed file (see `base.arrays`), describes the content. There is a folder for each
+split, or only `train` if its examples are also the test examples:
 
 - `NAME.npy`: the values of all examples;
-- or `NAME.images`: all image files, one after another; where they begin, and the end, is in the
-  array `NAME.offsets` of the index.
+- or `NAME.images`: all image files, one after another; the array `NAME.offsets` of the index says
+  where each begins, and where the last ends.
 
-The index also has a checksum for each client and name. While the folder is packed, it has them for
-the clients that are written.
+The index also has a checksum for each client and name. While the folder is being packed, it has
+checksums of the clients written so far.
 """
 
 import functools
@@ -38,13 +38,13 @@ from fedjax_algos.data.images import ImageFormat
 FORMAT = 2
 _INDEX, _LOCK = "index.npz", ".lock"
 _SPLITS = ("train", "test")
-_SAVE_SECONDS = 30  # until the index is written again
+_SAVE_SECONDS = 30  # between two writes of the index
 _KIND = "a part of a packed folder"
 _FIX = "remove the folder and pack it again"
 
 
 def fields_of(source: ClientSource) -> dict[str, Any]:
-    """Shape and type of a decoded example by name, and how images are decoded, as JSON."""
+    """Returns an example's shapes and types by name, and how images are decoded, as JSON."""
     fields: dict[str, Any] = {}
     for name, one in sorted(source.example.items()):
         image = source.images[name]._asdict() if name in source.images else None
@@ -54,7 +54,7 @@ def fields_of(source: ClientSource) -> dict[str, Any]:
 
 
 def checksum(parts: Iterable[Any], lengths: ArrayLike) -> int:
-    """The CRC-32 of the lengths of a client's examples, and of their bytes."""
+    """Returns the CRC-32 of the lengths and the bytes of a client's examples."""
     value = zlib.crc32(np.asarray(lengths, "<i8").tobytes())
     return functools.reduce(lambda value, part: zlib.crc32(part, value), parts, value)
 
@@ -64,9 +64,9 @@ class Split:
 
     Args:
       folder: the folder of the split.
-      fields: what `fields_of` returned.
+      fields: the result of `fields_of`.
       clients: the numbers of examples by the names of the clients.
-      arrays: those of the index.
+      arrays: the arrays of the index.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Split:
         arrays: dict[str, Any],
     ):
         self.folder, self.client_ids, self.arrays = folder, list(clients), arrays
-        self.done = len(arrays["checksums"])  # clients that are written
+        self.done = len(arrays["checksums"])  # clients written so far
         self.checksums = np.zeros((len(clients), len(fields)), np.uint32)
         self.checksums[: self.done] = arrays["checksums"]
         self.counts = np.array([*clients.values()], np.int32)
@@ -97,12 +97,12 @@ class Split:
                 self.offsets[name] = range(start, start + (total + 1) * size, size)
 
     def _places(self, name, client):
-        """int64[examples + 1]: where a client's examples begin in their file, and the end."""
+        """Returns where a client's examples begin in their file, and the end: int64[n_i + 1]."""
         first, last = self.starts[client : client + 2]
         return np.asarray(self.offsets[name][first : last + 1])
 
     def read(self, client: int) -> dict[str, Any]:
-        """The examples of a client, see `ClientSource.read`; FileError if they were changed."""
+        """Reads a client's examples, see `ClientSource.read`; FileError if they were changed."""
         result: dict[str, Any] = {}
         for number, (name, one) in enumerate(self.example.items()):
             path, places = self.paths[name], self._places(name, client)
@@ -123,7 +123,7 @@ class Split:
         return result
 
     def write(self, parts: Mapping[str, list[Any]]) -> None:
-        """Writes the next client's images, or the bytes of its values as one part, by name."""
+        """Writes the next client: by name its images, or the bytes of its values as one part."""
         for number, (name, part) in enumerate(parts.items()):
             places = self._places(name, self.done)
             if name in self.images:  # they are a part of the array in the index
@@ -135,7 +135,7 @@ class Split:
         self.done += 1
 
     def source(self) -> ClientSource:
-        """The examples as a run reads them; ValueError if some are not written yet."""
+        """Returns the source that a run reads; ValueError if some examples are not written yet."""
         number, again = len(self.client_ids), "give the same command again"
         require(self.done == number, f"{self.folder} has {self.done} of {number} clients; {again}")
         known = json.dumps(self.client_ids).encode() + self.checksums.tobytes()
@@ -144,7 +144,7 @@ class Split:
 
 
 def _first_byte(path, shape, dtype):
-    """Where the values of an array begin in its file; FileError for another shape or type."""
+    """Returns where an array's values begin in its file; FileError for another shape or type."""
     with reading(path, _KIND, _FIX, Exception):  # NumPy parses headers as Python
         files.require_regular(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -155,7 +155,7 @@ def _first_byte(path, shape, dtype):
 
 @datasets.register
 def packed(*, path: PathLike) -> ClientDataset:
-    """Clients' examples in a folder that `fedjax-algos pack` has written.
+    """Opens clients' examples in a folder that `fedjax-algos pack` has written.
 
     Args:
       path: the folder.
@@ -169,7 +169,7 @@ def packed(*, path: PathLike) -> ClientDataset:
 
 
 def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
-    """The facts in the index, and the splits by name."""
+    """Returns the facts in the index, and the splits by name."""
     path = folder / _INDEX
     with reading(path, _KIND, _FIX, KeyError, TypeError, AttributeError):
         there = not folder.is_dir() or path.exists()
@@ -191,20 +191,20 @@ def pack(
     *,
     on_client: Callable[[str, int, int], Any] = lambda split, done, total: None,
 ) -> None:
-    """Writes the examples of all clients into a folder, which `open_federated` reads.
+    """Writes the examples of all clients into a folder that `open_federated` reads.
 
-    One client's examples are in memory at a time, and image files stay encoded. If it is
-    interrupted, also by a kill, the same call goes on with the clients that were not written.
+    The examples of one client are in memory at a time, and image files stay encoded. After an
+    interruption or a kill, the same call goes on with the clients that were not written.
 
     Args:
-      dataset: what is packed. Examples of a source alone are also the test examples.
-      folder: is made; it may hold a part of the same data set.
-      on_client: called with the split, the clients that are written, and their number.
+      dataset: the examples to pack. If it is a source, its examples are also the test examples.
+      folder: the folder to make; it may hold a part of the same data set.
+      on_client: `(split, done, total)`, called after each client; `done` clients are written.
 
     Raises:
       TypeError: for an object of another type.
-      ValueError: for a folder that holds something else, examples that are damaged or not as the
-        source says, labels that are no classes, numbers that are not finite, or a full disk.
+      ValueError: for a folder that holds something else, examples that are damaged or unlike their
+        description, labels that are not classes, numbers that are not finite, or a full disk.
     """
     import filelock
 
@@ -240,7 +240,7 @@ def pack(
 
 
 def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[str, Any]:
-    """What the index says of a data set, as values of JSON."""
+    """Describes a data set for the index, as JSON values."""
     fields, *others = (fields_of(each) for each in parts.values())
     kinds = [dict(each.example) for each in (dataset.train, dataset.test)]
     found = f"training examples are {kinds[0]} and test examples {kinds[1]}"
@@ -269,8 +269,8 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
 def _begin(
     folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]
 ) -> dict[str, Split]:
-    """The splits in the folder, or new ones; ValueError if it holds something else."""
-    for path in folder.glob(f".*-{_INDEX}"):  # what a kill has left half-written
+    """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
+    for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
     known = {_LOCK, _INDEX, *_SPLITS}
     others = sorted(path.name for path in folder.iterdir() if path.name not in known)
@@ -287,7 +287,7 @@ def _begin(
 
 
 def make_split(folder: Path, source: ClientSource) -> Split:
-    """A split with places for all clients, whose files of values are sparse."""
+    """Makes a split with places for all clients; files of values are sparse."""
     fields, total = fields_of(source), int(np.sum(source.counts, dtype=np.int64))
     arrays: dict[str, Any] = {"checksums": np.zeros((0, len(fields)), np.uint32)}
     with files.writing(folder):
@@ -304,7 +304,7 @@ def make_split(folder: Path, source: ClientSource) -> Split:
 
 
 def save_index(folder: Path, about: dict[str, Any], splits: Mapping[str, Split]) -> None:
-    """Writes the index, after what it refers to is on the disk."""
+    """Writes the index after the files that it describes are on disk."""
     arrays: dict[str, Any] = {}
     for name, split in splits.items():
         own = split.arrays | {"checksums": split.checksums[: split.done]}
@@ -318,7 +318,7 @@ def save_index(folder: Path, about: dict[str, Any], splits: Mapping[str, Split])
 def _encoded(
     source: ClientSource, client: int, example: Mapping[str, Any], num_classes: int | None
 ) -> dict[str, list[Any]]:
-    """By name the files of a client's images, or its values as one part."""
+    """Returns, by name, the files of a client's images, or its values as one part."""
     stored, count = federated_data.stored_of(source, client), int(source.counts[client])
     where = f"{federated_data.where_of(source, client)} has"
     parts = {}

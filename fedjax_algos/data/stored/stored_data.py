@@ -1,4 +1,4 @@
-"""Clients' examples that stay in files: a run holds those of its present and next cohorts."""
+"""Clients' examples that stay in files; a run holds the examples of its next cohorts only."""
 
 import functools
 import hashlib
@@ -29,18 +29,18 @@ CACHE_BYTES = 2**28  # the default of `cache_bytes`
 
 
 class StoredData:
-    """The examples of all clients in files, of which some clients' are in memory at a time.
+    """The examples of all clients in files; only some clients' examples are in memory at a time.
 
-    A run takes it in place of what `federate` returns, and has the same results, bit for bit. While
-    the devices compute a round, threads read and decode the examples of the next cohorts, and put
-    them on the devices. Those of the clients that were read last are kept, up to `cache_bytes`.
+    A run takes it in place of the result of `federate`, and has the same results, bit for bit.
+    While the devices compute a round, threads read and decode the examples of the next cohorts and
+    put them on the devices. The examples of clients read last stay cached, up to `cache_bytes`.
 
     Args:
-      source: where the examples are read from.
-      clients: int[num_clients]: which clients of the source take part: client i of a run is the
+      source: the source of the examples.
+      clients: int[num_clients]: the source's clients that take part; client i of a run is the
         source's client `clients[i]`. None for all in the order of the source.
-      cache_bytes: the bytes of decoded examples that are kept in memory.
-      threads: that read and decode at the same time.
+      cache_bytes: the bytes of decoded examples to keep in memory.
+      threads: the number of threads that read and decode at the same time.
 
     Raises:
       TypeError: for a source of another type.
@@ -55,7 +55,7 @@ class StoredData:
         cache_bytes: int = CACHE_BYTES,
         threads: int = 8,
     ):
-        fix = "give what open_federated or a reader of a client data set returned"
+        fix = "give the result of open_federated or of a reader of client data sets"
         check_kind("source", source, ClientSource, fix)
         source.check()
         check_whole("cache_bytes", cache_bytes, 0, host_memory())
@@ -70,21 +70,21 @@ class StoredData:
 
     @property
     def num_clients(self) -> int:
-        """N, the number of clients."""
+        """Returns N, the number of clients."""
         return len(self.clients)
 
     @property
     def client_ids(self) -> list[str]:
-        """The names of the clients."""
+        """Returns the names of the clients."""
         return [self.source.client_ids[number] for number in self.clients.tolist()]
 
     def counts(self) -> np.ndarray:
-        """int32[num_clients]: n_i."""
+        """Returns n_i, int32[num_clients]."""
         return self._sizes
 
     @functools.cached_property
     def shapes(self) -> FederatedData:
-        """Shapes and dtypes of what `federate` would return for the same examples."""
+        """Returns the shapes and dtypes of `federate`'s result for the same examples."""
         total = int(self._starts[-1])
 
         def shape(*sizes, dtype=np.int32):
@@ -95,14 +95,14 @@ class StoredData:
         return FederatedData(examples, shape(total), shape(self.num_clients + 1))
 
     def cohort(self, clients: np.ndarray, rows: int | None = None) -> FederatedData:
-        """Reads the examples of some clients; the others hold none in the result.
+        """Reads the examples of some clients; in the result, the others hold no examples.
 
         Args:
-          clients: int[...]: client ids; one of `num_clients` or more marks an empty slot.
-          rows: the length of the arrays, which end with zeros; None for the number of examples.
+          clients: int[...]: client ids; an id of `num_clients` or more marks an empty slot.
+          rows: the length of the arrays, padded with zeros; None for the number of examples.
 
         Returns:
-          NumPy arrays, on the host. Client ids are those of all clients.
+          NumPy arrays, on the host. Client ids stay the same.
 
         Raises:
           ValueError: for missing or damaged files, fewer `rows` than there are examples, or
@@ -124,7 +124,7 @@ class StoredData:
         """Reads the examples of all clients, or some of them, as one tree of arrays.
 
         Args:
-          max_examples: if there are more, so many are drawn without replacement, in their order.
+          max_examples: if there are more, draws this many without replacement, in order.
           seed: the seed of the draw.
 
         Returns:
@@ -142,7 +142,7 @@ class StoredData:
         return self._gather(np.searchsorted(chosen, self._starts), max_examples, chosen)
 
     def _gather(self, offsets: np.ndarray, rows: int, chosen: np.ndarray | None = None) -> Batch:
-        """Arrays [rows, ...], where client i has its part of `chosen`, or all, from offsets[i]."""
+        """Returns arrays [rows, ...] with client i's part of `chosen`, or all, at offsets[i]."""
         example = self.source.example
         what = f"the {rows} examples of {np.count_nonzero(np.diff(offsets))} clients"
         check_memory(what, rows * tree_bytes(dict(example)), "give fewer or smaller ones")
@@ -161,7 +161,7 @@ class StoredData:
         return arrays
 
     def _read(self, client: int) -> Batch:
-        """The examples of a client, from the cache or from its files."""
+        """Returns a client's examples, from the cache or from its files."""
         with self._lock:
             if client in self._cache:
                 self._cache.move_to_end(client)
@@ -186,7 +186,7 @@ class StoredData:
 
 
 def _checked_sizes(source: ClientSource, clients: np.ndarray) -> np.ndarray:
-    """int32[num_clients]: n_i of the chosen clients."""
+    """Returns n_i of the chosen clients, int32[num_clients]."""
     plain = clients.ndim == 1 and clients.size > 0 and clients.dtype.kind in "iu"
     fix = "give a list of at least one whole number"
     require(plain, f"clients are {describe_tree(clients)}; {fix}")
@@ -209,15 +209,15 @@ def open_federated(
     seed: int = 0,
     cache_bytes: int = CACHE_BYTES,
 ) -> StoredData:
-    """The clients of a packed folder, whose examples are read when they are needed.
+    """Opens the clients of a packed folder; examples are read when they are needed.
 
     Args:
       folder: a folder that `fedjax-algos pack` or `data.pack` has written.
       split: "train" or "test".
-      num_clients: if there are more, so many are drawn without replacement, in their order.
-      min_examples: clients with fewer are left out.
+      num_clients: if there are more, draws this many without replacement and keeps their order.
+      min_examples: leaves out clients with fewer examples.
       seed: the seed of the draw.
-      cache_bytes: the bytes of examples that are kept in memory, see `StoredData`.
+      cache_bytes: the bytes of examples to keep in memory, see `StoredData`.
 
     Raises:
       ValueError: for a folder that is missing, incomplete or damaged, or lacks clients.
@@ -231,21 +231,21 @@ def open_federated(
 def by_client(
     dataset: Dataset, partition: Partition, client_ids: Sequence[str] | None = None
 ) -> ClientDataset:
-    """A data set in memory as one that is read client by client, for `pack`.
+    """Converts a data set in memory to one that is read client by client, for `pack`.
 
     Args:
       dataset: labelled examples.
-      partition: which training examples each client holds.
+      partition: the training examples of each client.
       client_ids: the clients' names; None for their numbers.
 
     Returns:
-      The test examples are those of one client, named "test".
+      The data set; one client, named "test", holds the test examples.
 
     Raises:
       TypeError: for objects of other types.
       ValueError: for another number of names than clients.
     """
-    check_kind("dataset", dataset, Dataset, "give what a reader of data sets returned")
+    check_kind("dataset", dataset, Dataset, "give the result of a reader of data sets")
     check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     names = [str(i) for i in range(partition.num_clients)] if client_ids is None else client_ids
     numbers = f"there are {len(names)} client_ids and {partition.num_clients} clients"
@@ -256,7 +256,7 @@ def by_client(
 
 
 def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
-    """A source of examples that are in memory: {name: [total, ...]}, and names of the clients."""
+    """Makes a source of examples in memory: {name: [total, ...]}, and names of the clients."""
     arrays = {name: np.asarray(array) for name, array in examples.items()}
     indices, offsets = (np.asarray(part) for part in partition)
 
@@ -276,11 +276,11 @@ def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) 
 def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> Dataset:
     """Reads all examples of a data set that is read client by client.
 
-    Its natural clients are those of the data set that hold an example.
+    Its natural clients are the data set's clients that hold an example.
 
     Args:
       dataset: the data set of the clients.
-      max_test_examples: if there are more, so many are drawn with seed 0, in their order.
+      max_test_examples: if there are more, draws this many with seed 0 and keeps their order.
 
     Raises:
       ValueError: for files that are missing or damaged, and examples that do not fit into memory.
@@ -288,11 +288,11 @@ def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> D
     held = np.flatnonzero(dataset.train.counts)
     train = StoredData(dataset.train, held, cache_bytes=0)
     users = np.repeat(np.arange(len(held), dtype=np.int32), train.counts())
-    rest: Any = dataset.num_classes, users, dataset.notes  # no classes stay none
+    rest: Any = dataset.num_classes, users, dataset.notes  # None stays None
     return Dataset(train.load(), load_test(dataset, max_test_examples), *rest)
 
 
 def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
-    """The test examples of a data set; of more than `max_examples`, some drawn with seed 0."""
+    """Returns the test examples; if more than `max_examples`, draws this many with seed 0."""
     held = np.flatnonzero(dataset.test.counts)
     return StoredData(dataset.test, held, cache_bytes=0).load(max_examples)

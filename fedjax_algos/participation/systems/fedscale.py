@@ -1,4 +1,4 @@
-"""FedScale's devices as a system model: speeds, bandwidths and availability that were measured.
+"""FedScale's devices as a system model: measured speeds, bandwidths and availability.
 
 Lai et al., "FedScale: Benchmarking Model and System Performance of Federated Learning at Scale",
 ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale,
@@ -30,13 +30,13 @@ from fedjax_algos.participation.systems.system_model import (
 T = TypeVar("T")
 
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
-_TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
+_TRAINING = 3.0  # FedScale's augmentation factor: a training step in inferences
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
 _shown = functools.partial(printable, longest=50)
 
 
 class Device(NamedTuple):
-    """How fast a device is: ms for the inference of one example, and kbit/s of 1024 bits."""
+    """The speed of a device: ms for the inference of one example, and kbit/s of 1024 bits."""
 
     computation: float
     communication: float
@@ -44,11 +44,11 @@ class Device(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class FedScaleSystem:
-    """The system that `fedscale` describes, for one seed."""
+    """The system model of `fedscale` for one seed."""
 
     devices: tuple[Device, ...]
     sessions: tuple[Sessions, ...] | None  # None if clients are always available
-    device_numbers: np.ndarray  # int[devices]: client i has that of entry i, modulo their number
+    device_numbers: np.ndarray  # int[devices]: client i has entry i, modulo their number
     session_numbers: np.ndarray  # int[sessions], likewise
     batch_size: int
     kbits: float  # of 1024 bits, that a dispatch sends in both directions
@@ -58,13 +58,13 @@ class FedScaleSystem:
         return describe(self, **sizes, batch_size=self.batch_size)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
-        """See `SystemModel.seconds`; the number of the dispatch makes no difference."""
+        """See `SystemModel.seconds`; `number` has no effect."""
         device = self._device(client)
         milliseconds = _TRAINING * self.batch_size * num_steps * device.computation
         return milliseconds / 1000 + self.kbits / device.communication
 
     def unavailability(self, client: int, number: int) -> None:
-        """None: when clients leave depends on the time; see `unavailability_at`."""
+        """Returns None, because clients leave depending on the time; see `unavailability_at`."""
 
     def unavailability_at(self, client: int, now: Any, seconds: Any) -> tuple[Any, Any] | None:
         """See `SystemModelWithSessions.unavailability_at`."""
@@ -93,30 +93,30 @@ def fedscale(
 
     c is the device's `computation` in ms per example, B the batch size, 3 FedScale's factor of
     training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
-    This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
-    the pickled model. The files are FedScale's dictionaries `client_device_capacity` and
-    `client_behave_trace` as JSON; docs/asynchronous.md has the line that writes a pickle as JSON.
+    This is FedScale's `get_completion_time`, with the method's bytes instead of the pickled model's
+    size. The files are FedScale's dictionaries `client_device_capacity` and `client_behave_trace`
+    as JSON; docs/asynchronous.md has the line that writes a pickle as JSON.
 
     A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
     seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
-    that time, and one that begins between sessions at once; the client is back when the next
-    session starts. FedScale only asks whether a client is active when a round starts and when it
-    would be done, so it accepts updates of clients that were away in between, and sends no model to
-    a client that is away (here that counts as a download).
+    that time. A dispatch that begins between sessions is lost at once. The client is back when the
+    next session starts. FedScale only asks whether a client is active when a round starts and when
+    it would be done. It therefore accepts updates of clients that were away in between, and sends
+    no model to a client that is away (here that counts as a download).
 
     Args:
       devices: the file of the devices' speeds.
       behaviour: the file of their sessions; None if all clients are always available.
-      batch_size: B; on the command line that of the run, unless it is given here.
+      batch_size: B; on the command line the run's batch size, unless it is given here.
       order: "random": independent permutations of the devices and sessions by the seed; client i
         has entry i, modulo the number of entries, so none is repeated until all are used. "file":
-        the order of the file, for all seeds; FedScale's own client i has entry (i + 1) of it.
+        the order of the file, for all seeds; FedScale's client i has entry (i + 1) of the file.
 
     Returns:
       A function that makes the system model of a seed; ValueError for a negative seed or bytes.
 
     Raises:
-      ValueError: for a file that cannot be read, with what is wrong in it.
+      ValueError: for a file that cannot be read; the message says what is wrong in it.
     """
     speeds = _read(devices, _device)
     sessions = None if behaviour is None else _read(behaviour, _sessions)
@@ -143,12 +143,12 @@ def fedscale(
 
 
 def _device(entry: dict) -> Device:
-    """Of `{"computation": ..., "communication": ...}`."""
+    """Parses `{"computation": ..., "communication": ...}`."""
     return Device(*(_number(entry, name) for name in Device._fields))
 
 
 def _sessions(entry: dict) -> Sessions:
-    """Of `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
+    """Parses `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
     period = _number(entry, "finish_time")
     active, inactive = (_value(entry, name) for name in ("active", "inactive"))
     lists = isinstance(active, list) and isinstance(inactive, list) and active
@@ -185,9 +185,9 @@ def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
-    """Reads a file once for all methods and seeds, as long as it is not changed."""
+    """Reads a file once for all methods and seeds, unless it changes."""
     devices = parse_json(read_file(path))
-    require(isinstance(devices, dict) and devices, "it is no dictionary of devices")
+    require(isinstance(devices, dict) and devices, "it is not a dictionary of devices")
     result = []
     for key, entry in devices.items():
         try:

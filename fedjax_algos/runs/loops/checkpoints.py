@@ -1,6 +1,6 @@
-"""Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
+"""Saves runs in checkpoints; another process goes on from a checkpoint, bit for bit.
 
-A checkpoint is a sealed file, see `base.arrays`.
+A checkpoint is one sealed file, see `base.arrays`.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differ
 
 
 class Checkpoints(NamedTuple):
-    """Where and how often a run is saved, and goes on from if there is a checkpoint of its own.
+    """The folder that a run is saved in and resumed from, and how often it is saved.
 
     Args:
-      folder: the folder of one run, which is created. Nothing else may be kept in it.
-      every: seconds of real time between checkpoints, which are written at the next evaluation; 0
-        writes one at each evaluation.
-      keep: the number of checkpoints that are kept, the last ones.
-      last: whether the end is always saved, so that the same call returns it at once. If False, it
-        is saved if the run was saved before.
+      folder: the folder of one run. It is created, and nothing else may be kept in it.
+      every: seconds of real time between checkpoints; a checkpoint is written at the next
+        evaluation. 0 writes one at each evaluation.
+      keep: the number of latest checkpoints to keep.
+      last: whether to always save the end, so that the same call returns it at once. If False, the
+        end is saved only if the run was saved before.
     """
 
     folder: str | Path
@@ -52,7 +52,7 @@ class Checkpoints(NamedTuple):
 
 
 def as_checkpoints(given: Checkpoints | str | Path | None, name: str = "") -> Checkpoints | None:
-    """The checkpoints that a folder, or `Checkpoints`, or None mean, in a folder in that one."""
+    """Normalises the `checkpoints` argument and appends the subfolder `name`."""
     if given is not None and not isinstance(given, Checkpoints):
         given = Checkpoints(given)
     return given if given is None or not name else given._replace(folder=Path(given.folder) / name)
@@ -62,12 +62,12 @@ class Saved(NamedTuple):
     """The content of a checkpoint."""
 
     path: Path
-    arrays: Mapping[str, np.ndarray]  # by path, which are read one by one
+    arrays: Mapping[str, np.ndarray]  # by path, read one by one
     facts: dict[str, Any]  # such as the rows so far
 
     @property
     def position(self) -> int:
-        """The rounds or server steps that have been made."""
+        """Returns the number of rounds or server steps that have been made."""
         return int(self.path.stem)
 
 
@@ -75,7 +75,7 @@ Check = Callable[[Saved], None]
 
 
 class RunSaver:
-    """Saves runs, whose facts `identity` makes, at evaluations, or ends them there at a signal."""
+    """Saves runs at evaluations, and ends them there after a signal; `identity` makes facts."""
 
     def __init__(
         self, checkpoints: Checkpoints | str | Path | None, identity: Callable[[], dict[str, Any]]
@@ -92,13 +92,13 @@ class RunSaver:
 
     @property
     def kept(self) -> list[int]:
-        """The positions of the checkpoints that there are."""
+        """Returns the positions of the existing checkpoints."""
         if self.checkpoints is None:
             return []
         return from_first(positions_in)(Path(self.checkpoints.folder))
 
     def restore(self, check: Check = lambda saved: None) -> Saved | None:
-        """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
+        """Returns the last checkpoint that is whole and passes `check`; None without any."""
         if self.checkpoints is None or not self.kept:
             return None
         folder, identity = Path(self.checkpoints.folder), self.identity()
@@ -124,7 +124,7 @@ class RunSaver:
     def after_evaluation(
         self, position: int, arrays: Arrays, facts: dict[str, Any], *, last: bool
     ) -> None:
-        """Saves the run if it is time, at its end or at a signal, which raises Interrupted then."""
+        """Saves the run if it is time, at its end, or at a signal, and then raises Interrupted."""
         signal_number, checkpoints = agreed_interruption(), self.checkpoints
         if checkpoints is not None:
             due = largest(time.perf_counter() - self.saved_at >= checkpoints.every)
@@ -149,20 +149,20 @@ class RunSaver:
 
 
 def saved_identity(folder: Path) -> dict[str, Any] | None:
-    """The identity of the run in the last checkpoint that is whole; None without one."""
+    """Returns the identity of the run in the last whole checkpoint; None without one."""
     with warnings.catch_warnings(), contextlib.suppress(ValueError):
-        warnings.simplefilter("ignore")  # `restore` says what is damaged
+        warnings.simplefilter("ignore")  # `restore` reports what is damaged
         return _last_whole(folder, lambda saved: None).facts["identity"]
     return None
 
 
 def _write(folder, position, content, facts, keep):
-    """Writes a checkpoint, and removes those that are not kept."""
+    """Writes a checkpoint and removes the old ones."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
     write_sealed(checkpoint_path(folder, position), content, facts)
-    # later ones were damaged, as `restore` has said, and the run went on from before them
+    # later ones were damaged, as `restore` has reported, and the run went on from before them
     there = positions_in(folder)
     kept = [each for each in there if each <= position][-keep:]
     with writing(folder):
@@ -171,7 +171,7 @@ def _write(folder, position, content, facts, keep):
 
 
 def _read_like_first(path, check):
-    """The checkpoint that process 0 has read, in another process."""
+    """Reads, in another process, the checkpoint that process 0 has read."""
     try:
         check(saved := read_checkpoint(path))
     except ValueError as error:
@@ -181,7 +181,7 @@ def _read_like_first(path, check):
 
 
 def _last_whole(folder: str | Path, check: Check) -> Saved:
-    """The last checkpoint that is whole; a warning names those after it."""
+    """Reads the last whole checkpoint; warns about the damaged ones after it."""
     damaged = []
     for position in reversed(positions_in(Path(folder))):
         try:
@@ -206,33 +206,33 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
     """Reads the last whole checkpoint of a run of `simulate` or `simulate_async`.
 
     Args:
-      folder: that was given as `checkpoints`.
+      folder: the folder that was given as `checkpoints`.
       like: the initial state of the same run, as `engine.init` makes it. Rows on disk stay in the
-        folder of its engine, and each is read when it is needed; that is an error once a run that
-        goes on has replaced the row.
+        folder of its engine, and each is read when it is needed. This fails once a run that goes on
+        has replaced the row.
 
     Returns:
       The state, on the devices of `like`, and the rows of the evaluations until then.
 
     Raises:
-      ValueError: for a folder without a checkpoint, or in which all are damaged, or a state of
-        another algorithm, model or population.
+      ValueError: for a folder without an undamaged checkpoint, or a state of another algorithm,
+        model or population.
     """
     fix = "name the folder that was given as checkpoints"
     require(positions_in(Path(folder)), f"folder={str(folder)!r} holds no checkpoint; {fix}")
     saved = _last_whole(folder, partial(open_rows, like))
     state = fill_state(like, saved)
-    (rows,) = saved.facts["rows"]  # of one run, as the state is
+    (rows,) = saved.facts["rows"]  # of one run, like the state
     return state, rows
 
 
 def checkpoint_path(folder: Path, position: int) -> Path:
-    """The file of a checkpoint."""
+    """Returns the file of a checkpoint."""
     return folder / f"{position}{_SUFFIX}"
 
 
 def positions_in(folder: Path) -> list[int]:
-    """The positions of the checkpoints in a folder, which may be missing, ascending."""
+    """Returns the positions of the checkpoints in a folder, ascending; it may be missing."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if any(name.isdecimal() or name.endswith(".checkpoint") for name in names):
         what = f"the checkpoints in {str(folder)!r} were written by an earlier version"
@@ -242,13 +242,13 @@ def positions_in(folder: Path) -> list[int]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what processes that were killed have left half-written; no other one writes there."""
+    """Removes files that killed processes left half-written; no other process writes there."""
     for path in folder.glob(f".*-*{_SUFFIX}"):
         path.unlink()
 
 
 def read_checkpoint(path: Path) -> Saved:
-    """The content of a checkpoint; DamagedError if it is not as it was written."""
+    """Reads a checkpoint, or raises DamagedError if it changed since it was written."""
     try:
         return Saved(path, *read_sealed(path, "a checkpoint", "remove it"))
     except (OSError, ValueError) as error:
@@ -257,7 +257,7 @@ def read_checkpoint(path: Path) -> Saved:
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by path, as "server/params/out/kernel"; empty ones are left out."""
+    """Returns a tree's leaves by path, as "server/params/out/kernel", without empty ones."""
     arrays: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if (name := _name(path)) in arrays:
@@ -278,7 +278,7 @@ def fill(
     places: tuple[str, str] = ("this run", "the checkpoint"),
     fix: str = "give the same algorithm, model and clients, or another folder",
 ) -> Any:
-    """A tree like another with the values of a file; ValueError if a shape or dtype differs."""
+    """Fills a tree with the values of a file; ValueError if a shape or dtype differs."""
 
     def value(path, leaf):
         if is_key(leaf):
@@ -297,7 +297,7 @@ def fill(
 
 
 def state_arrays(state: FederatedState) -> dict[str, Any]:
-    """A state as a tree of arrays, with rows that are not on devices as tables of their clients."""
+    """Returns a state as a tree of arrays; rows off the devices become tables of their clients."""
     tree = state._asdict()
     if isinstance(state.clients, RowTable):
         ids = np.array(sorted(state.clients), np.int32)
@@ -310,18 +310,18 @@ def state_arrays(state: FederatedState) -> dict[str, Any]:
 def saved_arrays(
     state: FederatedState, folder: str | Path, position: int, kept: Iterable[int]
 ) -> dict[str, Any]:
-    """`state_arrays`, but rows on disk stay in the file of process 0, with `kept` ones."""
+    """Returns `state_arrays`, but leaves rows on disk in process 0's file, with `kept` ones."""
     if not isinstance(state.clients, DiskClientState):
         return state_arrays(state)
     owner = str(Path(folder).absolute())
     tree = state._replace(clients=())._asdict()
-    if not is_first():  # the others keep in their scratch files what they have written
+    if not is_first():  # the others keep their rows in their scratch files
         return tree
     return tree | {"clients": state.clients.save(owner, position, kept)}
 
 
 def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
-    """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`."""
+    """Returns a checkpoint's state; `like` is the initial state, after `open_rows` if on disk."""
     clients, arrays = like.clients, saved.arrays
     state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
     if not isinstance(clients, RowTable):
@@ -332,7 +332,7 @@ def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
         fix = "give the client_state that the run had"
         raise ValueError(f"{there}, but {np.sum(state.dispatched)} were dispatched; {fix}")
     if not isinstance(clients, HostClientState):
-        fill(clients.blank, arrays, "clients/blank")  # raises for rows that were kept elsewhere
+        fill(clients.blank, arrays, "clients/blank")  # raises if rows were kept elsewhere
         return state._replace(clients=clients)
     blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
     rows = fill(blank, arrays, "clients/rows")
@@ -341,10 +341,10 @@ def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
 
 
 def open_rows(like: FederatedState, saved: Saved) -> None:
-    """Makes rows on disk of a checkpoint those of `like`; DamagedError changes nothing."""
+    """Gives `like` the rows on disk of a checkpoint; changes nothing if it raises DamagedError."""
     arrays = saved.arrays
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return
-    fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
+    fill(like.clients.blank, arrays, "clients/blank")  # raises if rows have other shapes
     tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
     like.clients.files.open_saved(str(saved.path.parent.absolute()), saved.position, tables)

@@ -1,6 +1,6 @@
-"""Models in files .npz (see `base.arrays`): the last models of runs, `save_model`, `load_model`.
+"""Saves and loads models in .npz files (see `base.arrays`), such as the last models of runs.
 
-The arrays have the names of their places in the model, such as `params/Dense_0/kernel`.
+The arrays are named by their places in the model, such as `params/Dense_0/kernel`.
 """
 
 from pathlib import Path
@@ -24,17 +24,17 @@ _FIX = "copy it again, or save the model again"
 
 
 def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = False) -> None:
-    """Writes params or a model to one file, of which `load_model` gives back every bit.
+    """Writes params or a model to one file; `load_model` returns it bit for bit.
 
-    The file is written beside its place and renamed, so it is whole or not there.
+    The file is written under another name and renamed, so it is never incomplete.
 
     Args:
       path: the file, with the suffix .npz.
       model: params (any tree of arrays), or a `Model`, such as `state.model`.
-      overwrite: whether a file that exists is replaced.
+      overwrite: whether to replace an existing file.
 
     Raises:
-      TypeError: for a state, or what is no array.
+      TypeError: for a state, or a leaf that is not an array.
       ValueError: for another suffix, a file that exists or cannot be written, and two arrays with
         one name.
     """
@@ -58,17 +58,17 @@ def load_model(path: str | Path, like: T) -> T:
 
     Args:
       path: the file, such as `results/compare/runs/01-fedavg/seed-0/model.npz`.
-      like: params or a model with the same structure, shapes and dtypes, of which nothing else is
-        read: `jax.eval_shape(problem.init, jax.random.key(0))` is the model of a problem.
+      like: params or a model with the same structure, shapes and dtypes; its values are not read.
+        `jax.eval_shape(problem.init, jax.random.key(0))` is the model of a problem.
 
     Returns:
-      The tree with the values of the file: jax arrays with the sharding of those of `like`, and
-      NumPy arrays where `like` has others.
+      The tree with the values of the file. Where `like` has a jax array, so has the tree, with the
+      same sharding; elsewhere it has NumPy arrays.
 
     Raises:
       TypeError: for a state.
       ValueError: for a file that is missing or damaged, and for arrays whose names, shapes or
-        dtypes are not those of `like`, which are named.
+        dtypes differ from `like`; the message names them.
     """
     place, tree = _path_of(path), _tree(like)
     wanted, found = flat_arrays(tree), ArrayFile(place, "a saved model", _FIX)
@@ -76,7 +76,7 @@ def load_model(path: str | Path, like: T) -> T:
     named, fix = printable(place), "give `like` as it was saved"
     if surplus := [name for name in found if name not in wanted]:
         fix = "give a Model" if all(name.startswith("params") for name in wanted) else fix
-        raise ValueError(f"{named}: has {surplus[0]!r}, which `like` has not; {fix}")
+        raise ValueError(f"{named}: has {surplus[0]!r}, which `like` does not have; {fix}")
     model: Any = Model(**fill(tree, found, places=("`like`", named), fix=fix))
     return model if isinstance(like, Model) else model.params
 
@@ -85,12 +85,12 @@ def _path_of(path: str | Path) -> Path:
     place = Path(path)
     if place.suffix != _SUFFIX:
         shown = printable(place)
-        raise ValueError(f"path={shown!r} has not the suffix {_SUFFIX}; give MODEL{_SUFFIX}")
+        raise ValueError(f"path={shown!r} lacks the suffix {_SUFFIX}; give MODEL{_SUFFIX}")
     return place
 
 
 def _tree(model: Any) -> dict[str, Any]:
-    """The fields of a model, with leaves that have a dtype."""
+    """Returns the fields of a model, with leaves that have a dtype."""
     if isinstance(model, FederatedState):
         raise TypeError("a state is given where a model is needed; give state.model")
     tree = (model if isinstance(model, Model) else Model(model))._asdict()

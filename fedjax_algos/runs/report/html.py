@@ -1,4 +1,4 @@
-"""HTML of which every text is escaped."""
+"""Builds HTML with every text escaped."""
 
 import base64
 import html
@@ -16,11 +16,11 @@ _VOID = {"img", "input"}
 
 
 class Html(str):
-    """Markup, in contrast to a text."""
+    """Markup, as opposed to text."""
 
 
 def element(tag: str, *children: object, **attributes: object) -> Html:
-    """An element; its children and attributes are escaped unless they are `Html`."""
+    """Makes an element; escapes its children and attributes unless they are `Html`."""
     texts = "".join(
         f" {name.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{html.escape(printable(value))}"')
@@ -33,7 +33,7 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object]) -> Html:
-    """Texts, which are escaped, and `Html` one after another."""
+    """Joins texts, which are escaped, and `Html`."""
 
     def escaped(text: object) -> str:
         return html.escape("\n".join(map(printable, str(text).split("\n"))))
@@ -48,7 +48,7 @@ def table(
     caption: str,
     kind: str = "numbers",
 ) -> Html:
-    """A table of "numbers" or "texts", whose first column has the headings of its rows."""
+    """Makes a table of "numbers" or "texts"; its first column has the headings of the rows."""
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
@@ -56,23 +56,23 @@ def table(
     ]
     parts = element("caption", caption), element("thead", head), element("tbody", *body)
     whole = element("table", *parts, class_=kind)
-    # reached by the keyboard, so that it can be scrolled
+    # the keyboard can focus it, so that it can be scrolled
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 def details(title: str, *children: object) -> Html:
-    """What is shown if its title is pressed."""
+    """Makes a section that opens when its title is pressed."""
     return element("details", element("summary", title), *children)
 
 
 def template(name: str) -> string.Template:
-    """A file of this folder, with places for what changes."""
+    """Reads a file of this folder as a template."""
     text = resources.files("fedjax_algos.runs.report").joinpath(name).read_text(encoding="utf-8")
     return string.Template(text)
 
 
 def picture(path: Path, description: str) -> Html:
-    """A PNG picture as part of the page; nothing if there is no such file."""
+    """Embeds a PNG picture in the page; returns nothing if the file does not exist."""
     try:
         content = read_file(path, _MAX_PICTURE_BYTES)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The page of a report: its sections in the template, with the style and the script."""
+"""Makes the page of a report: its sections in the template, with the style and the script."""
 
 import base64
 import csv
@@ -27,8 +27,8 @@ from fedjax_algos.core.options import options
 from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
 from fedjax_algos.runs.studies.settings import Settings
 
-_MAX_METHODS = 12  # whose options or timelines are shown at once
-# options that say where something is written, and by whom
+_MAX_METHODS = 12  # with options or timelines that are shown at once
+# options that say where something is written, and by which process
 _PLACES = {"--out", "--track", "--compilation-cache", "--share"}
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
@@ -36,17 +36,17 @@ _DIGITS = 6  # of the numbers, which are drawn
 
 
 class ReportTables(NamedTuple):
-    """What the command line prints of a results folder, and the report shows too."""
+    """The tables and lines of a results folder that the command line and the report show."""
 
     methods: Sequence[ResultTable]  # alone, and against the reference
-    clients: ResultTable | None  # of their own models
+    clients: ResultTable | None  # with the quality of their own models
     not_finite: Sequence[str]  # lines on runs that diverged and on updates left out
 
 
 def make_report(
     folder: Path, rows: list[Row], configuration: dict, settings: Settings, tables: ReportTables
 ) -> str:
-    """The report of a results folder as HTML, in which every text of the folder is escaped."""
+    """Makes the report of a results folder as HTML, with every text of the folder escaped."""
     data = figure_data(rows, metric_column(settings.target_metric))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
@@ -83,12 +83,12 @@ def make_report(
 
 
 def _hash(text: str) -> str:
-    """How the policy of the page names a script or a style, so that no other one has an effect."""
+    """Returns the name of a script or style in the page's policy, which allows no others."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _scope(settings: Settings) -> str:
-    """The task in one sentence."""
+    """Describes the task in one sentence."""
     seeds = f"{len(settings.seeds)} seed{'s' * (len(settings.seeds) > 1)}"
     if settings.seconds is None:
         length = f"{settings.rounds} rounds of {settings.cohort_size} clients"
@@ -99,7 +99,7 @@ def _scope(settings: Settings) -> str:
 
 
 def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
-    """All settings, first those that differ from their defaults, and the methods' options."""
+    """Shows all settings, changed ones first, and the methods' options."""
     known = options(Settings)
     rows: dict[bool, list[tuple[str, str, str]]] = {True: [], False: []}
     for name, value in configuration["settings"].items():
@@ -120,12 +120,12 @@ def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
 
 
 def _methods(methods: Mapping[str, Any]) -> Html:
-    """The options of each method; those that differ from defaults come first."""
+    """Shows the options of each method, changed ones first."""
     rows = []
     for label, given in methods.items():
         values = dict(given) if isinstance(given, dict) else {}
         algorithm = _shown(values.pop("algorithm", None))
-        # a function of the user's own is not imported to read a report
+        # a user's function is not imported to read a report
         known = options(algorithms[algorithm]) if algorithm in algorithms else {}
         own = {n: v for n, v in values.items() if n not in known or v != known[n].default}
         rest = {n: v for n, v in values.items() if n not in own}
@@ -146,7 +146,7 @@ def _shown(value: object) -> str:
 def _results_section(
     folder: Path, methods: Sequence[ResultTable], clients: ResultTable | None
 ) -> list[Html]:
-    """The tables of results, and `summary.csv` with all digits."""
+    """Shows the tables of results, and `summary.csv` with all digits."""
     content = [_shown_table(each, each.title or "methods") for each in methods]
     content += [_shown_table(clients, "each client's own model")] if clients else []
     content.append(picture(folder / "clients.png", "Accuracy and dispatches of each client"))
@@ -164,7 +164,7 @@ def _shown_table(given: ResultTable, caption: str) -> Html:
 
 
 def _partition_section(folder: Path, settings: Settings) -> list[Html]:
-    """Which client holds which examples."""
+    """Shows which client holds which examples."""
     told = f"Partition {settings.partition} of the training examples over "
     content = [element("p", f"{told}{settings.clients} clients.")]
     about = f"Labels of each client's examples on seed {settings.seeds[0]}"
@@ -179,7 +179,7 @@ def _partition_section(folder: Path, settings: Settings) -> list[Html]:
 
 
 def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
-    """The plans of the virtual clock: their numbers, timelines and staleness."""
+    """Shows the plans of the virtual clock: their numbers, timelines and staleness."""
     content = [element("p", "The plan of each method on the first seed.")]
     headings, *rows = _read_table(folder / "timelines.csv") or [[]]
     if rows:
@@ -208,7 +208,7 @@ def _short(cell: str) -> str:
 
 
 def _environment_section(configuration: Mapping[str, Any]) -> list[Html]:
-    """Versions, devices, the layout, and notes on the data."""
+    """Shows versions, devices, the layout, and notes on the data."""
     about = dict(configuration["environment"])
     packages = about.pop("packages")
     layout = configuration["layout"] or {}
@@ -227,7 +227,7 @@ def _environment_section(configuration: Mapping[str, Any]) -> list[Html]:
 
 
 def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
-    """The command line, without the options that name folders of this run."""
+    """Shows the command line without options that name folders of this run."""
     kept, given = [], iter(map(str, _list(configuration, "command")))
     for argument in given:
         if argument in _PLACES:
@@ -254,7 +254,7 @@ def _list(configuration: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _read_text(path: Path) -> str:
-    """The content of a text file; nothing if it cannot be read."""
+    """Reads a text file; returns nothing if it cannot be read."""
     try:
         return read_file(path).decode()
     except (OSError, ValueError):
@@ -262,7 +262,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_table(path: Path) -> list[list[str]]:
-    """The rows of a CSV file; nothing if it cannot be read, or if a row is cut."""
+    """Reads the rows of a CSV file; returns nothing if it cannot be read or a row is cut."""
     try:
         rows = list(csv.reader(io.StringIO(_read_text(path), newline=""), strict=True))
     except csv.Error:
@@ -271,7 +271,7 @@ def _read_table(path: Path) -> list[list[str]]:
 
 
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
-    """The lines of the figure as JSON: means over the seeds, and the ends of the bands around."""
+    """Returns the lines of the figure as JSON: means over seeds, and the ends of their bands."""
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
     columns = {n: own for n, own in given.items() if np.isfinite(np.hstack([*own.values()])).any()}
@@ -282,7 +282,7 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     others = [name for name in columns if name not in axes and name not in first]
     metrics = [name for name in first if name in columns] + others
     labels = list(next(iter(given.values())))
-    # those that other figures of the folder have
+    # the styles of the other figures in the folder
     shown, styles = display_names(labels), method_styles(labels)
     drawn = [(label, styles[label]) for label in labels[:_MAX_DRAWN]]
     return {
@@ -324,7 +324,7 @@ def _rounded(value: float) -> float | None:
 
 
 def as_script(data: dict[str, Any]) -> Html:
-    """JSON that stands in a script element, which no text in it can end."""
+    """Encodes JSON for a script element so that no text in it can end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -332,7 +332,7 @@ def as_script(data: dict[str, Any]) -> Html:
 
 
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:
-    """The place of the figure of `figure_data`, its controls, and a picture without scripts."""
+    """Makes the place of the figure of `figure_data`, its controls, and a fallback picture."""
     mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
     told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
     if num_methods > len(data["methods"]):
@@ -360,7 +360,7 @@ def _choices(choices: Sequence[dict[str, str]]) -> Html:
 
 
 def _line(number: int, label: str) -> Html:
-    """A method with its switch, beside which is a sample of its line, and values at the cursor."""
+    """Makes a method's row: a switch, a sample of its line, and its values at the cursor."""
     box = {"type": "checkbox", "checked": True, "autocomplete": "off"}
     switch = element("input", id=f"show-{number}", **box)
     name = element("th", element("label", switch, element("span", label)), scope="row")

@@ -1,4 +1,4 @@
-"""The settings that all commands share, and what they make: data, problem and local work."""
+"""The settings that all commands share; they make the data, the problem and the local work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedjax_algos.core.options import (
 from fedjax_algos.core.plain_types import Batches, NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
 
-# what to give where a setting can have no other value
+# the fix in a message if a setting can only have one value
 _ELSEWHERE = {
     "devices_per_client": 1,
     "client_state": "device",
@@ -39,55 +39,54 @@ _IN_ROUNDS = "client_state", "examples", "evaluate_clients_at", "budget"
 class Settings:
     """The settings of one experiment.
 
-    `dataset`, `model`, `partition`, `sampler`, `work`, `rate_schedule` and `system` are names of
-    registries, which may carry options, as in `dirichlet:alpha=0.3`. `clients` is their number,
-    `rounds` that of the rounds, evaluated every `eval_every` rounds, for each of the `seeds`.
-    `batch_size`, `batches`, `gradient_accumulation` and `rate_by` are those of `Local`;
-    `client_state` and `non_finite` are those of `make_engine`, where "disk" is a folder beside the
-    results. The other fields:
+    `dataset`, `model`, `partition`, `sampler`, `work`, `rate_schedule` and `system` are names in
+    registries and may carry options, as in `dirichlet:alpha=0.3`. `clients` and `rounds` are
+    counts; each of the `seeds` is one run, evaluated every `eval_every` rounds. For `batch_size`,
+    `batches`, `gradient_accumulation` and `rate_by` see `Local`; for `client_state` and
+    `non_finite` see `make_engine`, with a folder beside the results for "disk". The other fields:
 
-    - `loss` replaces that of the model in training and in evaluation.
-    - `metrics` are measured beside those of the model; see `with_metrics`.
+    - `loss` replaces the model's loss in training and evaluation.
+    - `metrics` are measured besides the model's metrics; see `with_metrics`.
     - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
       `compute_in`. `rematerialise`: gradients need less memory and more time; see `rematerialise`.
     - `cohort` is a number of clients or, below 1, a fraction of them; None is 10, or the slots that
       the sampler `poisson` needs.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
       None: all answer. On the virtual clock the `system` says which dispatches are lost. In rounds
-      it is for the failures `late`, the sampler `in_session` and the wrapper `oort`.
+      the `system` is used by the failures `late`, the sampler `in_session` and the wrapper `oort`.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` (see the function of this name) and
-      `server_learning_rate` replace those of all methods.
-    - `wrap` names wrappers of all methods, outside those of their own; see `fa.wrappers.wrap`.
+      `server_learning_rate` replace the values of all methods.
+    - `wrap` names wrappers of all methods, outside the methods' own; see `fa.wrappers.wrap`.
     - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
-      params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
-      either off.
-    - `target` is the quality whose cost is measured; None: the reference's best one. The quality
-      is the `target_metric` on test examples, by which methods are compared and tuned: the
-      accuracy, or one of the `metrics` that is higher for better models, such as "dice_score".
+      params, after the algorithm's correction and before the `client_optimizer`; 0 switches either
+      off.
+    - `target` is the quality whose cost is measured; None: the reference's best quality. Methods
+      are compared and tuned on the `target_metric` on test examples: the accuracy, or one of the
+      `metrics` that is higher for better models, such as "dice_score".
     - `budget`, such as `upload_bytes=5e5`: a run in rounds ends at an evaluation once it has cost
-      as much, and methods are compared at their last evaluations within it.
-    - `reference` is the label of the method that the others are compared with; None: the first.
-    - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
+      as much, and methods are compared at their last evaluations within the budget.
+    - `reference` is the label of the method to compare the others with; None: the first.
+    - `test_examples`: if the data set has more test examples, this many are drawn for evaluation.
     - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
-      "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
-      each client may train its model for `personal_steps` local steps. With `evaluate_clients_at`
-      "evaluations" this is done at each evaluation of a run in rounds, too, and the distribution of
-      the accuracy is in the columns of `CLIENT_COLUMNS`, which may be the `target_metric`.
-    - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
+      "train" examples, or on the share `held_out` of them, which is then not trained on. Before
+      that, each client may train its model for `personal_steps` local steps. If
+      `evaluate_clients_at` is "evaluations", each evaluation of a run in rounds does the same, and
+      the columns of `CLIENT_COLUMNS`, which may be the `target_metric`, have the distribution.
+    - `seconds`: run on the virtual clock for this many simulated seconds, each method on its own
       planner, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
       `local_epochs`, `client_state` "host" and "disk", and sharded `examples` are refused.
-      `local_steps` is then the work of the planners that do not choose it.
-    - `layout` "auto" is sequential on a CPU; on an accelerator its memory decides, see
-      `make_engine`, for the method of a comparison that needs most.
-    - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
-      in rounds and on the virtual clock, because the rounding depends on their number, and all
-      devices in a sweep (of a CPU at most as many as it has cores).
+      `local_steps` is then the work in planners that do not choose it.
+    - `layout` "auto" is sequential on a CPU. On an accelerator it depends on the memory that the
+      most demanding method of a comparison needs; see `make_engine`.
+    - `devices`: the number of devices that share a cohort, a wave or the runs of a sweep. None is
+      one device in rounds and on the virtual clock, because the rounding depends on the number, and
+      all devices in a sweep (CPU devices up to the number of cores).
     - `devices_per_client`: how many of them compute a client together, each with a part of its
       model; not in sweeps and tuning.
-    - `examples` are replicated on all devices, or sharded: those of each client on one device.
+    - `examples` are replicated on all devices, or sharded: each client's examples on one device.
     """
 
     dataset: str = "digits"
@@ -138,7 +137,7 @@ class Settings:
     non_finite: NonFinite = "exclude"
 
     def check(self) -> None:
-        """Raises ValueError for a value that is wrong, or values that contradict each other."""
+        """Raises ValueError for a wrong value, or values that contradict each other."""
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
         fa.data.datasets.parse(self.dataset)
@@ -205,7 +204,7 @@ class Settings:
 
     @property
     def cohort_size(self) -> int:
-        """The number of clients in a round, or of the slots for them."""
+        """Returns the number of clients in a round, or of the slots for them."""
         if self.cohort is None:
             slots = getattr(self._sampler(), "slots", None)
             return 10 if slots is None else min(slots, self.clients)
@@ -213,7 +212,7 @@ class Settings:
 
     @property
     def in_system(self) -> bool:
-        """Whether the `system` has an effect."""
+        """Returns whether the `system` has an effect."""
         part, wrappers = fa.participation, fa.wrappers.wrappers
         of_rounds = (part.samplers, self.sampler), (part.failures, self.failures)
         specs: list[Any] = [*of_rounds, *((wrappers, w) for w in split_wrappers(self.wrap or ""))]
@@ -231,11 +230,11 @@ class Settings:
         return part.in_rounds.make_in_system(part.failures, self.failures, self.system_model())
 
     def system_model(self) -> fa.asynchrony.SystemModelFactory:
-        """What makes the system model of a seed."""
+        """Returns the function that makes the system model of a seed."""
         return fa.asynchrony.system_of(self.system, self.batch_size)
 
     def cohorts(self) -> dict[str, Any]:
-        """The arguments of `Cohorts` that describe the cohorts and their local work."""
+        """Returns the arguments of `Cohorts` for the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
             "sampler": self._sampler(),
@@ -244,22 +243,22 @@ class Settings:
         }
 
     def loop(self) -> dict[str, Any]:
-        """The arguments of `simulate` and `run_batched` that describe the rounds."""
+        """Returns the arguments of `simulate` and `run_batched` for the rounds."""
         return {**self.cohorts(), "rounds": self.rounds, "eval_every": self.eval_every}
 
     @property
     def steps(self) -> int | None:
-        """Local steps of a complete local update; None where epochs are counted."""
+        """Returns the local steps of a complete local update; None if epochs are counted."""
         return self.local_steps or (10 if self.local_epochs is None else None)
 
     def local(
         self, client_learning_rate: float, client_optimizer: str | None = None
     ) -> fa.core.Local:
-        """A client's local work.
+        """Makes a client's local work.
 
         Args:
           client_learning_rate: the rate that `rate_schedule` starts from.
-          client_optimizer: the optimiser of a method; None is that of the settings.
+          client_optimizer: the optimiser of a method; None: the settings' optimiser.
         """
         of_core = fa.core.optimizers
         optimizer = client_optimizer or self.client_optimizer or of_core.PLAIN
@@ -275,17 +274,17 @@ class Settings:
         )
 
     def problem(self, dataset: fa.data.AnyDataset) -> fa.core.Problem:
-        """The model; raises ValueError if it does not take the examples of a data set.
+        """Makes the problem; raises ValueError if the model does not take a data set's examples.
 
         Args:
-          dataset: has the shape and the type of an example, and the number of classes.
+          dataset: gives the shape and type of an example, and the number of classes.
         """
         models = fa.models
         name, _ = models.models.parse(self.model)
-        num_classes: Any = dataset.num_classes  # None is for models of the user's own
+        num_classes: Any = dataset.num_classes  # None is for the user's models
         if num_classes is None and ":" not in name:
             what = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
-            fix = "give one of your own, FILE.py:NAME, or give the ClientDataset its num_classes"
+            fix = "give your own model, FILE.py:NAME, or give the ClientDataset its num_classes"
             raise ValueError(f"{what}; {fix}")
         models.adapters.check_examples(name, dataset.example_shape, dataset.example_dtype)
         problem = models.models.make(self.model, dataset.example_shape, num_classes)
@@ -296,12 +295,12 @@ class Settings:
         return models.rematerialise(problem) if self.rematerialise else problem
 
     def load(self) -> fa.data.AnyDataset:
-        """Reads the data set; one of clients' files is only opened."""
+        """Reads the data set; if clients' examples are in files, only opens them."""
         return fa.data.federated_data.as_dataset(fa.data.datasets.make(self.dataset))
 
 
 def refuse(settings: Settings, what: str, *names: str) -> None:
-    """Raises ValueError for one of these settings that has another value than the default."""
+    """Raises ValueError if one of these settings differs from its default."""
     for name in names:
         other, value = _ELSEWHERE[name], getattr(settings, name)
         if value != other:

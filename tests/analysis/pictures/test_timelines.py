@@ -184,7 +184,7 @@ OF_101 = barrier(steps=1)(simulated()(0), 101, arrivals=101)
         (lambda: draw_timeline(OF_101), "at most 100"),
         (lambda: draw_timeline(BY_HAND, clients=[]), r"clients=\[\] cannot"),
         (lambda: draw_timeline(BY_HAND, clients=[1, 1]), r"clients=\[1, 1\] cannot"),
-        (lambda: draw_timeline(BY_HAND, start=9), "start=9 and end=8.0 are no interval"),
+        (lambda: draw_timeline(BY_HAND, start=9), "start=9 and end=8.0 are not an interval"),
         (lambda: draw_timeline(BY_HAND, clients=[2], start=2.5, end=4), "none of the 1 client"),
     ],
 )

@@ -293,7 +293,7 @@ DAMAGES["tff_sqlite"] = VALUES | {
         sql(f"{RENAMED}; ALTER TABLE examples ADD COLUMN client_id TEXT AS (user || 'a') VIRTUAL"),
     ],
     "split 'train', only o": [sql(f"{COUNT} split_name = 'o'")],
-    "client 'f1_02': .*not the (2|4|-1) examples": [
+    "client 'f1_02': .*not have the (2|4|-1) examples": [
         sql(f"{COUNT} num_examples = {number} WHERE client_id = 'f1_02'") for number in (2, 4, -1)
     ],
     "many": [sql(f"{COUNT} num_examples = 'many'")],
@@ -305,7 +305,7 @@ DAMAGES["tff_sqlite"] = VALUES | {
     "no feature 'label'": [examples({"pixels": HALF})],
     "client 'a'.*label": [examples(FULL, {"pixels": HALF})],
     "'pixels' has lists": [examples(FULL, FULL | {"pixels": HALF[:9]})],
-    "no pixels of 0 to 255": [examples({"image": [256] * 3072, "label": 0})],
+    "not pixels of 0 to 255": [examples({"image": [256] * 3072, "label": 0})],
     "not a database": [new("a.sqlite", b"SQLite format 3\0" + b"\xff" * 999)],
 }
 

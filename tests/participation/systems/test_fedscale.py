@@ -182,7 +182,7 @@ BROKEN = [
     ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
     ("", "line 1 column 1 (char 0)"),
     ("cos\nsystem\n(S'true'\ntR.", "docs/asynchronous.md makes it of a pickle"),
-    ("[]", "it is no dictionary of devices"),
+    ("[]", "it is not a dictionary of devices"),
 ]
 
 

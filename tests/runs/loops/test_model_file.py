@@ -79,7 +79,7 @@ GOOD = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, ml_dtypes.bfloat16)}
         (GOOD | {"b": np.zeros(2, np.float16)}, "b is float16[2] in `like` and bfloat16[2] in"),
         (GOOD | {"b": np.zeros(2, np.uint16)}, "b is uint16[2] in `like` and bfloat16[2] in"),
         (GOOD | {"c": np.zeros(2)}, "params/c is float64[2] in `like` and missing"),
-        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not"),
+        ({"a": GOOD["a"]}, "has 'params/b', which `like` does not have"),
         (fa.Model(GOOD, {"m": np.zeros(2)}), "statistics/m is float64[2] in `like` and missing"),
     ],
 )
@@ -116,7 +116,7 @@ def test_which_files_are_written_and_read(path):
     for where, model, message in (
         (path, ones, "exists; .* give overwrite=True"),
         (path.with_name("b.npz"), {"a": {"b": np.ones(2)}, "a/b": np.ones(2)}, "'params/a/b'"),
-        ("model", ones, "path='model' has not the suffix .npz"),
+        ("model", ones, "path='model' lacks the suffix .npz"),
         (path / "b.npz", ones, "cannot be written"),
     ):
         with pytest.raises(ValueError, match=message):

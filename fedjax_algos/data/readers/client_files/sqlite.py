@@ -1,7 +1,7 @@
-"""Reader of the SQLite files of TensorFlow Federated (TFF).
+"""Reads the SQLite files of TensorFlow Federated (TFF).
 
-Their examples are `tf.train.Example`s, protocol buffers of features by name, each a list of
-bytes, of float32 or of int64 (https://www.tensorflow.org/api_docs/python/tf/train/Example).
+Their examples are `tf.train.Example`s, protocol buffers of features by name. A feature is a list of
+bytes, float32 or int64 (https://www.tensorflow.org/api_docs/python/tf/train/Example).
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from fedjax_algos.data.readers.client_files.client_examples import (
 )
 from fedjax_algos.data.readers.client_files.texts import read_vocabulary
 
-# An Example has no shapes: those of TFF's data sets, by the feature and its number of values.
+# An Example has no shapes. These are TFF's shapes, by the feature and its number of values.
 _SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
 _TABLES = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
@@ -34,8 +34,8 @@ _TABLES = {
 }
 _MAGIC = b"SQLite format 3\0"
 _FIX = "fetch the file again"
-# The messages of tensorflow/core/example/example.proto and feature.proto, of which a map is a list
-# of keys and values; a field's number is its place.
+# The messages of tensorflow/core/example/example.proto and feature.proto; a map is a list of keys
+# and values, and a field's number is its place.
 _MESSAGES = {
     "BytesList": "repeated bytes value",
     "FloatList": "repeated float value",
@@ -63,18 +63,18 @@ def tff_sqlite(
     max_clients: Count | None = None,
     max_test_examples: Count | None = None,
 ) -> ClientDataset:
-    """TFF's SQLite files, such as emnist_all, cifar100, shakespeare and stackoverflow.
+    """Reads TFF's SQLite files, such as emnist_all, cifar100, shakespeare and stackoverflow.
 
     The table `examples` has a serialised `tf.train.Example` in each row, and `client_metadata` the
-    number of rows of each client. Clients are in the order of their names, examples in that of the
-    file. "x" and "y" are described at `tff_hdf5`. An Example has no shapes: `pixels` become
-    float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers float32[k] or int64[k].
+    number of rows of each client. Clients are sorted by name, and examples keep the order of the
+    file. For "x" and "y" see `tff_hdf5`. An Example has no shapes: `pixels` become float32[28, 28],
+    `image` uint8[32, 32, 3], and other lists of numbers float32[k] or int64[k].
 
-    A file without an index over the clients, which TFF's own files have, is read slowly.
+    TFF's files have an index over the clients; a file without it is read slowly.
 
     Args:
       path: the file, unpacked: `unlzma emnist_all.sqlite.lzma`.
-      train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and of
+      train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and for
         digits `digits_only_train` and `digits_only_test`; stackoverflow also has `heldout`.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
       max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
@@ -112,7 +112,7 @@ def _features(path: PathLike, split: str, max_clients: int | None = None) -> Cli
             rows = connection.execute(own, [clients[client], split, count + more]).fetchall()
         with reading(where, "examples of TFF", _FIX, KeyError, TypeError):
             whole = len(rows) == count
-            require(whole, f"it has not the {numbers[client]} examples of client_metadata")
+            require(whole, f"it does not have the {numbers[client]} examples of client_metadata")
             examples = [parse_example(row) for (row,) in rows]
             return {feature: _joined(examples, feature) for feature in names}
 
@@ -120,7 +120,7 @@ def _features(path: PathLike, split: str, max_clients: int | None = None) -> Cli
 
 
 def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray | list[bytes]:
-    """The values of a feature of all examples: [n, ...], or a list of n texts."""
+    """Returns a feature's values in all examples: [n, ...], or a list of n texts."""
     values = [example[feature] for example in examples]
     kinds = {(type(value), len(value)) for value in values}
     require(len(kinds) == 1, f"{feature!r} has lists of several lengths or types")
@@ -134,20 +134,20 @@ def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray |
         return joined
     if joined.dtype == np.int64:
         pixels = joined.min() >= 0 and joined.max() <= 255
-        require(pixels, f"{feature!r} has values that are no pixels of 0 to 255")
+        require(pixels, f"{feature!r} has values that are not pixels of 0 to 255")
         joined = joined.astype(np.uint8)
     return joined.reshape(-1, *shape)
 
 
 @contextlib.contextmanager
 def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
-    """A read-only connection to a file with TFF's tables, of which nothing is executed."""
-    # extensions stay off; a view, a virtual table or a computed column is refused before it is read
-    errors = sqlite3.Error, AttributeError, TypeError  # of a value of another type
+    """Opens a file with TFF's tables read-only and executes nothing in it."""
+    # extensions stay off; views, virtual tables and computed columns are refused before reading
+    errors = sqlite3.Error, AttributeError, TypeError  # for a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
         with open_regular(path) as file:
             plain = file.read(len(_MAGIC)) == _MAGIC
-            require(plain, "it is no SQLite file; unpack one that ends in .lzma with unlzma")
+            require(plain, "it is not an SQLite file; unpack one that ends in .lzma with unlzma")
         address = f"{Path(path).absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = bytes
@@ -168,13 +168,13 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
 
 
 def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
-    """The features of a serialised Example: float32[k], int64[k] or a list of k bytes."""
+    """Parses a serialised Example into features: float32[k], int64[k] or a list of k bytes."""
     from google.protobuf.message import DecodeError
 
     try:
         example = _example_type().FromString(content)
     except DecodeError as error:
-        raise ValueError("an example is no tf.train.Example") from error
+        raise ValueError("an example is not a tf.train.Example") from error
     features: dict[str, np.ndarray | list[bytes]] = {}
     for entry in example.features.feature:
         features[entry.key] = []
@@ -187,7 +187,7 @@ def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
 
 @functools.cache
 def _example_type() -> Any:
-    """The type of an Example."""
+    """Returns the message type of an Example."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     package = "fedjax_algos"
