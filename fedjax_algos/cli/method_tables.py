@@ -279,7 +279,7 @@ def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
     line = f"The methods were tuned without test data, with seeds {shown}"
     if both:
         line += (
-            f"; {', '.join(map(str, both))} are also compared here, which favours methods that "
+            f"; this comparison also uses {', '.join(map(str, both))}, which favours methods that "
             "were tuned more: give other --seeds"
         )
     return line + ".\n"

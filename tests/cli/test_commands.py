@@ -144,7 +144,7 @@ def test_tune_then_compare_then_repeat(command, capsys, here, monkeypatch):
     columns = ["method", "setting", "stage", "length", "score", "score_seed_20", "score_seed_21"]
     assert ([*trials[0]], len(trials)) == (columns, 4)
     out = command("compare", "--config", "tuned/tuned.toml", "--seeds", "20,3")
-    assert "The methods were tuned without test data, with seeds 20, 21, of which 20" in out
+    assert "The methods were tuned without test data, with seeds 20, 21; this comparison also uses 20," in out
     assert "(of all clients): to a test balanced accuracy of 1%, " in out
     results = here / "results"
     config = json.loads((results / "compare" / "config.json").read_text())

@@ -439,7 +439,7 @@ DAMAGES["fed_ixi"] = {
     "IXI016.*not a NIfTI-1 file": [
         scan(gzip.compress(b"no volume")), of_header(sizeof_hdr=1), of_header(magic=b"ni1")],
     "59[13] bytes, not 592": [scan(gzip.compress(each)) for each in (VOXELS[:-1], VOXELS + b"a")],
-    r"\[4, 5\], no volume": [scan(forms.volume(forms.intensities(16)[0]))],
+    r"\[4, 5\], not a volume": [scan(forms.volume(forms.intensities(16)[0]))],
     "complex128": [scan(forms.volume(forms.intensities(16)[..., None, None] + 0j))],
     "NaN": [scan(forms.volume(np.full((6, 4, 5), np.nan)))],
     "has 592 bytes, not": [
