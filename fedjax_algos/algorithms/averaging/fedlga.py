@@ -46,7 +46,10 @@ class Upload(NamedTuple):
 def complete_clients(
     dispatches: Dispatch, mask: jax.Array, fallback: Fallback = "none"
 ) -> jax.Array:
-    """Returns who did all their work, bool[group]; if nobody did, "max" takes the furthest."""
+    """Marks the clients that took all their steps, bool[group].
+
+    Without such a client, fallback "max" marks those that took the largest share of their steps.
+    """
     complete = mask & (dispatches.num_steps >= dispatches.full_steps)
     if fallback == "none":
         return complete
