@@ -57,6 +57,7 @@ NOT_RUN = {
 NOT_RUN = tuple(itertools.chain(*NOT_RUN.values()))
 RUN_ELSEWHERE = {
     "docs/coming_from/fedml.md": "test_programs_on_pages.py",
+    "docs/extend.md": "test_own_algorithms_page.py",
     "docs/own_algorithms.md": "test_own_algorithms_page.py",
 }
 
@@ -82,6 +83,11 @@ def small(arguments):
         values |= {"--model": "mlp:hidden=4"}
     if any("poisson:" in argument for argument in arguments):
         values = {**values, "--cohort": "30", "--clients": "30"}  # slots for the page's mean
+    if "--local-epochs" in arguments:
+        values = {
+            "--local-epochs": "1",
+            **{k: v for k, v in values.items() if k != "--local-steps"},
+        }
     arguments = list(arguments)
     for option, value in values.items():
         if option not in arguments:

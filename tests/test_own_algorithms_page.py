@@ -1,4 +1,4 @@
-"""docs/own_algorithms.md: its code runs, and its algorithms are those of their papers."""
+"""The pages on your own parts: their code runs, and algorithms follow their papers."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.cli import main
 
-PAGE, PROGRAMS = "docs/own_algorithms.md", programs("docs/own_wrappers.md")
-PROGRAMS = programs(PAGE) + PROGRAMS
+PAGE, EXTEND = "docs/own_algorithms.md", "docs/extend.md"
+PROGRAMS = programs(PAGE) + programs("docs/own_loops.md") + programs("docs/own_wrappers.md")
 FILES = {text.split("\n")[0][2:]: text for text in PROGRAMS if text.startswith("# ")}
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("own_files")]
@@ -61,6 +61,22 @@ def test_the_command_compares_the_files():
     assert len({row[loss] for row in last.values()}) == 5  # ditto's global model is fedavg's
     assert last["ditto"][loss] == last["fedavg"][loss]
     assert float(last["topk"][upload]) == 2 * 3 * 50 * (4 + 4)  # rounds, cohort, k, value and place
+
+
+def test_one_of_each_part(here, capsys):
+    """docs/extend.md: every part of its file takes part in one of its two commands."""
+    (here / "extend.py").write_text(programs(EXTEND)[0])
+    small = {"--rounds": "2", "--eval-every": "2", "--cohort": "4", "--clients": "100"}
+    for (_, *arguments), folder in zip(commands(EXTEND), ("rounds", "clock"), strict=True):
+        options = small if folder == "rounds" else {"--evaluations": "2"}
+        given = [text for pair in options.items() for text in pair]
+        main([*arguments, *given, "--local-steps", "2", "--seeds", "1", "--out", folder])
+    columns = Path("rounds/metrics.csv").read_text().partition("\n")[0].split(",")
+    assert "test_confidence" in columns
+    assert "01-damped" in capsys.readouterr().out
+    speeds = Path("clock/speeds.csv").read_text().splitlines()[1:]
+    seconds = sorted({float(line.split(",")[-1]) for line in speeds})
+    np.testing.assert_allclose(seconds, 1 + 2 * np.arange(100) / 100)
 
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=3)

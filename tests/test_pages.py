@@ -19,7 +19,9 @@ TESTS = {
     "CONTRIBUTING.md": "test_readme",
     "README.md": "test_readme",
     "docs/command_line.md": "cli/test_methods",
+    "docs/extend.md": "test_own_algorithms_page",
     "docs/own_algorithms.md": "test_own_algorithms_page",
+    "docs/own_loops.md": "test_own_algorithms_page",
     "docs/own_wrappers.md": "test_own_algorithms_page",
     "docs/recipes.md": "test_recipes",
 }
