@@ -30,6 +30,7 @@ extensions = [
     "algorithm_pages",
     "claim_pages",
     "offline",
+    "page_map",
 ]
 
 html_theme = "sphinx_book_theme"
