@@ -25,7 +25,7 @@ FILES = {  # those of the good files that are damaged one by one, if not all
     "fed_isic2019": ["train_test_split", "*/ISIC_0065613.jpg"],
     "fed_ixi": ["*.csv", "IXI016*/*/*"],
 }
-OTHERWISE = ["hf", "tfds", "leaf", "fed_ixi", "tff_hdf5"]  # say that a file is missing
+OTHERWISE = ["hf", "tfds", "leaf", "fed_ixi"]  # say that a file is missing
 
 
 def load(form, folder, **options):
@@ -68,8 +68,7 @@ def test_every_file(tmp_path, name):
     load(form, tmp_path)
 
 
-NEEDED = {"tff_hdf5": "h5py", "hf": "datasets", "fed_ixi": "nibabel"}
-NEEDED |= {"tfds": "tensorflow_datasets"}
+NEEDED = {"hf": "datasets", "tfds": "tensorflow_datasets", "fed_ixi": "nibabel"}
 
 
 @pytest.mark.parametrize("name", slow(NEEDED))
@@ -91,7 +90,6 @@ LIMITS = [  # what bounds files, the smallest bound of good ones, and changes of
     ("cifar10", f"{READERS}.cifar.MAX_BYTES", 2 * 3073, {}),
     ("leaf", f"{READERS}.client_files.leaf.host_memory", 4 * 7959, {}),
     ("roles", HOST, 64 * 62, {}),
-    ("tff_hdf5", HOST, 2 * 3 * 28 * 28 * 4, {}),
     ("hf", HOST, 2 * 7 * 6 * 4 * 3, {}),
     ("tfds", HOST, 2 * (7 * 6 * 4 * 3 + 5 * 8), {}),  # with the labels of the training examples
     ("image_folder", f"{READERS}.image_folder.MAX_IMAGE_BYTES", max(map(len, IMAGES)), {}),
@@ -262,14 +260,6 @@ def one_client(**changes):
     return {"train": CLIENTS | {"f1_02": own}}
 
 
-VALUES = {  # of all forms with features of clients
-    "client 'f1_02'.*label -1": [one_client(label=np.array([0, -1, 0]))],
-    "client 'f1_02'.*NaN": [one_client(pixels=np.full((3, 28, 28), np.nan, np.float32))],
-    r"client 'f1_02'.*\[3, 9\]": [one_client(pixels=np.zeros((3, 9), np.float32))],
-    "client 'f1_02'.*pixels": [one_client(pixels=[b"a"] * 3)],
-}
-
-
 def sql(script):
     return lambda folder: forms.execute(folder / "a.sqlite", script)
 
@@ -282,7 +272,11 @@ def examples(*values):
 HALF, COUNT, BLOB = np.full(784, 0.5), "UPDATE client_metadata SET", "serialized_example_proto"
 FULL, DROP = {"pixels": HALF, "label": 1}, "DROP TABLE examples"
 RENAMED = "ALTER TABLE examples RENAME COLUMN client_id TO user"
-DAMAGES["tff_sqlite"] = VALUES | {
+DAMAGES["tff_sqlite"] = {
+    "client 'f1_02'.*label -1": [one_client(label=np.array([0, -1, 0]))],
+    "client 'f1_02'.*NaN": [one_client(pixels=np.full((3, 28, 28), np.nan, np.float32))],
+    r"client 'f1_02'.*\[3, 9\]": [one_client(pixels=np.zeros((3, 9), np.float32))],
+    "client 'f1_02'.*pixels": [one_client(pixels=[b"a"] * 3)],
     "no table 'examples'": [
         sql(DROP),
         sql(f"{DROP}; CREATE VIEW examples AS SELECT 1 AS client_id"),
@@ -310,78 +304,6 @@ DAMAGES["tff_sqlite"] = VALUES | {
 }
 
 
-def h5(change, *arguments, **options):
-    """Changes `train.h5`; the function also gets h5py and the path of a file with zeros."""
-
-    def damage(folder):
-        h5py = pytest.importorskip("h5py")
-        with h5py.File(folder / "other.h5", "w") as other:
-            other["secret"] = np.zeros((1, 28, 28), np.float32)
-        with h5py.File(folder / "train.h5", "r+") as file:
-            change(file, h5py, folder / "other.h5", *arguments, **options)
-
-    return damage
-
-
-def anew(file, h5py, other, place, write=False, **options):
-    """Writes an array anew, or declares it and writes one number."""
-    del file[place], h5py, other
-    made = file.create_dataset(place, **options)
-    if write:
-        made[(0,) * made.ndim] = 1
-
-
-def link(file, h5py, other):
-    del file[FIRST]
-    file[FIRST] = h5py.ExternalLink(other, "/")
-
-
-def virtual(file, h5py, other):
-    layout = h5py.VirtualLayout((1, 28, 28), np.float32)
-    layout[:] = h5py.VirtualSource(other, "secret", (1, 28, 28))
-    del file[INPUT]
-    file.create_virtual_dataset(INPUT, layout)
-
-
-def heap(place, value, **options):
-    """Damages the heap of texts."""
-
-    def change(folder):
-        texts = {"a": {"snippets": [b"different snippet", b"different symbols"]}}
-        forms.tff_hdf5(folder, texts, texts, **options)
-        patch("train.h5", (b"GCOL", place, value))(folder)
-
-    return change
-
-
-FIRST = "examples/f0_01"
-INPUT, TARGET = f"{FIRST}/pixels", f"{FIRST}/label"
-PASSWD = {"external": [("/etc/passwd", 0, 28 * 28 * 4)]}
-BLOSC = {"compression": 32001, "allow_unknown_filter": True}  # only a plug-in has this filter
-# sizes of the heap, of the first text (169 is in the empty gap: HDF5 does not end), and of the gap
-HEAPS = (8, b"\xff" * 7), (24, b"\xa9"), (24, b"\xff" * 8), (56, b"\0" * 16)
-DAMAGES["tff_hdf5"] = VALUES | {
-    "'examples'": [h5(lambda file, *_: file.move("examples", "other"))],
-    "no clients": [h5(lambda file, *_: [file["examples"].pop(client) for client in CLIENTS])],
-    "'f0_01' has no features": [h5(lambda file, *_: [file.pop(p) for p in (INPUT, TARGET)])],
-    "f1_02' has no 'label'": [h5(lambda file, *_: file["examples/f1_02"].pop("label"))],
-    "f0_01' is not a Group": [h5(anew, FIRST, data=3)],
-    "'label' has": [h5(anew, TARGET, data=[1, 2])],
-    "train.h5": [h5(anew, TARGET, data=1)],
-    "pixels' holds neither": [h5(anew, INPUT, data=np.zeros(1, "i4,f4"))],
-    "not written": [h5(anew, INPUT, shape=(1, 10**7, 10**7), dtype="f4")],
-    "more than half": [
-        h5(anew, INPUT, True, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9))
-    ],
-    "no 'f0_01', or only a link": [h5(link)],
-    "pixels' needs another file": [
-        h5(virtual),
-        *(h5(anew, INPUT, shape=(1, 28, 28), dtype="f4", **each) for each in (PASSWD, BLOSC)),
-    ],
-    "not an HDF5 file of TFF": [
-        heap(*each, **options) for each in HEAPS for options in ({}, {"chunks": (1,)})
-    ],
-}
 BAD, FINE = ({"bytes": file, "path": None} for file in (b"\x89PNG\r\n", IMAGES[0]))
 DAMAGES["hf"] = {
     "split train: image 0": [{"image": [BAD] * 7}],
@@ -481,13 +403,11 @@ def test_a_header_of_a_huge_array(tmp_path):
     check(tmp_path, "npz", "allocate", member(header(shape=f"({10**13}, 4, 3)")))
 
 
-WIDE = {"shape": (1, 1), "dtype": "f8", "maxshape": (None, 10**7), "chunks": (1, 10**7)}
 SQLITE = f"{READERS}.client_files.sqlite.host_memory"
 ZEROS = bytes(6 * 10**6)
 BOMBS = [
     ("roles", {"content": gzip.compress(b'{"A": "' + ZEROS)}, HOST, 64 * 10**6, "more than 1 MB"),
     ("tff_sqlite", {"train": {"a": [bytes(10**6)]}}, SQLITE, 10**6, "blob too big"),
-    ("tff_hdf5", h5(anew, INPUT, True, **WIDE), HOST, 10**8, "80 MB, more than half"),
 ]
 
 

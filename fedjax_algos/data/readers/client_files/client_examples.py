@@ -101,7 +101,7 @@ def client_dataset(
     max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
-    """Makes a data set of two features, as in `tff_hdf5`; with a format, `x` holds images."""
+    """Makes a data set of two features, as in `tff_sqlite`; with a format, `x` holds images."""
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))

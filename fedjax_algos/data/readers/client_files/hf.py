@@ -47,7 +47,7 @@ def hf(
     memory-mapped Arrow files when they are needed. Otherwise all examples are held in memory.
 
     Images become uint8[height, width, 3], or 1 channel if the first one is grey. Numbers keep their
-    dtype, and texts become ids as in `tff_hdf5`. A data set's code is never run. The package
+    dtype, and texts become ids as in `tff_sqlite`. A data set's code is never run. The package
     downloads a data set that is not on this machine, and keeps its own copy of CSV and JSON files.
 
     Args:

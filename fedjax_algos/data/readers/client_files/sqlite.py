@@ -67,19 +67,42 @@ def tff_sqlite(
 
     The table `examples` has a serialised `tf.train.Example` in each row, and `client_metadata` the
     number of rows of each client. Clients are sorted by name, and examples keep the order of the
-    file. For "x" and "y" see `tff_hdf5`. An Example has no shapes: `pixels` become float32[28, 28],
-    `image` uint8[32, 32, 3], and other lists of numbers float32[k] or int64[k].
+    file. One client is read at a time.
 
-    TFF's files have an index over the clients; a file without it is read slowly.
+    - Numbers are "x" as they are, and "y" is their label, int32[n]. An Example has no shapes:
+      `pixels` become float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers
+      float32[k] or int64[k].
+    - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any
+      other symbol, and V + 2 and V + 3 are the begin and the end of a text. "x" is int32[n, length]
+      and "y" int32[n, length] the ids that follow; there are V + 4 classes.
+
+      - With a vocabulary, the symbols are V words, separated by a blank. Each text is one sequence:
+        begin, its first `length` words, and end if it fits (StackOverflow, length 20).
+      - Without one, the symbols are TFF's 86 characters. A text with its begin and end is cut into
+        pieces of length + 1 ids, and the last piece is padded (Shakespeare, length 80).
+    - A text with labels needs a vocabulary; "x" is as above.
+
+    TFF shuffles a client's texts before it takes `max_examples`; here we take the first ones. TFF's
+    files have an index over the clients; a file without it is read slowly.
 
     Args:
       path: the file, unpacked: `unlzma emnist_all.sqlite.lzma`.
       train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and for
         digits `digits_only_train` and `digits_only_test`; stackoverflow also has `heldout`.
-      x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
-      max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
+      x: the examples' feature; None for the first found of pixels, image, snippets and tokens.
+      y: the labels' feature; None for `label` or, for a text, the ids that follow.
+      num_classes: one more than the largest label if None; all labels are then read once.
+      vocabulary: a file with a word in each line, the most frequent first, such as TFF's
+        stackoverflow.word_count.
+      words: the largest number of words used of the vocabulary, 10,000 in StackOverflow's task.
+      length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
+      max_examples: use only the first examples or texts of each training client; None for all.
+      max_clients: use only the first training clients; None for all.
+      max_test_examples: draw this many test examples or texts with a fixed seed; None for all.
 
-    Source: https://github.com/google-parfait/tensorflow-federated, simulation/datasets.
+    Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
+    https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
+    simulation/baselines.
     """
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     parts = _features(path, train_split, max_clients), _features(path, test_split)

@@ -39,7 +39,7 @@ def tfds(
     converted by `tfds convert_format`, where TensorFlow is installed.
 
     "x" has the dtype and shape of its feature: images are uint8[n, height, width, channels]. Texts
-    become int32[n, length], the ids of their words as in `tff_hdf5`.
+    become int32[n, length], the ids of their words as in `tff_sqlite`.
 
     Args:
       name: as in TFDS: a name, name/config or name:version.
