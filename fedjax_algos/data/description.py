@@ -69,12 +69,10 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
     whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
     require(whole, f"{kind}; give a whole number from 0 for each example")
-    empty = f"the {partition.num_clients} clients hold no example; there is nothing to describe"
-    require(len(partition.indices), empty)
-    outside = partition.indices[(partition.indices < 0) | (partition.indices >= len(labels))]
-    names = f"the partition names example {next(iter(outside), None)}"
-    fix = "give the labels that it was made from"
-    require(not len(outside), f"{names}, but there are {len(labels)} labels; {fix}")
+    low, high = partition.indices.min(initial=0), partition.indices.max(initial=-1)
+    found = f"the partition has {len(partition.indices)} examples, {low} to {high}"
+    fix = "give at least one, and the labels that the partition was made from"
+    require(0 <= low <= high < len(labels), f"{found}, and there are {len(labels)} labels; {fix}")
     num_classes = int(labels.max()) + 1
     sizes = partition.counts()
     check_table(len(sizes), num_classes)

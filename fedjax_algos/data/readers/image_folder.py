@@ -21,7 +21,7 @@ from fedjax_algos.base.files import PathLike, read_file, reading
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
-from fedjax_algos.data.images import ImageFormat, square
+from fedjax_algos.data.images import ImageFormat
 
 PART = 256  # images read at once if the table has no clients
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
@@ -64,7 +64,7 @@ def image_folder(
       shorter_side: pixels of a whole image's shorter side, at least `image_size`.
       min_examples: training clients with fewer images are left out and counted in `notes`.
     """
-    image_format = square(image_size, shorter_side)
+    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     tables = (
         read_table(Path(path, train), (client_column, image_column, class_column)),
         read_table(Path(path, test), (image_column, class_column), (client_column,)),

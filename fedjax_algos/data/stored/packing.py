@@ -30,6 +30,7 @@ from fedjax_algos.base import files
 from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.data import federated_data
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
@@ -109,10 +110,8 @@ class Split:
             with reading(f"{path}: client {self.client_ids[client]!r}", _KIND, _FIX):
                 size = int(places[-1] - places[0])
                 files.check_array_bytes("its examples", size, _FIX)
-                content = np.empty(size, np.uint8)
                 with files.open_regular(path) as file:
-                    file.seek(places[0])
-                    require(file.readinto(content.data) == size, "the file is too short")
+                    content = np.fromfile(file, np.uint8, size, offset=int(places[0]))
                 same = checksum([content], np.diff(places)) == self.checksums[client, number]
                 require(same, "its checksum is wrong: the file was changed")
             if name in self.images:
@@ -172,8 +171,6 @@ def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
     """Returns the facts in the index, and the splits by name."""
     path = folder / _INDEX
     with reading(path, _KIND, _FIX, KeyError, TypeError, AttributeError):
-        there = not folder.is_dir() or path.exists()
-        require(there, f"the folder has no {_INDEX}: this version has not packed it")
         arrays, facts = read_sealed(path, _KIND, _FIX)
         known = facts["format"] == FORMAT
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
@@ -248,11 +245,9 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     require(others in ([], [fields]), f"{dataset.train.name}: {found}; {fix}")
     if dataset.num_classes is not None:
         check_whole("num_classes", dataset.num_classes)
-    require(fields, "the examples have no fields; give at least x and y")
-    for name, one in dataset.train.example.items():
-        what = f"{dataset.train.name}: {name!r}"
-        require(name.isidentifier(), f"{what} cannot name a file; give an identifier")
-        require(one.dtype.kind in "uif", f"{what} is of type {one.dtype}; give numbers of NumPy's")
+    fits = all(key.isidentifier() and one.dtype.kind in "uif" for key, one in kinds[0].items())
+    found = f"{dataset.train.name}: its example has {describe_tree(kinds[0])}"
+    require(fields and fits, f"{found}; give NumPy's numbers, named by identifiers")
     return {
         "format": FORMAT,
         "sources": {split: [each.name, each.identity] for split, each in parts.items()},
@@ -319,19 +314,13 @@ def _encoded(
     source: ClientSource, client: int, example: Mapping[str, Any], num_classes: int | None
 ) -> dict[str, list[Any]]:
     """Returns, by name, the files of a client's images, or its values as one part."""
-    stored, count = federated_data.stored_of(source, client), int(source.counts[client])
-    where = f"{federated_data.where_of(source, client)} has"
-    parts = {}
+    where, parts = f"{federated_data.where_of(source, client)} has", {}
+    stored = federated_data.stored_of(source, client)
     for name, one in example.items():
-        values = stored[name]
-        require(len(values) == count, f"{where} {len(values)} examples of {name}, not {count}")
+        array = stored[name]
         if name in source.images:
-            parts[name] = list(values)
+            parts[name] = list(array)
             continue
-        array = np.asarray(values)
-        found = f"{array.dtype}{list(array.shape[1:])}, not {one.dtype}{list(one.shape)}"
-        fits = array.shape[1:] == one.shape and array.dtype.newbyteorder("<") == one.dtype
-        require(fits, f"{where} {name} of {found}")
         finite = array.dtype.kind != "f" or np.isfinite(array).all()
         require(finite, f"{where} NaN or infinity in {name}; clean it first")
         if name == "y" and num_classes is not None and array.dtype.kind in "ui":

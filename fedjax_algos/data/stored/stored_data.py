@@ -188,12 +188,10 @@ class StoredData:
 def _checked_sizes(source: ClientSource, clients: np.ndarray) -> np.ndarray:
     """Returns n_i of the chosen clients, int32[num_clients]."""
     plain = clients.ndim == 1 and clients.size > 0 and clients.dtype.kind in "iu"
-    fix = "give a list of at least one whole number"
-    require(plain, f"clients are {describe_tree(clients)}; {fix}")
-    low, high, last = clients.min(), clients.max(), source.num_clients - 1
-    known = f"clients has {low} to {high}; {source.name} has clients 0 to {last}"
-    require(low >= 0 and high <= last, known)
-    require(len(np.unique(clients)) == len(clients), "clients names a client twice; give each once")
+    known = plain and 0 <= clients.min() <= clients.max() < source.num_clients
+    found = f"clients={np.array2string(clients, threshold=9)} are {describe_tree(clients)}"
+    fix = f"give different whole numbers of clients, 0 to {source.num_clients - 1}"
+    require(known and len(np.unique(clients)) == len(clients), f"{found}; {fix}")
     sizes = np.asarray(source.counts)[clients].astype(np.int32)
     smallest = f"{source.name}: client {source.client_ids[int(clients[sizes.argmin()])]!r}"
     require(sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
@@ -248,9 +246,8 @@ def by_client(
     check_kind("dataset", dataset, Dataset, "give the result of a reader of data sets")
     check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     names = [str(i) for i in range(partition.num_clients)] if client_ids is None else client_ids
-    numbers = f"there are {len(names)} client_ids and {partition.num_clients} clients"
-    require(len(names) == partition.num_clients, f"{numbers}; give one each")
     train = source_of(dataset.train, partition, names)
+    train.check()
     test = source_of(dataset.test, Partition.of([np.arange(len(dataset.test["y"]))]), ["test"])
     return ClientDataset(train, test, dataset.num_classes, dataset.notes)
 

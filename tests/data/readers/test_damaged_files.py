@@ -274,7 +274,7 @@ FULL, DROP = {"pixels": HALF, "label": 1}, "DROP TABLE examples"
 RENAMED = "ALTER TABLE examples RENAME COLUMN client_id TO user"
 DAMAGES["tff_sqlite"] = {
     "client 'f1_02'.*label -1": [one_client(label=np.array([0, -1, 0]))],
-    "client 'f1_02'.*NaN": [one_client(pixels=np.full((3, 28, 28), np.nan, np.float32))],
+    "client 'f1_02'.*nan": [one_client(pixels=np.full((3, 28, 28), np.nan, np.float32))],
     r"client 'f1_02'.*\[3, 9\]": [one_client(pixels=np.zeros((3, 9), np.float32))],
     "client 'f1_02'.*pixels": [one_client(pixels=[b"a"] * 3)],
     "no table 'examples'": [

@@ -178,16 +178,16 @@ TEXTS = np.array(["cat", "dog"])[Y % 2]
 MEDMNIST = {"x_train": None, "y_train": None, "train_images": X, "train_labels": Y[:, None]}
 REFUSED = {  # how it is written, what is said, and what is written if that is followed
     "MedMNIST": (lambda f: npz(f, **MEDMNIST), r"write it with np.savez\(FILE, x_train=...\)", npz),
-    "labels in a column": (lambda f: npz(f, y_train=Y[:, None]), r"give \[8\]", npz),
-    "one-hot labels": (lambda f: npz(f, y_train=np.eye(3)[Y]), r"give \[8\]", npz),
+    "labels in a column": (lambda f: npz(f, y_train=Y[:, None]), r"\[8\]$", npz),
+    "one-hot labels": (lambda f: npz(f, y_train=np.eye(3)[Y]), r"\[8\]$", npz),
     "labels as texts": (
         lambda f: npz(f, y_train=TEXTS), "give whole numbers from 0",
         lambda f: npz(f, y_train=np.unique(TEXTS, return_inverse=True)[1]),
     ),
-    "labels that are bools": (lambda f: npz(f, y_train=Y > 0), "is of type bool; give whole", npz),
+    "labels that are bools": (lambda f: npz(f, y_train=Y > 0), r"is bool\[8\] .*; give whole", npz),
     "negative labels": (lambda f: npz(f, y_train=Y - 1), "has label -1.*from 0", npz),
     "texts": (lambda f: npz(f, x_train=X.astype(str)), "give numbers", npz),
-    "NaN": (lambda f: npz(f, x_train=X / X[:, :1] * 0 + np.nan), "NaN.*clean it", npz),
+    "NaN": (lambda f: npz(f, x_train=X / X[:, :1] * 0 + np.nan), "nan.*clean", npz),
     "a folder above": (
         lambda f: idx(f, inner="raw"), "no train-images-idx3-ubyte but raw; give the folder that",
         lambda f: f"idx:{f / 'raw'}",
