@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.client_files import sqlite
+from fedjax_algos.data.readers import sqlite
 
 RNG = np.random.default_rng(0)
 

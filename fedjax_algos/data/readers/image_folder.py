@@ -1,17 +1,15 @@
 """Readers of image folders that CSV files divide over clients: any folder, GLDv2, iNaturalist."""
 
-import csv
 import functools
 import glob
 import hashlib
-import io
 import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,13 +20,12 @@ from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.readers.tables import Table, in_order, numbered, read_table
 
 PART = 256  # images read at once if the table has no clients
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
-_KIND = "a CSV file of examples"
-_FIX = "write a header and one row for each example, or fetch the file again"
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_SEARCHED = re.compile(r"((\*|[^*/]*)/)*[^*/]*\{id\}[^*/]*")  # the form of a path with `*`
 
 
 @datasets.register
@@ -152,98 +149,22 @@ def inaturalist(
     )  # fmt: skip
 
 
-class Table(NamedTuple):
-    """Columns of a CSV file with at least one row; no field is empty."""
-
-    name: str  # the path of the file, for messages
-    columns: dict[str, list[str]]  # by name, the text of each row
-    digest: str  # SHA-256 of the file in hexadecimal digits
-
-    def where(self, column: str, value: str) -> "Table":
-        """Selects the rows with a value in a column; ValueError if none has it."""
-        kept = [row for row, found in enumerate(self.columns[column]) if found == value]
-        with reading(self.name, _KIND, _FIX):
-            require(kept, f"it has no row with {column}={value}")
-        columns = {name: [texts[row] for row in kept] for name, texts in self.columns.items()}
-        return self._replace(columns=columns)
-
-
-def read_table(
-    path: PathLike,
-    required: Collection[str],
-    optional: Collection[str] = (),
-    *,
-    others: bool = False,
-    separator: str = ",",
-) -> Table:
-    """Reads the named columns, or all if `others`, of a CSV file in UTF-8 with a header."""
-    with reading(path, _KIND, _FIX, csv.Error):
-        content = read_file(path)
-        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
-        rows = csv.DictReader(lines, strict=True, delimiter=separator)
-        header = list(rows.fieldnames or [])
-        shown = printable(", ".join(header), 200)
-        for column in required:
-            fix = f"name one of these{', or give another separator' * others}"
-            require(column in header, f"it has no column {column!r}, only {shown}; {fix}")
-        named = header if others else [c for c in (*required, *optional) if c in header]
-        columns: dict[str, list[str]] = {column: [] for column in named}
-        for column in columns:
-            require(header.count(column) == 1, f"it has the column {column!r} twice")
-        for row in rows:
-            fits = None not in row and None not in row.values()
-            require(fits, f"line {rows.line_num} has not {len(header)} fields, one for each column")
-            for column, texts in columns.items():
-                texts.append(row[column])
-                fix = "fill it in, or leave the line out"
-                require(texts[-1], f"line {rows.line_num} has no {column}; {fix}")
-        require(all(columns.values()), "it has no row below the header")
-    return Table(printable(os.fspath(path)), columns, hashlib.sha256(content).hexdigest())
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sorts the distinct names: as numbers if all are whole numbers ("07" is a text)."""
-    distinct = set(names)
-    numbers = all(map(_NUMBER.fullmatch, distinct))
-    return sorted(distinct, key=int if numbers else None)
-
-
-def numbered(names: list[str], order: list[str]) -> np.ndarray:
-    """Returns int32[names]: the place of each name in an order that has them all."""
-    places = {name: place for place, name in enumerate(order)}
-    return np.array([places[name] for name in names], np.int32)
-
-
-def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
-    """Returns a column of classes as int32[rows]; ValueError unless all are below num_classes."""
-    known = set(map(str, range(num_classes)))
-    with reading(table.name, _KIND, f"give whole numbers from 0 to {num_classes - 1}"):
-        for row, value in enumerate(table.columns[column]):
-            require(value in known, f"row {row} has {column}={value[:50]}")
-    return np.array(table.columns[column], np.int32)
-
-
 class ImageFiles:
     """The paths of images by id, below one folder. With `*`, the first read lists the folder."""
 
     def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):
         self.folder, self.pattern, self._lock = Path(folder), pattern, threading.Lock()
-        searched, fields = "*" in pattern, _ID.findall(pattern)
-        *folders, name = pattern.split("/")
-        once = _ID.findall(name) == fields == [""] and "*" not in name
-        whole = all(part == "*" or "*" not in part for part in folders)
-        fits = "" in fields and not _leaves(pattern) and (not searched or (once and whole))
+        searched = _SEARCHED.fullmatch(pattern) and _ID.findall(pattern) == [""]
+        fits = searched if "*" in pattern else "{id}" in pattern
         fix = "give one such as {id}.jpg, {id[0]}/{id}.jpg or */{id}.jpg"
-        require(fits, f"file={pattern!r} is not a path of an image; {fix}")
-        longest = max((int(field) for field in fields if field), default=-1)
+        found = f"file={pattern!r} is not a path of an image"
+        require(fits and not _leaves(pattern), f"{found}; {fix}")
         self._paths: dict[str, str] = {}  # by id
         with reading(self.folder, "the folder of the images", "correct the table"):
             for each in ids:
-                bad = len(each) <= longest or (searched and "/" in each)
-                path = pattern if bad else _ID.sub(functools.partial(_part, each), pattern)
-                bad = bad or _leaves(each if searched else path)
-                require(not bad, f"'{each[:80]}' is not an id of an image with file={pattern!r}")
-                self._paths[each] = path
+                self._paths[each] = path = _ID.sub(functools.partial(_part, each), pattern)
+                found = f"'{each[:80]}' is not an id of an image with file={pattern!r}"
+                require(not _leaves(path), found)
 
     def read(self, image: str, owner: str) -> bytes:
         """Reads an image's file; `owner` is its client, for messages."""
@@ -275,8 +196,8 @@ class ImageFiles:
 
 
 def _part(image: str, field: re.Match) -> str:
-    """Returns the value of `{id}` or `{id[0]}`."""
-    return image[int(field[1])] if field[1] else image
+    """Returns the value of `{id}`, or of `{id[0]}`, which is empty if the id is too short."""
+    return image[int(field[1]) :][:1] if field[1] else image
 
 
 def _leaves(path: str) -> bool:
@@ -297,11 +218,9 @@ def image_source(
     # if the table has no clients (`client` is ""), each PART rows are read like one
     ids = table.columns[image]
     owners = table.columns[client] if client else [""] * len(ids)
-    times = Counter(zip(owners, ids, strict=True))
-    with reading(table.name, _KIND, "remove a row"):
-        for (owner, each), number in times.items():
-            has = f"client '{owner[:80]}' has" if client else "it has"
-            require(number == 1, f"{has} the image '{each[:80]}' twice")
+    with reading(table.name, "a table of images", "remove a row"):
+        for (owner, each), number in Counter(zip(owners, ids, strict=True)).items():
+            require(number == 1, f"client '{owner[:80]}' has the image '{each[:80]}' twice")
     if client:
         names = in_order(owners)
     else:
@@ -311,8 +230,9 @@ def image_source(
     counts = np.bincount(numbers)
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
     kept = np.flatnonzero(counts >= min_examples)
-    with reading(table.name, _KIND, "lower min_examples"):
-        require(len(kept), f"no client has min_examples={min_examples}, but at most {counts.max()}")
+    with reading(table.name, "a table of images", "lower min_examples"):
+        most = counts.max(initial=0)
+        require(len(kept), f"no client has min_examples={min_examples}, but at most {most}")
     few = f"clients have fewer than {min_examples} examples and are left out"
     lost = f"{len(ids) - counts[kept].sum()} of {len(ids)} examples"
     left_out = len(names) - len(kept)

@@ -8,8 +8,8 @@ import pytest
 from data_forms import CLIENTS, COUNTS, FORMS, RNG, tff_sqlite
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.client_files.sqlite import parse_example
-from fedjax_algos.data.readers.client_files.texts import CHARACTERS, character_sequences
+from fedjax_algos.data.readers.sqlite import parse_example
+from fedjax_algos.data.readers.texts import CHARACTERS, character_sequences
 
 FORM = FORMS["tff_sqlite"]
 TEXTS = [b"a snippet", b"different snippet"]

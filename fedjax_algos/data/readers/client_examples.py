@@ -21,8 +21,8 @@ from fedjax_algos.data.dataset import (
 )
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.client_files import texts
-from fedjax_algos.data.readers.client_files.texts import Vocabulary
+from fedjax_algos.data.readers import texts
+from fedjax_algos.data.readers.texts import Vocabulary
 
 _INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of "x"
 _WORDS = "tokens"  # TFF's name of a text of words
@@ -108,9 +108,8 @@ def client_dataset(
         if (lost := int((features.counts == 0).sum()))
     ) + (SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
     train, test = train.drawn(None), test.drawn(max_test_examples)
-    x = x or next((name for name in _INPUTS if name in train.features), "")
+    x = x or next((name for name in _INPUTS if name in train.features), _INPUTS[0])
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
-        require(x, f"it has the features {', '.join(train.features)[:200]}")
         train.require(x)
         is_text = image_format is None and isinstance(train.read(0, [x], 1)[x], list)
         names = [x] if is_text and y is None else [x, y or "label"]
@@ -134,10 +133,9 @@ def client_dataset(
         def read(client: int) -> dict[str, Any]:
             stored, source = features.read(client, names, limit), features.client(client)
             values: Any = stored[x]
-            with reading(source, "a client of this data set", "fetch it again"):
-                listed = is_text or image_format is not None
-                require(isinstance(values, list) is listed, f"{x} is of another kind")
             if is_text:
+                known = isinstance(values, list)
+                require(known, f"{source}: {x} is not a text, as of others; fetch it again")
                 tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:
@@ -185,6 +183,5 @@ def _all_labels(parts: Iterable[ClientFeatures], y: str) -> np.ndarray:
 
 
 def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:
-    labels = np.asarray(values)
-    labels = labels[:, 0] if labels.shape == (count, 1) else labels  # as in older files of TFF
-    return checked_labels(labels, count, num_classes or MAX_CLASSES, f"{source}: labels")
+    labels, limit = np.asarray(values), num_classes or MAX_CLASSES
+    return checked_labels(labels, count, limit, f"{source}: labels")

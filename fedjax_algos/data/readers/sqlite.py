@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import PathLike, open_regular, reading
+from fedjax_algos.base.files import PathLike, reading, require_regular
 from fedjax_algos.base.limits import MAX_INT32, host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
-from fedjax_algos.data.readers.client_files.client_examples import (
+from fedjax_algos.data.readers.client_examples import (
     ClientFeatures,
     client_dataset,
     file_identity,
 )
-from fedjax_algos.data.readers.client_files.texts import read_vocabulary
+from fedjax_algos.data.readers.texts import read_vocabulary
 
 # An Example has no shapes. These are TFF's shapes, by the feature and its number of values.
 _SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
@@ -32,8 +32,7 @@ _TABLES = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
     "examples": ("client_id", "split_name", "serialized_example_proto"),
 }
-_MAGIC = b"SQLite format 3\0"
-_FIX = "fetch the file again"
+_FIX = "fetch the file again, and unpack one that ends in .lzma with unlzma"
 # The messages of tensorflow/core/example/example.proto and feature.proto; a map is a list of keys
 # and values, and a field's number is its place.
 _MESSAGES = {
@@ -119,7 +118,6 @@ def _features(path: PathLike, split: str, max_clients: int | None = None) -> Cli
         known = ", ".join(str(split, errors="replace") for (split,) in splits)
         require(found, f"it has no clients of the split {split!r}, only {known}")
         clients = [client.decode() for client, _ in found[:max_clients]]
-        require(len(set(clients)) == len(clients), "it has a client twice")
         numbers = np.array([count for _, count in found[:max_clients]], np.int64)
         query = "SELECT serialized_example_proto FROM examples WHERE client_id = ?"
         one = clients[int(np.argmax(numbers > 0))]
@@ -168,9 +166,7 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
     # extensions stay off; views, virtual tables and computed columns are refused before reading
     errors = sqlite3.Error, AttributeError, TypeError  # for a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
-        with open_regular(path) as file:
-            plain = file.read(len(_MAGIC)) == _MAGIC
-            require(plain, "it is not an SQLite file; unpack one that ends in .lzma with unlzma")
+        require_regular(path)
         address = f"{Path(path).absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = bytes
@@ -180,13 +176,12 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
             query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
             for table, columns in _TABLES.items():
                 (found,) = connection.execute(query, [table]).fetchall() or [(b"", b"")]
-                plain = found[0] == b"table" and found[1].split()[1].upper() == b"TABLE"
-                require(plain, f"it has no table {table!r}")  # VIRTUAL tables run modules
-                described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-                stored = {row[1] for row in described if not row[-1]}  # neither hidden nor computed
-                for column in columns:
-                    known = column.encode() in stored
-                    require(known, f"its table {table!r} has no column {column!r}")
+                stored = set()
+                if found[0] == b"table" and found[1].split()[1].upper() == b"TABLE":  # not VIRTUAL
+                    described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+                    stored = {row[1].decode() for row in described if not row[-1]}  # not computed
+                wanted = f"no table {table!r} with the columns {', '.join(columns)}"
+                require(stored.issuperset(columns), f"it has {wanted}")
             yield connection
 
 
