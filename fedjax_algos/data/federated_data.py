@@ -182,14 +182,12 @@ class ClientSource(NamedTuple):
         """Raises ValueError unless names, counts and example are consistent."""
         ids, counts = list(self.client_ids), np.asarray(self.counts)
         twice = [name for name, number in Counter(ids).items() if number > 1]
-        fits = ids and not twice and counts.shape == (len(ids),) and counts.dtype.kind in "iu"
-        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, and counts are"
-        fix = "give at least one client, each with its own name and a whole number of at least 0"
-        require(fits and counts.min() >= 0, f"{found} {describe_tree(counts)}; {fix}")
-        for key, one in self.example.items():
-            found = f"{self.name}: {key!r} of its example is {one!r}"
-            fix = "give jax.ShapeDtypeStruct(shape, dtype) of one example"
-            require(hasattr(one, "dtype"), f"{found}; {fix}")
+        named = ids and not twice and all(hasattr(one, "dtype") for one in self.example.values())
+        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu" and counts.min() >= 0
+        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, counts of type "
+        found += f"{describe_tree(counts)} and the example {dict(self.example)}"
+        fix = "give each client its own name and a whole number, and jax.ShapeDtypeStructs"
+        require(named and counted, f"{found}; {fix}")
 
     def __repr__(self) -> str:
         counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"

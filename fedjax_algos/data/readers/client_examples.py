@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe_tree, printable
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.data.dataset import (
     MAX_CLASSES,
     SAME_EXAMPLES,
@@ -126,7 +126,12 @@ def client_dataset(
             require(num_classes is None, "num_classes is for labels; leave it out, or give y=NAME")
             num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
-            num_classes, more = count_classes(_all_labels((train, test), names[1]))
+            each = [
+                np.unique(_labels(part, i, part.read(i, [names[1]], None)[names[1]], count))
+                for part in (train, test)
+                for i, count in enumerate(part.counts.tolist())
+            ]
+            num_classes, more = count_classes(np.concatenate(each))
             notes += more
 
     def source_of(features: ClientFeatures, limit: int | None) -> ClientSource:
@@ -141,7 +146,7 @@ def client_dataset(
             elif image_format is None:
                 values = checked_examples(values, f"{source}: {x}")
             if is_labelled:
-                targets = _labels(stored[names[1]], len(values), num_classes, source)
+                targets = _labels(features, client, stored[names[1]], len(values), num_classes)
             return {"x": values, "y": targets}
 
         images = {} if image_format is None else {"x": image_format}
@@ -152,36 +157,20 @@ def client_dataset(
         options = (names, num_classes, vocabulary, length, max_examples, image_format)
         facts = "\n".join([repr(options), features.identity, *features.client_ids])
         identity = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()
-        counts = _sizes(features, x, limit, steps if is_text and vocabulary is None else None)
-        ids = features.client_ids
-        return ClientSource(features.name, ids, counts, example, read, images, identity)
+        counts = np.minimum(features.counts, limit or MAX_INT32)
+        if is_text and vocabulary is None:  # a text has several sequences
+            own = (features.read(i, [x], limit)[x] for i in range(len(counts)))
+            counts = np.array([texts.num_character_sequences(each, steps).sum() for each in own])
+        rest: Any = counts.astype(np.int32), example, read, images, identity
+        return ClientSource(features.name, features.client_ids, *rest)
 
     sources = source_of(train, max_examples), source_of(test, None)
-    with reading(test.name, "of the same data set", "give files of one data set"):
-        expected, found = (describe_tree(dict(source.example)) for source in sources)
-        require(found == expected, f"its examples are {found}, the training ones {expected}")
     return ClientDataset(*sources, num_classes, notes)
 
 
-def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | None) -> np.ndarray:
-    """Counts each client's examples, or its texts' sequences of characters, int32[clients]."""
-    counts = np.minimum(features.counts, limit or MAX_INT32)
-    if steps is not None:
-        each = (features.read(i, [x], limit)[x] for i in range(len(counts)))
-        counts = np.array([texts.num_character_sequences(own, steps).sum() for own in each])
-    return counts.astype(np.int32)
-
-
-def _all_labels(parts: Iterable[ClientFeatures], y: str) -> np.ndarray:
-    """Reads the labels of all clients; returns each client's distinct labels, concatenated."""
-    each = [
-        np.unique(_labels(part.read(i, [y], None)[y], count, None, part.client(i)))
-        for part in parts
-        for i, count in enumerate(part.counts.tolist())
-    ]
-    return np.concatenate(each)
-
-
-def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:
-    labels, limit = np.asarray(values), num_classes or MAX_CLASSES
-    return checked_labels(labels, count, limit, f"{source}: labels")
+def _labels(
+    features: ClientFeatures, client: int, values: Any, count: int, num_classes: int | None = None
+) -> np.ndarray:
+    """Returns a client's labels, int32[count]."""
+    limit, name = num_classes or MAX_CLASSES, f"{features.client(client)}: labels"
+    return checked_labels(values, count, limit, name)

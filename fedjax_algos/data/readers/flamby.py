@@ -79,8 +79,7 @@ def fed_isic2019(
     for fold in ("train", "test"):
         part = table.where("fold", fold)
         labels = class_numbers(part, "target", _CLASSES)
-        source, _ = image_source(part, files, labels, image_format, "image", "center")
-        sources.append(source)
+        sources.append(image_source(part, files, labels, image_format, "image", "center"))
     return ClientDataset(sources[0], sources[1], _CLASSES)
 
 

@@ -40,7 +40,6 @@ def image_folder(
     class_column: str = "class",
     image_size: Count = 224,
     shorter_side: Count = 256,
-    min_examples: Count = 1,
 ) -> ClientDataset:
     """Images in a folder that two CSV files divide over clients; read client by client.
 
@@ -59,7 +58,6 @@ def image_folder(
       client_column, image_column, class_column: the names of the columns.
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of a whole image's shorter side, at least `image_size`.
-      min_examples: training clients with fewer images are left out and counted in `notes`.
     """
     image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     tables = (
@@ -69,17 +67,14 @@ def image_folder(
     classes = in_order(name for table in tables for name in table.columns[class_column])
     ids = [table.columns[image_column] for table in tables]
     files = ImageFiles(path, file, [*ids[0], *ids[1]])
-    sources, notes = [], list[str]()
-    for table, fewest in zip(tables, (min_examples, 1), strict=True):
+    sources = []
+    for table in tables:
         labels = numbered(table.columns[class_column], classes)
         client = client_column if client_column in table.columns else ""
-        facts = image_format, image_column, client, fewest
-        source, left_out = image_source(table, files, labels, *facts)
-        sources.append(source)
-        notes += left_out
-    if in_both := set(ids[0]) & set(ids[1]):
-        notes.append(f"{len(in_both)} images are in the training and in the test file")
-    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))
+        sources.append(image_source(table, files, labels, image_format, image_column, client))
+    both = len(set(ids[0]) & set(ids[1]))
+    notes = (f"{both} images are in the training and in the test file",) * (both > 0)
+    return ClientDataset(sources[0], sources[1], len(classes), notes)
 
 
 @datasets.register
@@ -91,7 +86,6 @@ def gldv2(
     file: str = "{id[0]}/{id[1]}/{id[2]}/{id}.jpg",
     image_size: Count = 224,
     shorter_side: Count = 256,
-    min_examples: Count = 1,
 ) -> AnyDataset:
     """Landmarks-User-160k: photos of the Google Landmarks Dataset v2, by photographer.
 
@@ -103,7 +97,7 @@ def gldv2(
       train, test: the CSV files, in the folder: `mini_gld_train_split.csv` and `mini_gld_test.csv`
         are TensorFlow Federated's part with 233 photographers, 23,080 photos and 203 landmarks.
       file: the path of an image, as in `image_folder`; `{id}.jpg` if all are in one folder.
-      image_size, shorter_side, min_examples: as in `image_folder`.
+      image_size, shorter_side: as in `image_folder`.
 
     Source: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution",
     ECCV 2020, https://arxiv.org/abs/2003.08082; the files of the split are linked from
@@ -111,10 +105,8 @@ def gldv2(
     page gives 1,062 photographers, TensorFlow Federated has 1,262. TensorFlow Federated leaves out
     missing images; here they are an error.
     """
-    return image_folder(
-        path=path, train=train, test=test, file=file, image_size=image_size,
-        shorter_side=shorter_side, min_examples=min_examples,
-    )  # fmt: skip
+    sizes = {"image_size": image_size, "shorter_side": shorter_side}
+    return image_folder(path=path, train=train, test=test, file=file, **sizes)
 
 
 @datasets.register
@@ -126,7 +118,6 @@ def inaturalist(
     file: str = "train_val_images/*/*/{id}.jpg",
     image_size: Count = 224,
     shorter_side: Count = 256,
-    min_examples: Count = 1,
 ) -> AnyDataset:
     """iNaturalist-User-120k: photos of plants and animals of iNaturalist 2017, by photographer.
 
@@ -138,15 +129,13 @@ def inaturalist(
     Args:
       path: the folder.
       train, test: the CSV files, in the folder; iNaturalist-Geo's files divide by place.
-      file, image_size, shorter_side, min_examples: as in `image_folder`.
+      file, image_size, shorter_side: as in `image_folder`.
 
     Source: as for `gldv2`; the images are linked from
     https://github.com/visipedia/inat_comp/tree/master/2017.
     """
-    return image_folder(
-        path=path, train=train, test=test, file=file, image_size=image_size,
-        shorter_side=shorter_side, min_examples=min_examples,
-    )  # fmt: skip
+    sizes = {"image_size": image_size, "shorter_side": shorter_side}
+    return image_folder(path=path, train=train, test=test, file=file, **sizes)
 
 
 class ImageFiles:
@@ -212,9 +201,8 @@ def image_source(
     image_format: ImageFormat,
     image: str,
     client: str,
-    min_examples: int = 1,
-) -> tuple[ClientSource, tuple[str, ...]]:
-    """Makes a source of a table's images with labels int32[rows], and notes of what is left out."""
+) -> ClientSource:
+    """Makes a source of a table's images with labels int32[rows]."""
     # if the table has no clients (`client` is ""), each PART rows are read like one
     ids = table.columns[image]
     owners = table.columns[client] if client else [""] * len(ids)
@@ -227,29 +215,19 @@ def image_source(
         owners = [f"part {row // PART}" for row in range(len(ids))]
         names = list(dict.fromkeys(owners))
     numbers = numbered(owners, names)
-    counts = np.bincount(numbers)
+    counts = np.bincount(numbers).astype(np.int32)
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
-    kept = np.flatnonzero(counts >= min_examples)
-    with reading(table.name, "a table of images", "lower min_examples"):
-        most = counts.max(initial=0)
-        require(len(kept), f"no client has min_examples={min_examples}, but at most {most}")
-    few = f"clients have fewer than {min_examples} examples and are left out"
-    lost = f"{len(ids) - counts[kept].sum()} of {len(ids)} examples"
-    left_out = len(names) - len(kept)
-    notes = (f"{left_out} of {len(names)} {few}, with {lost}",) * (left_out > 0)
 
     def read(number: int) -> dict[str, Any]:
-        own, name = rows[kept[number]], printable(names[kept[number]], 80)
-        contents = [files.read(ids[row], f"client '{name}'") for row in own]
-        return {"x": contents, "y": labels[own]}
+        name = printable(names[number], 80)
+        contents = [files.read(ids[row], f"client '{name}'") for row in rows[number]]
+        return {"x": contents, "y": labels[rows[number]]}
 
     def image_name(number: int, of_client: int) -> str:
-        return files.path_of(ids[rows[kept[number]][of_client]])
+        return files.path_of(ids[rows[number][of_client]])
 
     classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
-    facts = tuple(image_format), client or None, min_examples
+    facts = table.digest, classes, files.pattern, tuple(image_format), client or None
     x, y = jax.ShapeDtypeStruct(image_format[:3], np.uint8), jax.ShapeDtypeStruct((), np.int32)
-    ids_kept, sizes = [names[number] for number in kept], counts[kept].astype(np.int32)
-    identity = " ".join(map(str, (table.digest, classes, files.pattern, *facts)))
-    rest: Any = {"x": x, "y": y}, read, {"x": image_format}, identity, image_name
-    return ClientSource(str(files.folder), ids_kept, sizes, *rest), notes
+    rest: Any = {"x": x, "y": y}, read, {"x": image_format}, " ".join(map(str, facts)), image_name
+    return ClientSource(str(files.folder), names, counts, *rest)

@@ -28,7 +28,6 @@ def leaf(
     path: PathLike,
     task: Literal["femnist", "shakespeare", "sent140", "vectors"],
     max_clients: Count | None = None,
-    invert: bool = False,
     words: Count = 5000,
 ) -> Dataset:
     """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
@@ -52,19 +51,16 @@ def leaf(
       path: the folder.
       task: the data set, or "vectors" for any vectors of numbers.
       max_clients: use only the first clients of the training files, at least 1; None for all.
-      invert: femnist: whether to store 255 minus the pixels, so that the background is 0.
       words: sent140: the size of the vocabulary, at least 1.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf). Words are found as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
-    given = [("invert", "femnist", invert), ("words", "sent140", words != 5000)]
-    for name, owner, is_set in given:
-        wrong = f"leaf: {name} is for task={owner}, not {task}; leave it out"
-        require(task == owner or not is_set, wrong)
+    wrong = f"leaf: words={words} is for task=sent140, not {task}; leave it out"
+    require(task == "sent140" or words == 5000, wrong)
     vocabulary = dict[str, int]()
     converters: dict[str, tuple[Convert, int | None]] = {
-        "femnist": (functools.partial(_pixels, invert=invert), 62),
+        "femnist": (_pixels, 62),
         "shakespeare": (_codes, len(LEAF_SYMBOLS)),
         "sent140": (functools.partial(_tokens, vocabulary=vocabulary), 2),
         "vectors": (_floats, None),
@@ -143,13 +139,12 @@ def _converted(convert: Convert, pairs: list[tuple[str, Any]]) -> Any:
         return error
 
 
-def _pixels(x: list, y: list, invert: bool) -> Columns:
+def _pixels(x: list, y: list) -> Columns:
     pixels = 255.0 * _vectors(x)
     whole = np.rint(pixels)
     valid = (whole >= 0) & (whole <= 255) & (np.abs(pixels - whole) <= 0.01)
     bad = valid.all(axis=1).argmin()
     require(valid.all(), f"sample {bad} has pixels that are not k/255 for k = 0..255")
-    whole = 255 - whole if invert else whole
     return whole.astype(np.uint8).reshape(len(y), 28, 28), _labels(y, 62)
 
 

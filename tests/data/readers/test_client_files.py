@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from data_forms import CLIENTS, COUNTS, FORMS, RNG, tff_sqlite
 
-from fedjax_algos.data import datasets
+from fedjax_algos.data import datasets, pack
 from fedjax_algos.data.readers.sqlite import parse_example
 from fedjax_algos.data.readers.texts import CHARACTERS, character_sequences
 
@@ -158,8 +158,8 @@ def test_golden_bytes():
 def test_splits_that_differ_and_files_that_change(tmp_path):
     vectors = {"a": {"pixels": np.zeros((1, 3)), "label": np.zeros(1)}}
     tff_sqlite(tmp_path, test=vectors)
-    with pytest.raises(ValueError, match=r"float32\[3\].*give files of one data set"):
-        FORM.read(tmp_path)
+    with pytest.raises(ValueError, match=r"\(3,\).*give both the same names, shapes and types"):
+        pack(FORM.read(tmp_path), tmp_path / "packed")
     tff_sqlite(tmp_path)
     data = FORM.read(tmp_path)
     tff_sqlite(tmp_path, {name: {k: v[:1] for k, v in c.items()} for name, c in CLIENTS.items()})

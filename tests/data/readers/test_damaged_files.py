@@ -31,9 +31,12 @@ OTHERWISE = ["hf", "tfds", "leaf", "fed_ixi"]  # say that a file is missing
 def load(form, folder, **options):
     """Reads all that a data set has."""
     data = form.read(folder, **options)
-    for part in (data.train, data.test):
-        for client in range(getattr(part, "num_clients", 0)):
-            part.examples_of(client)
+    sources = [part for part in (data.train, data.test) if hasattr(part, "examples_of")]
+    for source in sources:
+        source.check()
+    for source in sources:
+        for client in range(source.num_clients):
+            source.examples_of(client)
 
 
 def slow(names):
@@ -291,6 +294,7 @@ DAMAGES["tff_sqlite"] = {
         sql(f"{COUNT} num_examples = {number} WHERE client_id = 'f1_02'") for number in (2, 4, -1)
     ],
     "many": [sql(f"{COUNT} num_examples = 'many'")],
+    "'f0_01'. twice": [sql("INSERT INTO client_metadata SELECT * FROM client_metadata")],
     "expected bytes": [sql(f"UPDATE examples SET {BLOB} = 5")],
     "Example": [sql(f"UPDATE examples SET {BLOB} = CAST(substr({BLOB}, 1, 99) AS BLOB)")],
     "split train": [sql(f"UPDATE examples SET {BLOB} = x''")],
@@ -322,7 +326,7 @@ DAMAGES["image_folder"] = {
     "line 7 does not have 3 fields": [{"train": TRAIN + f"bo,{a}\n"} for a in ("b4", ",ant")],
     "client 'bo' has the image 'b1' twice": [{"train": TRAIN + "bo,b1,ant\n"}],
     "client '' has the image 't1' twice": [{"test": TEST + "t1,dog\n"}],
-    "no client has min_examples=1, but at most 0": [{"train": "user_id,image_id,class\n"}],
+    "has 0 client_ids": [{"train": "user_id,image_id,class\n"}],
     "2 columns 'class'": [{"train": "class," + TRAIN.replace("\n", ",c\n")}],
     "is not UTF-8": [{"train": TRAIN.encode("utf-16")}],
     "end of data": [{"train": TRAIN + 'bo,"b4,ant\n'}],
@@ -335,7 +339,7 @@ ISIC = {
     "center=6": [[("a", 0, 0, "train"), ("b", 0, 6, "test")]],
     "fold='valid'": [[("a", 0, 1, "valid")]],
     "'a' twice": [[("a", 0, 1, "train"), ("a", 0, 1, "test")]],
-    "fold=test": [[("a", 0, 1, "train")]],
+    "has 0 client_ids": [[("a", 0, 1, "train")]],
 }
 ISIC = {named: [{"rows": rows} for rows in tables] for named, tables in ISIC.items()}
 LINE = forms.isic_line("a", 0, 1, "train")
