@@ -183,7 +183,8 @@ class ClientSource(NamedTuple):
         ids, counts = list(self.client_ids), np.asarray(self.counts)
         twice = [name for name, number in Counter(ids).items() if number > 1]
         named = ids and not twice and all(hasattr(one, "dtype") for one in self.example.values())
-        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu" and counts.min() >= 0
+        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu"
+        counted = counted and counts.min(initial=0) >= 0
         found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, counts of type "
         found += f"{describe_tree(counts)} and the example {dict(self.example)}"
         fix = "give each client its own name and a whole number, and jax.ShapeDtypeStructs"

@@ -13,15 +13,10 @@ from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.images import ImageFormat, open_image
-from fedjax_algos.data.readers.client_examples import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
+from fedjax_algos.data.readers.client_examples import ClientFeatures, client_dataset, file_identity
 from fedjax_algos.data.readers.texts import most_frequent_words, read_vocabulary
 
 _KIND = "a data set of this form"
-_ALL = "all"  # the client of a split that is not divided
 
 
 @datasets.register
@@ -114,7 +109,7 @@ def hf(
 
 def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
     """Makes the columns features; a client's rows have the same value of `users`."""
-    clients, numbers = np.array([_ALL]), np.zeros(len(rows), int)
+    clients, numbers = np.array(["all"]), np.zeros(len(rows), int)
     if users is not None:
         with reading(name, _KIND, "choose another column", KeyError):
             values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])

@@ -19,11 +19,7 @@ from fedjax_algos.base.files import PathLike, reading, require_regular
 from fedjax_algos.base.limits import MAX_INT32, host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
-from fedjax_algos.data.readers.client_examples import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
+from fedjax_algos.data.readers.client_examples import ClientFeatures, client_dataset, file_identity
 from fedjax_algos.data.readers.texts import read_vocabulary
 
 # An Example has no shapes. These are TFF's shapes, by the feature and its number of values.

@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from csv import DictReader
 from csv import Error as CsvError
 from typing import NamedTuple
@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, read_file, reading
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.core import Batch
 from fedjax_algos.core.options import Proportion
 from fedjax_algos.data.dataset import Dataset, divide, from_arrays
 from fedjax_algos.data.federated_data import datasets
@@ -139,25 +138,19 @@ def csv(
         found = divide(x[0], y[0], test_share, users, source=table.name)
     else:
         found = from_arrays(x[0], y[0], x[1], y[1], users, source=table.name)
-    own, parts = found.train["x"], (found.train, found.test)
-    mean, scale = np.zeros(len(names)), np.ones(len(names))
+    parts = {"train": found.train, "test": found.test}
+    own, mean, scale = found.train["x"], np.zeros(len(names)), np.ones(len(names))
     if standardise:
         mean, scale = own.mean(0), np.where(np.ptp(own, 0) > 0, own.std(0), 1)
-    else:
-        _check_whole_numbers(table.name, names, parts)
-    train, test_part = (
-        part | {"x": ((part["x"] - mean) / scale).astype(np.float32)} for part in parts
-    )
-    return found._replace(train=train, test=test_part, num_classes=len(classes))
-
-
-def _check_whole_numbers(source: str, names: list[str], parts: Sequence[Batch]) -> None:
-    for name, *columns in zip(names, *(part["x"].T for part in parts), strict=True):
-        for column in columns:
-            lost = (np.floor(column) == column) & (column.astype(np.float32) != column)
-            fix = f"give standardise=true, or leave the column out with drop={name}"
-            found = f"{name} has {column[lost.argmax()]:.0f}, which is not a float32"
-            require(not lost.any(), f"{source}: {found}; {fix}")
+    for part, examples in parts.items():
+        values = (examples["x"] - mean) / scale
+        parts[part] = examples | {"x": values.astype(np.float32)}
+        lost = (np.floor(values) == values) & (parts[part]["x"] != values)
+        row, column = np.unravel_index(lost.argmax(), lost.shape)
+        wrong = f"{names[column]} has {values[row, column]:.0f}, which is not a float32"
+        fix = f"give standardise=true, or leave the column out with drop={names[column]}"
+        require(standardise or not lost.any(), f"{table.name}: {wrong}; {fix}")
+    return found._replace(**parts, num_classes=len(classes))
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:

@@ -190,13 +190,10 @@ def encode(text: str, symbols: str) -> np.ndarray:
 def _cut(
     codes: list[np.ndarray], starts: np.ndarray, stops: np.ndarray, window: int, stride: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts out windows uint8[n, window] and their next codes uint8[n], copying each once."""
-    total = int((stops - starts).sum())
-    x, y = np.empty((total, window), np.uint8), np.empty(total, np.uint8)
-    row = 0
+    """Cuts out windows uint8[n, window] and their next codes uint8[n]."""
+    x, y = [], []
     for text, start, stop in zip(codes, starts, stops, strict=True):
-        rows = slice(row, row := row + stop - start)
-        windows = np.lib.stride_tricks.sliding_window_view(text, window)
-        x[rows] = windows[::stride][start:stop]
-        y[rows] = text[window::stride][start:stop]
-    return x, y
+        windows = np.lib.stride_tricks.sliding_window_view(text, window)  # views, not copies
+        x.append(windows[::stride][start:stop])
+        y.append(text[window::stride][start:stop])
+    return np.concatenate(x), np.concatenate(y)

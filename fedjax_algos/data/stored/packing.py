@@ -267,10 +267,8 @@ def _begin(
     """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
-    known = {_LOCK, _INDEX, *_SPLITS}
-    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
-    first = next(iter(others), None)
-    require(not others, f"{folder} holds {first!r}; name a new or an empty folder")
+    others = sorted({path.name for path in folder.iterdir()} - {_LOCK, _INDEX, *_SPLITS})
+    require(not others, f"{folder} holds {', '.join(others)}; name a new or an empty folder")
     if not (folder / _INDEX).exists():
         return {name: make_split(folder / name, source) for name, source in parts.items()}
     earlier, splits = _open(folder)

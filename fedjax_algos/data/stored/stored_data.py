@@ -20,7 +20,12 @@ from fedjax_algos.core.checks import check_kind, check_seed, check_whole
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.dataset import Dataset
-from fedjax_algos.data.federated_data import ClientDataset, ClientSource, FederatedData
+from fedjax_algos.data.federated_data import (
+    ClientDataset,
+    ClientSource,
+    FederatedData,
+    where_of,
+)
 from fedjax_algos.data.partitioning.base import Partition, describe_counts
 from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.packing import packed
@@ -61,8 +66,15 @@ class StoredData:
         check_whole("cache_bytes", cache_bytes, 0, host_memory())
         check_whole("threads", threads)
         self.source, self.cache_bytes, self.threads = source, cache_bytes, threads
-        self.clients = np.arange(source.num_clients) if clients is None else np.asarray(clients)
-        self._sizes = _checked_sizes(source, self.clients)
+        numbers = np.arange(source.num_clients) if clients is None else np.asarray(clients)
+        plain = numbers.ndim == 1 and numbers.size > 0 and numbers.dtype.kind in "iu"
+        known = plain and 0 <= numbers.min() <= numbers.max() < source.num_clients
+        found = f"clients={np.array2string(numbers, threshold=9)} are {describe_tree(numbers)}"
+        fix = f"give different whole numbers of clients, 0 to {source.num_clients - 1}"
+        require(known and len(np.unique(numbers)) == len(numbers), f"{found}; {fix}")
+        self.clients, self._sizes = numbers, np.asarray(source.counts)[numbers].astype(np.int32)
+        smallest = where_of(source, int(numbers[self._sizes.argmin()]))
+        require(self._sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
         self._cache: OrderedDict[int, Batch] = OrderedDict()
         self._cached_bytes = 0
@@ -183,19 +195,6 @@ class StoredData:
         each = f"({describe_tree(dict(self.source.example))})"
         name = self.source.name
         return describe(self, name=name, **facts, per_client=counts, each=each, cache=cache)
-
-
-def _checked_sizes(source: ClientSource, clients: np.ndarray) -> np.ndarray:
-    """Returns n_i of the chosen clients, int32[num_clients]."""
-    plain = clients.ndim == 1 and clients.size > 0 and clients.dtype.kind in "iu"
-    known = plain and 0 <= clients.min() <= clients.max() < source.num_clients
-    found = f"clients={np.array2string(clients, threshold=9)} are {describe_tree(clients)}"
-    fix = f"give different whole numbers of clients, 0 to {source.num_clients - 1}"
-    require(known and len(np.unique(clients)) == len(clients), f"{found}; {fix}")
-    sizes = np.asarray(source.counts)[clients].astype(np.int32)
-    smallest = f"{source.name}: client {source.client_ids[int(clients[sizes.argmin()])]!r}"
-    require(sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
-    return sizes
 
 
 def open_federated(
