@@ -105,7 +105,7 @@ def gldv2(
     page gives 1,062 photographers, TensorFlow Federated has 1,262. TensorFlow Federated leaves out
     missing images; here they are an error.
     """
-    sizes = {"image_size": image_size, "shorter_side": shorter_side}
+    sizes: Any = {"image_size": image_size, "shorter_side": shorter_side}
     return image_folder(path=path, train=train, test=test, file=file, **sizes)
 
 
@@ -134,7 +134,7 @@ def inaturalist(
     Source: as for `gldv2`; the images are linked from
     https://github.com/visipedia/inat_comp/tree/master/2017.
     """
-    sizes = {"image_size": image_size, "shorter_side": shorter_side}
+    sizes: Any = {"image_size": image_size, "shorter_side": shorter_side}
     return image_folder(path=path, train=train, test=test, file=file, **sizes)
 
 

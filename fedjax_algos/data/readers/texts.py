@@ -162,8 +162,8 @@ def roles(
         sizes = np.array([count for _, count in chosen], int)
         trains = np.maximum(1, (train_fraction * sizes).astype(int))
         tests = np.minimum(sizes, trains - 1 + -(-window // stride))  # where they start
-        windows = f"windows of {window} characters for training and test"
-        require((tests < sizes).any(), f"no role has {min_lines} lines and {windows}")
+        short = f"no role has {min_lines} lines and windows of {window} characters for both parts"
+        require((tests < sizes).any(), short)
         windows = int((trains + sizes - tests).sum())
         what = f"{windows} windows of {window} characters"
         files.check_array_bytes(what, windows * window, "raise stride")

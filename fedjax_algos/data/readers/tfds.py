@@ -71,7 +71,7 @@ def tfds(
         keys = builder.info.supervised_keys or ("image", "label")
         names = [x or keys[0], y or keys[1], *([users] if users else [])]
         features = dict(builder.info.features)
-        shapes = [getattr(features.get(feature), "shape", None) for feature in names]
+        shapes: list[Any] = [getattr(features.get(feature), "shape", None) for feature in names]
         plain = None not in shapes and hasattr(features[names[0]], "np_dtype")
         fits = plain and None not in shapes[0] and all(each == () for each in shapes[1:])
         listed = ", ".join(f"{key} {one}" for key, one in features.items())[:500]

@@ -38,7 +38,6 @@ from fedjax_algos.data.images import ImageFormat
 
 FORMAT = 2
 _INDEX, _LOCK = "index.npz", ".lock"
-_SPLITS = ("train", "test")
 _SAVE_SECONDS = 30  # between two writes of the index
 _KIND = "a part of a packed folder"
 _FIX = "remove the folder and pack it again"
@@ -209,18 +208,15 @@ def pack(
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)
     assert isinstance(whole, ClientDataset)
-    sources = whole[:1] if whole.test is whole.train else whole[:2]
-    parts = dict(zip(_SPLITS, sources, strict=False))
-    for source in sources:
+    parts = {"train": whole.train, "test": whole.test}
+    if whole.test is whole.train:
+        del parts["test"]
+    for source in parts.values():
         source.check()
     folder = Path(folder)
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / _LOCK, timeout=0)
-    try:
-        held = lock.acquire()
-    except filelock.Timeout:
-        raise ValueError(f"{folder} is written by another process; wait for its end") from None
+        held = filelock.FileLock(folder / _LOCK, timeout=0).acquire()
     with held:
         about = _about(whole, parts)
         splits, saved = _begin(folder, about, parts), time.monotonic()
@@ -267,7 +263,7 @@ def _begin(
     """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
-    others = sorted({path.name for path in folder.iterdir()} - {_LOCK, _INDEX, *_SPLITS})
+    others = sorted({path.name for path in folder.iterdir()} - {_LOCK, _INDEX, "train", "test"})
     require(not others, f"{folder} holds {', '.join(others)}; name a new or an empty folder")
     if not (folder / _INDEX).exists():
         return {name: make_split(folder / name, source) for name, source in parts.items()}

@@ -148,7 +148,7 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "packed", "thesis.txt"}
 
     def second(split, done, total):
-        with pytest.raises(ValueError, match="another process"):
+        with pytest.raises(ValueError, match="could not be acquired"):
             pack(dataset(), tmp_path / "two")
 
     pack(dataset(), tmp_path / "two", on_client=second)
