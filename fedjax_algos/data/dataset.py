@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
@@ -185,10 +185,8 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
 
 def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
     """Raises ValueError for what 32 bits cannot hold (without x64) and, if `finite`, for NaN."""
-    kind = np.dtype(x.dtype.newbyteorder("="))
-    if kind.itemsize == 8 and jnp.result_type(float) == np.float32:  # without x64
-        kind = np.dtype(f"{kind.kind}4")
-    elif not finite:
+    kind = jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("="))
+    if not finite and kind.itemsize == x.dtype.itemsize:
         return
     limits: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
     compared: Any = True if finite else np.isfinite(x)

@@ -116,8 +116,8 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
     spans = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
     spans = spans and np.diff(offsets).min() >= 0
     found = f"the partition has {describe_tree(partition._asdict())}"
-    fix = "give whole numbers, of which offsets ascend from 0 to the number of indices"
-    require(whole and spans, f"{found}; {fix}, as Partition.of(rows of each client) does")
+    fix = "give Partition.of(rows of each client), whose offsets ascend to the number of indices"
+    require(whole and spans, f"{found}; {fix}")
     outside = next(iter(indices[(indices < 0) | (indices >= total)]), None)
     known = f"the partition names example {outside}; there are examples 0 to {total - 1}"
     require(outside is None, known)

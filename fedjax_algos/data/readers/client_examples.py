@@ -139,8 +139,8 @@ def client_dataset(
             stored, source = features.read(client, names, limit), features.client(client)
             values: Any = stored[x]
             if is_text:
-                known = isinstance(values, list)
-                require(known, f"{source}: {x} is not a text, as of others; fetch it again")
+                found = f"{source}: {x} is not a text, but it is in another client"
+                require(isinstance(values, list), f"{found}; fetch it again")
                 tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:

@@ -4,7 +4,6 @@ import gzip
 import math
 import os
 import re
-import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -122,7 +121,7 @@ def _folders(path: Path, table: Table) -> dict[str, str]:
     rows = Counter(table.columns["Patient ID"])
     with reading(table.name, "the table of the persons in the folder", _FIX):
         other = [person for person in rows | times if (rows[person], times[person]) != (1, 1)]
-        require(not other, f"not one row and one folder each has person {', '.join(other)[:50]}")
+        require(not other, f"it has not one row and folder for person {', '.join(other)[:50]}")
         for person, maker, part in zip(*table.columns.values(), strict=True):
             hospital = folders[person].split("-")[1]
             fits = (maker, hospital) in _HOSPITALS.items() and part in ("train", "test")
@@ -166,13 +165,7 @@ def read_volume(path: Path) -> np.ndarray:
     """Reads a gzipped NIfTI-1 file as float64[...] voxels, scaled as its header says."""
     import nibabel
 
-    errors = (
-        zlib.error,
-        nibabel.filebasedimages.ImageFileError,
-        nibabel.spatialimages.HeaderDataError,
-        nibabel.wrapstruct.WrapStructError,
-    )
-    with reading(path, "a NIfTI-1 volume", _FIX, *errors):
+    with reading(path, "a NIfTI-1 volume", _FIX, Exception):  # nibabel raises many types
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = read_bounded(unpacked, _MAX_BYTES)
         start = content[:_HEADER_BYTES]

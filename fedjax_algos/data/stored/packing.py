@@ -175,8 +175,8 @@ def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
         splits = {}
         for name, clients in facts["clients"].items():
-            keys = [key for key in arrays if key.startswith(f"{name}/")]
-            own = {key.partition("/")[2]: arrays[key] for key in keys}
+            start = f"{name}/"
+            own = {key[len(start) :]: arrays[key] for key in arrays if key.startswith(start)}
             splits[name] = Split(folder / name, facts["fields"], clients, own)
     return facts, splits
 

@@ -20,12 +20,7 @@ from fedjax_algos.core.checks import check_kind, check_seed, check_whole
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.dataset import Dataset
-from fedjax_algos.data.federated_data import (
-    ClientDataset,
-    ClientSource,
-    FederatedData,
-    where_of,
-)
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource, FederatedData
 from fedjax_algos.data.partitioning.base import Partition, describe_counts
 from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.packing import packed
@@ -73,8 +68,9 @@ class StoredData:
         fix = f"give different whole numbers of clients, 0 to {source.num_clients - 1}"
         require(known and len(np.unique(numbers)) == len(numbers), f"{found}; {fix}")
         self.clients, self._sizes = numbers, np.asarray(source.counts)[numbers].astype(np.int32)
-        smallest = where_of(source, int(numbers[self._sizes.argmin()]))
-        require(self._sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
+        least = source.client_ids[int(numbers[self._sizes.argmin()])]
+        found = f"{source.name}: client {least!r} holds no example"
+        require(self._sizes.min() >= 1, f"{found}; leave it out with clients=")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
         self._cache: OrderedDict[int, Batch] = OrderedDict()
         self._cached_bytes = 0

@@ -372,11 +372,11 @@ DAMAGES["fed_ixi"] = {
         of_header(dim=[3, -6, -4, 5, *[1] * 4]), of_header(dim=[99, 6, 4, 5, *[1] * 4]),
         of_header(vox_offset=np.nan), of_header(datatype=12345)],
     "labels than 0 and 1": [scan(forms.volume(2 * np.ones((6, 4, 5), np.uint8)), "label")],
-    "one row and one folder .* person 12": [{"rows": [*IXI, IXI[1]]}],
-    "one row and one folder .* person 2": [{"rows": IXI[1:]}],
+    "not one row and folder for person 12": [{"rows": [*IXI, IXI[1]]}],
+    "not one row and folder for person 2": [{"rows": IXI[1:]}],
     "person 2 .*Manufacturer": [{"rows": [(2, n, "HH", "test"), *IXI[1:]]} for n in (1, 3)],
     "Split=valid": [{"rows": [(2, 0, "Guys", "valid"), *IXI[1:]]}],
-    "one folder each has person 12;": [lambda folder: (folder / "IXI012-HH-0001").mkdir()],
+    "folder for person 12;": [lambda folder: (folder / "IXI012-HH-0001").mkdir()],
 }  # fmt: skip
 
 
