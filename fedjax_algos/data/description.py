@@ -69,8 +69,9 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
     whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
     require(whole, f"{kind}; give a whole number from 0 for each example")
-    low, high = partition.indices.min(initial=0), partition.indices.max(initial=-1)
-    found = f"the partition has {len(partition.indices)} examples, {low} to {high}"
+    indices = np.asarray(partition.indices, np.int64)
+    low, high = indices.min(initial=0), indices.max(initial=-1)
+    found = f"the partition has {len(indices)} examples, {low} to {high}"
     fix = "give at least one, and the labels that the partition was made from"
     require(0 <= low <= high < len(labels), f"{found}, and there are {len(labels)} labels; {fix}")
     num_classes = int(labels.max()) + 1

@@ -70,8 +70,7 @@ def hf(
     # the package and its dependencies raise many types
     with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
         files.require_regular_below(folder)
-        one_split = (folder / "state.json").exists()
-        if (folder / "dataset_dict.json").exists() and not one_split:
+        if (folder / "dataset_dict.json").exists() and not (folder / "state.json").exists():
             loaded = huggingface.load_from_disk(name)
         else:
             loaded = huggingface.load_dataset(name, config)
