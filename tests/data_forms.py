@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.client_files import sqlite
+from fedjax_algos.data.readers import sqlite
 
 RNG = np.random.default_rng(0)
 
@@ -177,18 +177,6 @@ def tff_sqlite(folder, train=CLIENTS, test=CLIENTS, splits=("train", "test")):
             rows.append(("client_metadata", (client, split, len(made))))
     (folder / "a.sqlite").unlink(missing_ok=True)
     execute(folder / "a.sqlite", TFF_TABLES, rows)
-
-
-def tff_hdf5(folder, train=CLIENTS, test=CLIENTS, **options):
-    """`train.h5` and `test.h5`; the options are those of h5py's `create_dataset`."""
-    h5py = pytest.importorskip("h5py")
-    for name, clients in (("train", train), ("test", test)):
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            for client, features in clients.items():
-                for key, values in features.items():
-                    kind = h5py.special_dtype(vlen=bytes) if isinstance(values, list) else None
-                    place = f"examples/{client}/{key}"
-                    file.create_dataset(place, data=values, dtype=kind, **options)
 
 
 # Hugging Face and TFDS
@@ -401,7 +389,6 @@ FORMS = [
     Form("leaf", leaf, lambda at: {"path": at, "task": "femnist"}),
     Form("roles", roles, lambda at: {"path": at / "a.json", "window": 3}),
     Form("tff_sqlite", tff_sqlite, lambda at: {"path": at / "a.sqlite"}),
-    Form("tff_hdf5", tff_hdf5, lambda at: {p: at / f"{p}.h5" for p in PARTS}),
     Form("hf", hf, lambda at: {"name": str(at / "set")}),
     Form("tfds", tfds, lambda at: {"data_dir": str(at), "name": "coloured"}),
     Form("image_folder", image_folder, lambda at: {"path": at, "image_size": 8, "shorter_side": 8}),

@@ -50,7 +50,6 @@ NOT_RUN = {
         *(f"fedjax-algos run fedhbm --dataset {name}:" for name in ("gldv2", "inaturalist")),
         *(f"fedjax-algos run fedavg --dataset {name}:" for name in ("fed_isic2019", "fed_ixi")),
         *(f"fedjax-algos run {name} --dataset tff_sqlite:DATA" for name in ("fedhbm", "fedavg")),
-        "fedjax-algos run fedavg --dataset tff_hdf5:train=DATA",
         *(f"fedjax-algos run fedavg --dataset {name}:" for name in ("tfds", "hf")),
     ],
 }

@@ -69,12 +69,11 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
     whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
     require(whole, f"{kind}; give a whole number from 0 for each example")
-    empty = f"the {partition.num_clients} clients hold no example; there is nothing to describe"
-    require(len(partition.indices), empty)
-    outside = partition.indices[(partition.indices < 0) | (partition.indices >= len(labels))]
-    names = f"the partition names example {next(iter(outside), None)}"
-    fix = "give the labels that it was made from"
-    require(not len(outside), f"{names}, but there are {len(labels)} labels; {fix}")
+    indices = np.asarray(partition.indices, np.int64)
+    low, high = indices.min(initial=0), indices.max(initial=-1)
+    found = f"the partition has {len(indices)} examples, {low} to {high}"
+    fix = "give at least one, and the labels that the partition was made from"
+    require(0 <= low <= high < len(labels), f"{found}, and there are {len(labels)} labels; {fix}")
     num_classes = int(labels.max()) + 1
     sizes = partition.counts()
     check_table(len(sizes), num_classes)
@@ -104,7 +103,6 @@ def held_labels(data: Any) -> np.ndarray:
     """
     check_kind("data", data, FederatedData, "give clients whose examples are in memory")
     labels = data.examples.get("y") if isinstance(data.examples, Mapping) else None
-    require(labels is not None, 'the examples have no labels; give them in "y"')
     partition = Partition(np.asarray(data.indices), np.asarray(data.offsets))
     return describe_partition(np.asarray(labels), partition).histogram > 0
 

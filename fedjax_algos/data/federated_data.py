@@ -12,7 +12,7 @@ from fedjax_algos.base.errors import FileError, require
 from fedjax_algos.base.limits import check_device_memory, check_int32
 from fedjax_algos.base.reprs import describe, describe_tree, printable
 from fedjax_algos.core import Batch, ClientData, Statistics
-from fedjax_algos.core.checks import KindError, check_kind
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
@@ -82,17 +82,11 @@ def client_view(
 def check_examples(name: str, examples: Batch) -> int:
     """Returns the length of a tree of arrays [total, ...]; raises ValueError for other trees."""
     leaves = jax.tree_util.tree_leaves_with_path(examples)
-    if not leaves:
-        fix = "give a tree of arrays [examples, ...], such as {'x': ..., 'y': ...}"
-        raise ValueError(f"{name}={examples!r} hold no array; {fix}")
-    for _, leaf in leaves:
-        kind = leaf.dtype if isinstance(leaf, Array) else type(leaf).__name__
-        numbers = isinstance(leaf, Array) and np.dtype(kind).kind not in "OSUMm"
-        fix = "give arrays of numbers of NumPy or JAX, such as np.asarray(...)"
-        require(numbers, f"{name} hold a leaf of type {kind}; {fix}")
-    total, *others = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for _, leaf in leaves})
-    rows = f"the arrays of {name} have {[total, *others]} rows; they need the same number"
-    require(not others, rows)
+    lengths = {len(leaf) if isinstance(leaf, Array) and leaf.ndim else 0 for _, leaf in leaves}
+    found = f"{name} hold {describe_tree(examples)}"
+    fix = "give a tree of arrays [examples, ...] of one length, such as {'x': ..., 'y': ...}"
+    require(len(lengths) == 1, f"{found}; {fix}")
+    total = lengths.pop()
     for path, leaf in leaves:
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iuf" and leaf.dtype.itemsize == 8:
             check_range(leaf, f"{name}{jax.tree_util.keystr(path)}", finite=False)
@@ -115,27 +109,18 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
         numbers that 32 bits cannot hold (NaN and infinity are kept); for examples that do not fit
         into memory; for rows out of range; for a client without examples.
     """
-    if isinstance(examples, list) and not all(hasattr(each, "dtype") for each in examples):
-        raise KindError(
-            f"examples are a list of {len(examples)} entries, not arrays; give one tree of "
-            "arrays [examples, ...] for all clients, such as {'x': ..., 'y': ...}, and say in the "
-            "partition which rows each client holds"
-        )
     total = check_examples("examples", examples)
-    if not isinstance(partition, tuple):
-        check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
+    check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     indices, offsets = (np.asarray(part) for part in partition)
-    kinds = f"the partition has indices of type {indices.dtype} and offsets of type {offsets.dtype}"
     whole = not len(indices) or {indices.dtype.kind, offsets.dtype.kind} <= set("iu")
-    require(whole, f"{kinds}; give whole numbers, such as Partition.of(rows) makes them")
-    spans = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(indices)
-    spans = spans and np.diff(offsets).min(initial=0) >= 0
-    wrong = f"the offsets must ascend from 0 to the {len(indices)} indices"
-    require(spans, f"{wrong}; make the partition with Partition.of(rows)")
+    spans = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
+    spans = spans and np.diff(offsets).min() >= 0
+    found = f"the partition has {describe_tree(partition._asdict())}"
+    fix = "give Partition.of(rows of each client), whose offsets ascend to the number of indices"
+    require(whole and spans, f"{found}; {fix}")
     outside = next(iter(indices[(indices < 0) | (indices >= total)]), None)
     known = f"the partition names example {outside}; there are examples 0 to {total - 1}"
     require(outside is None, known)
-    require(len(offsets) > 1, "the partition has no clients; give the rows of at least one")
     empty = np.flatnonzero(np.diff(offsets) < 1)
     some = f"client {next(iter(empty), None)} holds no example (and {len(empty) - 1} others)"
     fix = "leave such clients out of the partition or give each at least one"
@@ -185,32 +170,25 @@ class ClientSource(NamedTuple):
         """
         stored, name_of, where = stored_of(self, client), self.image_name, where_of(self, client)
         for key, image_format in self.images.items():
-            images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
+            one = self.example[key]
+            images = np.empty((len(stored[key]), *one.shape), one.dtype)
             for number, content in enumerate(stored[key]):
                 name = f"image {number}" if name_of is None else name_of(client, number)
                 images[number] = decode_image(content, image_format, f"{where}, {name}")
             stored[key] = images
-        for key, one in self.example.items():
-            array, shape = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
-            found = f"{where} has {key} {array.dtype}{[*array.shape]}, not {one.dtype}{[*shape]}"
-            same = array.shape == shape and array.dtype == one.dtype
-            fix = "fetch or write the files again, or fix the source's counts, example or read"
-            require(same, f"{found} as the source says; {fix}")
         return stored
 
     def check(self) -> None:
         """Raises ValueError unless names, counts and example are consistent."""
         ids, counts = list(self.client_ids), np.asarray(self.counts)
-        found = f"{self.name} has {len(ids)} client_ids, and counts are {describe_tree(counts)}"
-        fits = ids and counts.shape == (len(ids),) and counts.dtype.kind in "iu"
-        fix = "give at least one name, and for each a whole number of at least 0"
-        require(fits and counts.min() >= 0, f"{found}; {fix}")
-        twice = next((name for name, number in Counter(ids).items() if number > 1), None)
-        require(twice is None, f"{self.name} has two clients {twice!r} in client_ids; rename one")
-        for key, one in self.example.items():
-            plain = isinstance(getattr(one, "shape", None), tuple) and hasattr(one, "dtype")
-            found = f"{self.name}: {key!r} of its example is {one!r}"
-            require(plain, f"{found}; give jax.ShapeDtypeStruct(shape, dtype) of one example")
+        twice = [name for name, number in Counter(ids).items() if number > 1]
+        named = ids and not twice and all(hasattr(one, "dtype") for one in self.example.values())
+        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu"
+        counted = counted and counts.min(initial=0) >= 0
+        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, counts of type "
+        found += f"{describe_tree(counts)} and the example {dict(self.example)}"
+        fix = "give each client its own name and a whole number, and jax.ShapeDtypeStructs"
+        require(named and counted, f"{found}; {fix}")
 
     def __repr__(self) -> str:
         counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"
@@ -219,16 +197,22 @@ class ClientSource(NamedTuple):
 
 
 def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
-    """Calls `read` for a client; if it fails, raises a ValueError that names the client."""
-    where = where_of(source, client)
+    """Calls `read` for a client; raises ValueError for examples that differ from `example`."""
+    where, count = where_of(source, client), int(source.counts[client])
+    fix = "fetch or write the files again, or fix the source's counts, example or read"
     try:
         read = source.read(client)
-        stored = dict(read) if isinstance(read, Mapping) else {}
-    except OSError as error:
-        raise FileError(printable(f"{where} cannot be read: {error}")) from error
-    missing = next((name for name in source.example if name not in stored), None)
-    found = f"{where}: read returned {', '.join(map(str, stored)) or 'nothing'}"
-    require(missing is None, f"{found}, without {missing}, which the source's example has")
+        stored = {name: read[name] for name in source.example}
+    except (OSError, KeyError, TypeError) as error:
+        found = f"{where} cannot be read ({type(error).__name__}: {error})"
+        raise FileError(printable(f"{found}; {fix}")) from error
+    for name, one in source.example.items():
+        found, expected = f"{len(stored[name])} files", f"{count} files"
+        if name not in source.images:
+            stored[name] = array = np.asarray(stored[name])
+            found = f"{array.dtype}{list(array.shape)}"
+            expected = f"{one.dtype}{[count, *one.shape]}"
+        require(found == expected, f"{where} has {name} {found}, not {expected}; {fix}")
     return stored
 
 

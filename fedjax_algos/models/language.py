@@ -19,7 +19,7 @@ import optax
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Mean, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.data.readers.client_files.texts import PADDING
+from fedjax_algos.data.readers.texts import PADDING
 from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of
 from fedjax_algos.models.layers import native
 from fedjax_algos.models.layers.initialisation import (

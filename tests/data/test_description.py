@@ -60,9 +60,9 @@ def test_the_table_fits_a_terminal(num_classes, heading):
 
 def test_invalid_labels_and_partitions_are_rejected():
     for labels, partition, named in (
-        (LABELS[:5], THREE, "names example 6, but there are 5 labels"),
-        (LABELS, fa.Partition.of([np.array([-1])]), "names example -1"),
-        (LABELS, fa.Partition.of([]), "the 0 clients hold no example"),
+        (LABELS[:5], THREE, "has 7 examples, 0 to 6, and there are 5 labels"),
+        (LABELS, fa.Partition.of([np.array([-1])]), "has 1 examples, -1 to -1"),
+        (LABELS, fa.Partition.of([]), "has 0 examples"),
         (LABELS - 1, THREE, r"int64 and shape \(8,\) cannot be counted"),
         (LABELS + 0.5, THREE, "float64 .* cannot be counted"),
         (LABELS.astype(str), THREE, "cannot be counted"),

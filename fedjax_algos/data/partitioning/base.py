@@ -1,7 +1,7 @@
 """The type `Partition`, the registry, and helpers for tables int[num_clients, num_classes]."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32, check_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core.checks import KindError, check_seed, check_whole
-from fedjax_algos.core.options import is_number
+from fedjax_algos.core.checks import check_seed, check_whole
 from fedjax_algos.core.registry import Registry
 
 
@@ -51,15 +50,13 @@ class Partition(NamedTuple):
           shared: whether an example may occur several times, in one client or in several.
 
         Raises:
-          TypeError: for anything but a sequence of arrays.
+          TypeError: for rows that cannot be iterated over.
           ValueError: for rows that are not numbers of examples, and for an example that occurs
             twice without `shared`.
         """
-        if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
-            raise KindError(
-                f"rows are of type {type(rows).__name__}; give a list with one array of example "
-                "numbers for each client"
-            )
+        found = f"rows are of type {type(rows).__name__}"
+        plain = not isinstance(rows, Partition | Mapping)
+        require(plain, f"{found}; give a list of each client's example numbers")
         arrays = [_checked_rows(client, each) for client, each in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, arrays)])
         check_int32("the examples of all clients", offsets[-1], "give fewer")
@@ -88,8 +85,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
     Returns:
       Two partitions over the same clients. `federate` needs `allow_empty=True` for the second one.
     """
-    fits = is_number(share, float) and 0 <= share < 1
-    require(fits, f"share={share!r} is out of range; give a number from 0 to below 1")
+    require(0 <= share < 1, f"share={share!r} is out of range; give a number from 0 to below 1")
     rng = np.random.default_rng([seed, partition.num_clients])
     counts = partition.counts()
     numbers = np.floor(share * counts).astype(int)
@@ -195,14 +191,12 @@ def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
     """Returns a client's example numbers as int[n_i]."""
-    rows, own = np.asarray(rows), f"the rows of client {client}"
-    fix = "give its example numbers, in one axis"
-    require(rows.ndim == 1, f"{own} have shape {rows.shape}; {fix}")
-    if not len(rows):
+    rows = np.asarray(rows)
+    if rows.shape == (0,):
         return rows.astype(np.int32)
-    kind = f"{own} are of type {rows.dtype}; give whole numbers of examples"
-    mask = f"{own} are a mask of {len(rows)} examples; give np.flatnonzero(mask)"
-    require(rows.dtype.kind in "iu", mask if rows.dtype.kind == "b" else kind)
+    found = f"the rows of client {client} are {rows.dtype}{list(rows.shape)}"
+    fix = "give its example numbers, in one axis, such as np.flatnonzero(mask)"
+    require(rows.ndim == 1 and rows.dtype.kind in "iu", f"{found}; {fix}")
     check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
     return rows
 
@@ -219,11 +213,10 @@ def checked(
 ) -> tuple[np.ndarray, np.random.Generator]:
     """Returns the labels as an array, and a generator; ValueError if there are too few labels."""
     labels = np.asarray(labels)
-    shape = f"labels have shape {labels.shape}; give one label for each example"
-    require(labels.ndim == 1, shape)
     check_whole("num_clients", num_clients)
-    few = f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each"
-    fix = f"use at most {len(labels) // min_examples} clients"
-    require(len(labels) >= num_clients * min_examples, f"{few}; {fix}")
+    few = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
+    fix = f"give a label for each example, and at most {len(labels) // min_examples} clients"
+    fits = labels.ndim == 1 and len(labels) >= num_clients * min_examples
+    require(fits, f"{few}; {fix}")
     check_seed(seed)
     return labels, np.random.default_rng(seed)

@@ -231,12 +231,10 @@ def classes_per_client(
     """
     labels, rng = base.checked(labels, num_clients, seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    slots = num_clients * classes
-    known = f"the {len(names)} that there are"
-    require(classes <= len(names), f"classes={classes} is more than {known}; give fewer")
-    few = f"{num_clients} clients with {classes} classes each leave some of the {len(names)} out"
-    fix = f"{-(-len(names) // num_clients)} classes or {-(-len(names) // classes)} clients"
-    require(slots >= len(names), f"{few}; use at least {fix}")
+    slots, fewest = num_clients * classes, -(-len(names) // num_clients)
+    found = f"classes={classes} is out of range for {num_clients} clients"
+    fix = f"give {fewest} to {len(names)}, all that there are, or more clients"
+    require(fewest <= classes <= len(names), f"{found}; {fix}")
     per_slot = rng.permutation(base.even_sizes(slots, len(names)))
     worst = (per_class < per_slot).argmax()
     small = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
@@ -309,14 +307,10 @@ def class_partition(
     usual = [min(n, len(per_class)) for n in CLASSES.get(num_clients, CLASSES_OF_MORE)]
     low = usual[0] if min_classes is None else min_classes
     high = usual[1] if max_classes is None else max_classes
-    default = f"the default for {num_clients} clients is {usual[0]} to {usual[1]}"
-    above = f"min_classes={low} is above max_classes={high}"
-    require(low <= high, f"{above}; give both ({default})")
-    known = f"the {len(per_class)} that there are"
-    require(high <= len(per_class), f"max_classes={high} is more than {known}; give fewer")
-    few = f"{num_clients} clients with at most {high} classes each cannot hold {len(per_class)}"
-    fix = f"give max_classes={-(-len(per_class) // num_clients)} or more"
-    require(num_clients * high >= len(per_class), f"{few}; {fix}")
+    fewest = -(-len(per_class) // num_clients)  # so that the clients hold all classes
+    found = f"min_classes={low} and max_classes={high} do not fit {num_clients} clients"
+    fix = f"give a maximum of {fewest} to {len(per_class)}, all that there are, above the minimum"
+    require(max(low, fewest) <= high <= len(per_class), f"{found}; {fix}")
     holds = draw_class_holders(num_clients, len(per_class), low, high, rng)
     lengths = np.abs(rng.normal(mean, deviation, holds.shape))
     table = base.divide_by_weights(np.where(holds, lengths, 0), per_class)

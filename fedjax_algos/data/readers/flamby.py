@@ -4,7 +4,6 @@ import gzip
 import math
 import os
 import re
-import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -15,18 +14,18 @@ from fedjax_algos.base.errors import needed, require
 from fedjax_algos.base.files import PathLike, open_regular, read_bounded, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
-from fedjax_algos.data.images import square
-from fedjax_algos.data.readers import image_folder
-from fedjax_algos.data.readers.image_folder import ImageFiles, Table
+from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.readers.image_folder import ImageFiles, image_source
+from fedjax_algos.data.readers.tables import Table, class_numbers, numbered, read_table
 
 _CENTRES = 6  # of Fed-ISIC2019
 _CLASSES = 8  # MEL, NV, BCC, AK, BKL, DF, VASC, SCC
-_HOSPITALS = ("Guys", "HH", "IOP")  # of Fed-IXI, by FLamby's number in the column Manufacturer
+_HOSPITALS = {"0": "Guys", "1": "HH", "2": "IOP"}  # of Fed-IXI, by the column Manufacturer
 _SHAPE = (48, 60, 48)
 _FIX = "fetch the file again"
 _MAX_BYTES = 2**29  # of an uncompressed volume; larger ones are treated as errors
 _HEADER_BYTES = 348
-_SIZES = [_HEADER_BYTES.to_bytes(4, "little"), _HEADER_BYTES.to_bytes(4, "big")]
+_SIZES = [_HEADER_BYTES.to_bytes(4, order) for order in ("little", "big")]
 
 
 @datasets.register
@@ -63,24 +62,23 @@ def fed_isic2019(
     ImageNet and divides by its standard deviation; here pixels stay 0 to 255. Its scripts round the
     side of a few images down to 223 pixels; here those are scaled to `shorter_side`.
     """
-    image_format = square(image_size, shorter_side)
+    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     columns = "image", "target", "center", "fold", "fold2"
-    table = image_folder.read_table(Path(path, split), columns)
-    image_folder.class_numbers(table, "center", _CENTRES)
+    table = read_table(Path(path, split), columns)
+    class_numbers(table, "center", _CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
-    with reading(table.name, "the split of Fed-ISIC2019", "fetch the file again"):
+    with reading(table.name, "the split of Fed-ISIC2019", _FIX):
         for row, (fold, centre, both) in enumerate(zip(*folds, strict=True)):
             named = f"row {row} has fold={fold!r} and fold2={both!r} in center {centre}"
             require(fold in ("train", "test") and both == f"{fold}_{centre}", named)
-        image, times = Counter(table.columns["image"]).most_common(1)[0]
-        require(times == 1, f"it has the image '{image[:80]}' twice")
+        for image, times in Counter(table.columns["image"]).items():
+            require(times == 1, f"it has the image '{image[:80]}' twice")
     files = ImageFiles(path, file, table.columns["image"])
     sources = []
     for fold in ("train", "test"):
         part = table.where("fold", fold)
-        labels = image_folder.class_numbers(part, "target", _CLASSES)
-        source, _ = image_folder.image_source(part, files, labels, image_format, "image", "center")
-        sources.append(source)
+        labels = class_numbers(part, "target", _CLASSES)
+        sources.append(image_source(part, files, labels, image_format, "image", "center"))
     return ClientDataset(sources[0], sources[1], _CLASSES)
 
 
@@ -105,7 +103,7 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
     masks are one-hot, with a channel for each of the two classes.
     """
     needed("nibabel", "fed_ixi")
-    table = image_folder.read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
+    table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
     parts = []
     for part in ("train", "test"):
@@ -116,30 +114,26 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
     """Returns the name of each person's folder, by the person's number in the table."""
-    folders: dict[str, str] = {}
     with reading(path, "the folder of Fed-IXI", "give the folder with a folder for each person"):
-        for name in os.listdir(path):
-            if match := re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name):
-                number = str(int(match[1]))
-                require(number not in folders, f"it has two folders of person {number}")
-                folders[number] = name
+        names = [re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name) for name in os.listdir(path)]
+    found = [(str(int(match[1])), match[0]) for match in names if match]
+    folders, times = dict(found), Counter(person for person, _ in found)
+    rows = Counter(table.columns["Patient ID"])
     with reading(table.name, "the table of the persons in the folder", _FIX):
-        rest = dict(folders)
+        other = [person for person in rows | times if (rows[person], times[person]) != (1, 1)]
+        require(not other, f"it has not one row and folder for person {', '.join(other)[:50]}")
         for person, maker, part in zip(*table.columns.values(), strict=True):
-            shown = f"person {person[:50]}"
-            require(person in rest, f"{shown} has no folder, or another row")
-            folder = rest.pop(person)
-            known = maker in ("0", "1", "2") and _HOSPITALS[int(maker)] == folder.split("-")[1]
-            require(known, f"{shown} has Manufacturer {maker[:50]}, but the folder {folder}")
-            require(part in ("train", "test"), f"{shown} has Split={part[:50]}")
-        require(not rest, f"it has no row for {', '.join(rest.values())[:50]}")
+            hospital = folders[person].split("-")[1]
+            fits = (maker, hospital) in _HOSPITALS.items() and part in ("train", "test")
+            shown = f"Manufacturer={maker[:50]} and Split={part[:50]}"
+            require(fits, f"person {person} has {shown}, and the folder {folders[person]}")
     return folders
 
 
 def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
     makers = table.columns["Manufacturer"]
     present = sorted(set(makers))
-    numbers = image_folder.numbered(makers, present)
+    numbers = numbered(makers, present)
 
     def read(client: int) -> dict[str, np.ndarray]:
         own = [folders[row] for row in np.flatnonzero(numbers == client)]
@@ -156,29 +150,22 @@ def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
 
     x = jax.ShapeDtypeStruct((*_SHAPE, 1), np.float32)
     example = {"x": x, "y": jax.ShapeDtypeStruct(_SHAPE, np.int32)}
-    names = [_HOSPITALS[int(maker)] for maker in present]
+    names = [_HOSPITALS[maker] for maker in present]
     counts = np.bincount(numbers).astype(np.int32)
     return ClientSource(str(path), names, counts, example, read, identity=table.digest)
 
 
 def _only_file(folder: Path) -> Path:
     with reading(folder, "a folder of one volume", "extract the archive again"):
-        names = [name for name in os.listdir(folder) if name.endswith(".nii.gz")]
-        require(len(names) == 1, f"it has {len(names)} files .nii.gz, not one")
-    return folder / names[0]
+        (name,) = (name for name in os.listdir(folder) if name.endswith(".nii.gz"))
+    return folder / name
 
 
 def read_volume(path: Path) -> np.ndarray:
     """Reads a gzipped NIfTI-1 file as float64[...] voxels, scaled as its header says."""
     import nibabel
 
-    errors = (
-        zlib.error,
-        nibabel.filebasedimages.ImageFileError,
-        nibabel.spatialimages.HeaderDataError,
-        nibabel.wrapstruct.WrapStructError,
-    )
-    with reading(path, "a NIfTI-1 volume", _FIX, *errors):
+    with reading(path, "a NIfTI-1 volume", _FIX, Exception):  # nibabel raises many types
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = read_bounded(unpacked, _MAX_BYTES)
         start = content[:_HEADER_BYTES]
@@ -187,9 +174,9 @@ def read_volume(path: Path) -> np.ndarray:
         header = nibabel.Nifti1Header(start)
         shape, dtype = header.get_data_shape(), header.get_data_dtype()
         volume = len(shape) == 3 and min(shape) >= 1 and dtype.kind in "uif"
-        require(volume, f"it is {dtype}{list(shape)}, not a volume of numbers")
         size = int(header["vox_offset"]) + math.prod(shape) * dtype.itemsize
-        require(len(content) == size, f"it has {len(content)} bytes, not {size}")
+        found = f"it has {len(content)} bytes, and by its header {size} of {dtype}{list(shape)}"
+        require(volume and len(content) == size, f"{found}, not a whole volume of numbers")
         voxels = np.asarray(nibabel.Nifti1Image.from_bytes(content).dataobj, np.float64)
         require(np.isfinite(voxels).all(), "it has NaN or infinity")
     return voxels

@@ -30,6 +30,7 @@ from fedjax_algos.base import files
 from fedjax_algos.base.arrays import read_sealed, write_sealed
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.data import federated_data
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
@@ -37,7 +38,6 @@ from fedjax_algos.data.images import ImageFormat
 
 FORMAT = 2
 _INDEX, _LOCK = "index.npz", ".lock"
-_SPLITS = ("train", "test")
 _SAVE_SECONDS = 30  # between two writes of the index
 _KIND = "a part of a packed folder"
 _FIX = "remove the folder and pack it again"
@@ -109,10 +109,8 @@ class Split:
             with reading(f"{path}: client {self.client_ids[client]!r}", _KIND, _FIX):
                 size = int(places[-1] - places[0])
                 files.check_array_bytes("its examples", size, _FIX)
-                content = np.empty(size, np.uint8)
                 with files.open_regular(path) as file:
-                    file.seek(places[0])
-                    require(file.readinto(content.data) == size, "the file is too short")
+                    content = np.fromfile(file, np.uint8, size, offset=int(places[0]))
                 same = checksum([content], np.diff(places)) == self.checksums[client, number]
                 require(same, "its checksum is wrong: the file was changed")
             if name in self.images:
@@ -172,15 +170,13 @@ def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
     """Returns the facts in the index, and the splits by name."""
     path = folder / _INDEX
     with reading(path, _KIND, _FIX, KeyError, TypeError, AttributeError):
-        there = not folder.is_dir() or path.exists()
-        require(there, f"the folder has no {_INDEX}: this version has not packed it")
         arrays, facts = read_sealed(path, _KIND, _FIX)
         known = facts["format"] == FORMAT
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
         splits = {}
         for name, clients in facts["clients"].items():
-            keys = [key for key in arrays if key.startswith(f"{name}/")]
-            own = {key.partition("/")[2]: arrays[key] for key in keys}
+            start = f"{name}/"
+            own = {key[len(start) :]: arrays[key] for key in arrays if key.startswith(start)}
             splits[name] = Split(folder / name, facts["fields"], clients, own)
     return facts, splits
 
@@ -212,18 +208,15 @@ def pack(
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)
     assert isinstance(whole, ClientDataset)
-    sources = whole[:1] if whole.test is whole.train else whole[:2]
-    parts = dict(zip(_SPLITS, sources, strict=False))
-    for source in sources:
+    parts = {"train": whole.train, "test": whole.test}
+    if whole.test is whole.train:
+        del parts["test"]
+    for source in parts.values():
         source.check()
     folder = Path(folder)
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / _LOCK, timeout=0)
-    try:
-        held = lock.acquire()
-    except filelock.Timeout:
-        raise ValueError(f"{folder} is written by another process; wait for its end") from None
+        held = filelock.FileLock(folder / _LOCK, timeout=0).acquire()
     with held:
         about = _about(whole, parts)
         splits, saved = _begin(folder, about, parts), time.monotonic()
@@ -248,11 +241,9 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     require(others in ([], [fields]), f"{dataset.train.name}: {found}; {fix}")
     if dataset.num_classes is not None:
         check_whole("num_classes", dataset.num_classes)
-    require(fields, "the examples have no fields; give at least x and y")
-    for name, one in dataset.train.example.items():
-        what = f"{dataset.train.name}: {name!r}"
-        require(name.isidentifier(), f"{what} cannot name a file; give an identifier")
-        require(one.dtype.kind in "uif", f"{what} is of type {one.dtype}; give numbers of NumPy's")
+    fits = all(key.isidentifier() and one.dtype.kind in "uif" for key, one in kinds[0].items())
+    found = f"{dataset.train.name}: its example has {describe_tree(kinds[0])}"
+    require(fields and fits, f"{found}; give NumPy's numbers, named by identifiers")
     return {
         "format": FORMAT,
         "sources": {split: [each.name, each.identity] for split, each in parts.items()},
@@ -272,10 +263,8 @@ def _begin(
     """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
-    known = {_LOCK, _INDEX, *_SPLITS}
-    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
-    first = next(iter(others), None)
-    require(not others, f"{folder} holds {first!r}; name a new or an empty folder")
+    others = sorted({path.name for path in folder.iterdir()} - {_LOCK, _INDEX, "train", "test"})
+    require(not others, f"{folder} holds {', '.join(others)}; name a new or an empty folder")
     if not (folder / _INDEX).exists():
         return {name: make_split(folder / name, source) for name, source in parts.items()}
     earlier, splits = _open(folder)
@@ -319,19 +308,13 @@ def _encoded(
     source: ClientSource, client: int, example: Mapping[str, Any], num_classes: int | None
 ) -> dict[str, list[Any]]:
     """Returns, by name, the files of a client's images, or its values as one part."""
-    stored, count = federated_data.stored_of(source, client), int(source.counts[client])
-    where = f"{federated_data.where_of(source, client)} has"
-    parts = {}
+    where, parts = f"{federated_data.where_of(source, client)} has", {}
+    stored = federated_data.stored_of(source, client)
     for name, one in example.items():
-        values = stored[name]
-        require(len(values) == count, f"{where} {len(values)} examples of {name}, not {count}")
+        array = stored[name]
         if name in source.images:
-            parts[name] = list(values)
+            parts[name] = list(array)
             continue
-        array = np.asarray(values)
-        found = f"{array.dtype}{list(array.shape[1:])}, not {one.dtype}{list(one.shape)}"
-        fits = array.shape[1:] == one.shape and array.dtype.newbyteorder("<") == one.dtype
-        require(fits, f"{where} {name} of {found}")
         finite = array.dtype.kind != "f" or np.isfinite(array).all()
         require(finite, f"{where} NaN or infinity in {name}; clean it first")
         if name == "y" and num_classes is not None and array.dtype.kind in "ui":

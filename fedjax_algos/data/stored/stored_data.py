@@ -61,8 +61,16 @@ class StoredData:
         check_whole("cache_bytes", cache_bytes, 0, host_memory())
         check_whole("threads", threads)
         self.source, self.cache_bytes, self.threads = source, cache_bytes, threads
-        self.clients = np.arange(source.num_clients) if clients is None else np.asarray(clients)
-        self._sizes = _checked_sizes(source, self.clients)
+        numbers = np.arange(source.num_clients) if clients is None else np.asarray(clients)
+        plain = numbers.ndim == 1 and numbers.size > 0 and numbers.dtype.kind in "iu"
+        known = plain and 0 <= numbers.min() <= numbers.max() < source.num_clients
+        found = f"clients={np.array2string(numbers, threshold=9)} are {describe_tree(numbers)}"
+        fix = f"give different whole numbers of clients, 0 to {source.num_clients - 1}"
+        require(known and len(np.unique(numbers)) == len(numbers), f"{found}; {fix}")
+        self.clients, self._sizes = numbers, np.asarray(source.counts)[numbers].astype(np.int32)
+        least = source.client_ids[int(numbers[self._sizes.argmin()])]
+        found = f"{source.name}: client {least!r} holds no example"
+        require(self._sizes.min() >= 1, f"{found}; leave it out with clients=")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
         self._cache: OrderedDict[int, Batch] = OrderedDict()
         self._cached_bytes = 0
@@ -185,21 +193,6 @@ class StoredData:
         return describe(self, name=name, **facts, per_client=counts, each=each, cache=cache)
 
 
-def _checked_sizes(source: ClientSource, clients: np.ndarray) -> np.ndarray:
-    """Returns n_i of the chosen clients, int32[num_clients]."""
-    plain = clients.ndim == 1 and clients.size > 0 and clients.dtype.kind in "iu"
-    fix = "give a list of at least one whole number"
-    require(plain, f"clients are {describe_tree(clients)}; {fix}")
-    low, high, last = clients.min(), clients.max(), source.num_clients - 1
-    known = f"clients has {low} to {high}; {source.name} has clients 0 to {last}"
-    require(low >= 0 and high <= last, known)
-    require(len(np.unique(clients)) == len(clients), "clients names a client twice; give each once")
-    sizes = np.asarray(source.counts)[clients].astype(np.int32)
-    smallest = f"{source.name}: client {source.client_ids[int(clients[sizes.argmin()])]!r}"
-    require(sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
-    return sizes
-
-
 def open_federated(
     folder: PathLike,
     split: Literal["train", "test"] = "train",
@@ -248,9 +241,8 @@ def by_client(
     check_kind("dataset", dataset, Dataset, "give the result of a reader of data sets")
     check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     names = [str(i) for i in range(partition.num_clients)] if client_ids is None else client_ids
-    numbers = f"there are {len(names)} client_ids and {partition.num_clients} clients"
-    require(len(names) == partition.num_clients, f"{numbers}; give one each")
     train = source_of(dataset.train, partition, names)
+    train.check()
     test = source_of(dataset.test, Partition.of([np.arange(len(dataset.test["y"]))]), ["test"])
     return ClientDataset(train, test, dataset.num_classes, dataset.notes)
 

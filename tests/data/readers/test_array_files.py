@@ -9,8 +9,7 @@ import pytest
 from data_forms import CIFAR10, CIFAR100, COLOURED, DIGITS, FORMS, PIXELS, RNG
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.cifar import cifar10, cifar100
-from fedjax_algos.data.readers.idx import emnist
+from fedjax_algos.data.readers.array_files import cifar10, cifar100, emnist
 
 FORM = FORMS["npz"]
 TYPES = [(0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")]  # of IDX

@@ -1,16 +1,17 @@
-"""Files of clients of TFF: what both forms share, and each alone."""
+"""TFF's files of clients."""
 
 import lzma
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from data_forms import CLIENTS, COUNTS, FORMS, RNG, tff_hdf5, tff_sqlite
+from data_forms import CLIENTS, COUNTS, FORMS, RNG, tff_sqlite
 
-from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.client_files.sqlite import parse_example
-from fedjax_algos.data.readers.client_files.texts import CHARACTERS, character_sequences
+from fedjax_algos.data import datasets, pack
+from fedjax_algos.data.readers.sqlite import parse_example
+from fedjax_algos.data.readers.texts import CHARACTERS, character_sequences
 
+FORM = FORMS["tff_sqlite"]
 TEXTS = [b"a snippet", b"different snippet"]
 SNIPPETS = {"KING": {"snippets": TEXTS}, "FOOL": {"snippets": [b"abc"]}}
 SENTENCES = {
@@ -19,22 +20,17 @@ SENTENCES = {
 }
 
 
-@pytest.fixture(params=["tff_sqlite", "tff_hdf5"])
-def form(request):
-    return FORMS[request.param]
-
-
 def check(batch, client, rows=slice(None)):
     np.testing.assert_array_equal(batch["x"], CLIENTS[client]["pixels"][rows])
     np.testing.assert_array_equal(batch["y"], CLIENTS[client]["label"][rows])
     assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int32)
 
 
-def test_images_of_writers(form, tmp_path):
+def test_images_of_writers(tmp_path):
     """Several threads read, and nothing is written."""
-    form.write(tmp_path)
+    FORM.write(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    data, order = form.read(tmp_path), sorted(COUNTS)
+    data, order = FORM.read(tmp_path), sorted(COUNTS)
     for part in (data.train, data.test):
         assert list(part.client_ids) == order
         assert part.counts.tolist() == [COUNTS[name] for name in order]
@@ -48,31 +44,30 @@ def test_images_of_writers(form, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_limits_and_clients_without_examples(form, tmp_path):
-    form.write(tmp_path)
-    data = form.read(tmp_path, max_examples=2, max_clients=2, num_classes=62)
+def test_limits_and_clients_without_examples(tmp_path):
+    FORM.write(tmp_path)
+    data = FORM.read(tmp_path, max_examples=2, max_clients=2, num_classes=62)
     assert list(data.train.client_ids) == sorted(COUNTS)[:2]
     assert sorted(data.train.counts.tolist()) == [1, 2]
     check(data.train.examples_of(1), data.train.client_ids[1], slice(2))
     assert (data.test.counts.sum(), data.num_classes) == (6, 62)
-    whole = form.read(tmp_path).train.identity
-    assert form.read(tmp_path).train.identity == whole != data.train.identity
+    whole = FORM.read(tmp_path).train.identity
+    assert FORM.read(tmp_path).train.identity == whole != data.train.identity
     empty = {name: values[:0] for name, values in CLIENTS["f9_00"].items()}
-    form.write(tmp_path, train=CLIENTS | {"z": empty})
-    data = form.read(tmp_path, num_classes=5)
+    FORM.write(tmp_path, train=CLIENTS | {"z": empty})
+    data = FORM.read(tmp_path, num_classes=5)
     assert list(data.train.client_ids) == sorted(COUNTS)
     assert data.notes == ("1 training clients have no examples and are left out",)
-    files = form.options(tmp_path)
-    test = {"test": files["train"]} if "train" in files else {"test_split": "train"}
-    assert "the test examples are the training examples" in form.read(tmp_path, **test).notes
+    notes = FORM.read(tmp_path, test_split="train").notes
+    assert "the test examples are the training examples" in notes
 
 
-def test_drawn_test_examples(form, tmp_path):
+def test_drawn_test_examples(tmp_path):
     """Different examples of the clients, in their order, and the same ones each time."""
-    form.write(tmp_path)
+    FORM.write(tmp_path)
     for number in range(1, 7):
-        test = form.read(tmp_path, max_test_examples=number, num_classes=62).test
-        again = form.read(tmp_path, max_test_examples=number, num_classes=62).test
+        test = FORM.read(tmp_path, max_test_examples=number, num_classes=62).test
+        again = FORM.read(tmp_path, max_test_examples=number, num_classes=62).test
         assert (again.identity, again.client_ids) == (test.identity, test.client_ids)
         assert test.counts.sum() == number
         for client, name in enumerate(test.client_ids):
@@ -80,41 +75,41 @@ def test_drawn_test_examples(form, tmp_path):
             rows = [int((whole == x).all((1, 2)).argmax()) for x in batch["x"]]
             assert rows == sorted(set(rows))
             check(batch, name, rows)
-    form.write(tmp_path, train=SNIPPETS, test=SNIPPETS)
-    texts = form.read(tmp_path, length=10, max_test_examples=2).test  # one has two sequences
+    FORM.write(tmp_path, train=SNIPPETS, test=SNIPPETS)
+    texts = FORM.read(tmp_path, length=10, max_test_examples=2).test  # one has two sequences
     found = [len(texts.examples_of(i)["x"]) for i in range(texts.num_clients)]
     assert texts.counts.tolist() == found
     assert sum(found) in (2, 3)
 
 
-def test_characters(form, tmp_path):
+def test_characters(tmp_path):
     """The golden values are in test_texts.py."""
-    form.write(tmp_path, train=SNIPPETS, test=SNIPPETS)
-    data = form.read(tmp_path, length=10)
+    FORM.write(tmp_path, train=SNIPPETS, test=SNIPPETS)
+    data = FORM.read(tmp_path, length=10)
     king = list(data.train.client_ids).index("KING")
     assert data.train.counts[king] == 3
     assert data.num_classes == CHARACTERS.num_classes
     batch, expected = data.train.examples_of(king), character_sequences(TEXTS, 10)
     np.testing.assert_array_equal(batch["x"], expected[:, :-1])
     np.testing.assert_array_equal(batch["y"], expected[:, 1:])
-    limited = form.read(tmp_path, length=10, max_examples=1)
+    limited = FORM.read(tmp_path, length=10, max_examples=1)
     assert (limited.train.counts.tolist(), limited.test.counts.sum()) == ([1, 1], 4)
-    assert form.read(tmp_path).example_shape == (80,)
+    assert FORM.read(tmp_path).example_shape == (80,)
 
 
-def test_words(form, tmp_path):
+def test_words(tmp_path):
     words = tmp_path / "stackoverflow.word_count"
     words.write_text("one 3\nmust 2\nother 1\n")
-    form.write(tmp_path, train=SENTENCES, test=SENTENCES)
-    data = form.read(tmp_path, vocabulary=str(words), words=2, length=6)
+    FORM.write(tmp_path, train=SENTENCES, test=SENTENCES)
+    data = FORM.read(tmp_path, vocabulary=str(words), words=2, length=6)
     batch = data.train.examples_of(list(data.train.client_ids).index("7"))
     assert batch["x"].tolist() == [[4, 1, 2, 3, 5, 0], [4, 2, 5, 0, 0, 0]]
     assert batch["y"].tolist() == [[1, 2, 3, 5, 0, 0], [2, 5, 0, 0, 0, 0]]
     assert (batch["x"].dtype, batch["y"].dtype, data.num_classes) == (np.int32, np.int32, 6)
-    labelled = form.read(tmp_path, vocabulary=str(words), y="score")
+    labelled = FORM.read(tmp_path, vocabulary=str(words), y="score")
     assert (labelled.example_shape, labelled.num_classes) == ((20,), 3)
     with pytest.raises(ValueError, match="tokens is a text of words"):
-        form.read(tmp_path)
+        FORM.read(tmp_path)
 
 
 def test_images_of_integers(tmp_path):
@@ -122,11 +117,11 @@ def test_images_of_integers(tmp_path):
     images, other = RNG.integers(0, 256, (2, 32, 32, 3)), RNG.integers(0, 9, (2, 7))
     features = {"image": images, "label": np.arange(2), "coarse_label": [7, 7], "other": other}
     tff_sqlite(tmp_path, {"0": features}, {"0": features})
-    data = FORMS["tff_sqlite"].read(tmp_path)
+    data = FORM.read(tmp_path)
     found = data.train.examples_of(0)
     np.testing.assert_array_equal(found["x"], images.astype(np.uint8), strict=True)
     assert found["y"].tolist() == [0, 1]
-    data = FORMS["tff_sqlite"].read(tmp_path, x="other", y="coarse_label")
+    data = FORM.read(tmp_path, x="other", y="coarse_label")
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], other)
     assert (data.train.examples_of(0)["y"].tolist(), data.num_classes) == ([7, 7], 8)
 
@@ -160,31 +155,13 @@ def test_golden_bytes():
         parse_example(content[:-1])
 
 
-def test_filters_and_labels_with_an_axis(tmp_path):
-    """CIFAR-100 has coarse labels too; older files have labels [n, 1]."""
-    images, labels = RNG.integers(0, 256, (4, 2, 2, 3), np.uint8), np.array([[3], [1], [0], [2]])
-    clients = {"0": {"image": images, "label": labels, "coarse_label": labels // 2}}
-    filters = {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}
-    tff_hdf5(tmp_path, clients, clients, **filters)
-    for y, expected in ((None, labels), ("coarse_label", labels // 2)):
-        data = FORMS["tff_hdf5"].read(tmp_path, y=y)
-        np.testing.assert_array_equal(data.train.examples_of(0)["y"], expected[:, 0])
-        np.testing.assert_array_equal(data.train.examples_of(0)["x"], images)
-        assert data.num_classes == expected.max() + 1
-    expected = character_sequences(TEXTS, 10)[:, :-1]
-    for options in ({"chunks": (1,)}, {"chunks": (1,), "compression": "gzip"}):
-        tff_hdf5(tmp_path, SNIPPETS, SNIPPETS, **options)
-        found = FORMS["tff_hdf5"].read(tmp_path, length=10).train.examples_of(1)["x"]
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_files_that_differ_or_change(tmp_path):
+def test_splits_that_differ_and_files_that_change(tmp_path):
     vectors = {"a": {"pixels": np.zeros((1, 3)), "label": np.zeros(1)}}
-    tff_hdf5(tmp_path, test=vectors)
-    with pytest.raises(ValueError, match=r"float64\[3\].*give files of one data set"):
-        FORMS["tff_hdf5"].read(tmp_path)
-    tff_hdf5(tmp_path)
-    data = FORMS["tff_hdf5"].read(tmp_path)
-    tff_hdf5(tmp_path, {name: {k: v[:1] for k, v in c.items()} for name, c in CLIENTS.items()})
-    with pytest.raises(ValueError, match="has 1 examples, 'label' has 3"):
+    tff_sqlite(tmp_path, test=vectors)
+    with pytest.raises(ValueError, match=r"\(3,\).*give both the same names, shapes and types"):
+        pack(FORM.read(tmp_path), tmp_path / "packed")
+    tff_sqlite(tmp_path)
+    data = FORM.read(tmp_path)
+    tff_sqlite(tmp_path, {name: {k: v[:1] for k, v in c.items()} for name, c in CLIENTS.items()})
+    with pytest.raises(ValueError, match=r"client 'f1_02': .* the 3 examples of client_metadata"):
         data.train.examples_of(1)

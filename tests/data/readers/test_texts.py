@@ -7,7 +7,7 @@ from data_forms import FORMS, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data.readers.client_files.texts import (
+from fedjax_algos.data.readers.texts import (
     CHARACTERS,
     LEAF_SYMBOLS,
     Vocabulary,
@@ -82,10 +82,10 @@ def test_vocabularies(tmp_path):
     for content, named in (
         (b"", "empty"),
         (b"BZh91AY&SY\0", "tar xf"),
-        (b"a\n\nb 2\n", "line 2 is not a word"),
-        (b"a 3\nb 2\na 1\n", "line 3 has the word 'a' again"),
-        (b"\0\1\2\n", "line 1 is not a word"),
-        (b"a" * 10**6, "line 1 is not a word"),
+        (b"a\n\nb 2\n", "line 2 has '', which is not a new word"),
+        (b"a 3\nb 2\na 1\n", "line 3 has 'a', which is not a new word"),
+        (b"\0\1\2\n", "line 1 .* is not a new word"),
+        (b"a" * 10**6, "line 1 .* is not a new word"),
     ):
         path.write_bytes(content)
         with refused(path, named):
@@ -137,8 +137,3 @@ def test_alphabets(tmp_path):
     data = read(tmp_path, content, window=2, alphabet="found")
     assert data.num_classes == 6
     assert texts(data.train, " aenvï")[:2] == [("na", "ï"), ("aï", "v")]
-    content = {"A": "some\nlines\nof a text"}
-    with_break, without = (read(tmp_path, content, alphabet=a) for a in ("leaf", "no_newline"))
-    assert (with_break.num_classes, without.num_classes) == (80, 79)
-    for name, codes in without.train.items():
-        np.testing.assert_array_equal(with_break.train[name], codes + 1)

@@ -54,10 +54,14 @@ def test_texts_and_natural_clients(folder, tmp_path):
     ("name", "options", "named"),
     [
         ("coloured", {"test_split": "validation"}, "split validation"),
-        ("ragged", {}, "several shapes"),
-        ("coloured", {"y": "class"}, "no feature 'class' .* only image, label"),
-        ("reviews", {"x": "review", "y": "scores"}, "'scores' has the shape"),
-        ("mnist", {}, "is not prepared; prepare it once, with TensorFlow: .*'array_record'"),
+        ("ragged", {}, r"one shape.*image Image\(shape=\(None, None, 3\)"),
+        ("coloured", {"y": "class"}, "image, class do not fit.* choose from image Image"),
+        (
+            "reviews",
+            {"x": "review", "y": "scores"},
+            "scores do not fit: .* one value for each",
+        ),
+        ("mnist", {}, "prepare it once, with TensorFlow: .*'array_record'"),
         ("no_such_set", {}, "no_such_set"),
     ],
 )
@@ -71,6 +75,5 @@ def test_how_other_formats_are_converted(tmp_path):
     version = tmp_path / "coloured" / "1.0.0"
     info = version / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    command = f"tfds convert_format --dataset_version_dir={version} --out_file_format=array_record"
-    with refused(tmp_path, command):
+    with refused(tmp_path, "FileFormat.TFRECORD is not supported.* tfds convert_format"):
         FORM.read(tmp_path)

@@ -116,7 +116,7 @@ def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, save_secon
         pack(dataset(), path, on_client=stop)
     recorded = min(after + 1, 4) if save_seconds == 0 else 3 * (after >= 2) + (after == 3)
     if recorded < 4:
-        with pytest.raises(ValueError, match=r"no index\.npz|has \d of \d clients; give the same"):
+        with pytest.raises(ValueError, match=r"index\.npz: there is no|has \d of \d clients; give"):
             packed(path=path)
     (path / ".77-8-index.npz").write_bytes(b"half")
     if recorded < 3:  # what a kill leaves half-written
@@ -143,12 +143,12 @@ def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder, tm
     with pytest.raises(ValueError, match=r"index\.npz: .*checksum is wrong"):
         pack(dataset(), folder)
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds 'packed'"):
+    with pytest.raises(ValueError, match="holds packed, thesis"):
         pack(dataset(), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "packed", "thesis.txt"}
 
     def second(split, done, total):
-        with pytest.raises(ValueError, match="another process"):
+        with pytest.raises(ValueError, match="could not be acquired"):
             pack(dataset(), tmp_path / "two")
 
     pack(dataset(), tmp_path / "two", on_client=second)
@@ -202,14 +202,14 @@ DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "an image": (flip("train/x.images", -1), r"x\.images: client 'user 2.*pack it again"),
     "a type": (replace(b"<i4", b">i4", "train/y.npy"), r"y\.npy: .*is >i4\[6\], not int32\[6\]"),
     "short values": (lambda f: (f / "train/y.npy").write_bytes(b"123"), r"y\.npy: not a part"),
-    "short images": (lambda f: (f / "train/x.images").write_bytes(b"1"), "x.images: .*too short"),
+    "short images": (lambda f: (f / "train/x.images").write_bytes(b"1"), "x.images: .*checksum"),
     "no values": (lambda f: (f / "train/y.npy").unlink(), "y.npy: there is no such file"),
     "another format": (edit(format=1), "has format 1, and this version reads 2; .* pack it again"),
     "no fields": (edit(fields=None), "'fields'"),
     "other fields": (edit(fields={"y": ONE}), r"index\.npz: .*pack it again"),
     "other clients": (edit(clients=CLIENTS), r"y\.npy: .*int32\[6\], not int32\[7\]"),
     "an index": (flip("index.npz", 999), r"index\.npz: .*checksum is wrong; .* pack it again"),
-    "no index": (lambda f: (f / "index.npz").unlink(), r"no index\.npz: .* pack it again"),
+    "no index": (lambda f: (f / "index.npz").unlink(), r"index\.npz: there is no such file"),
     "no folder": (lambda f: f.rename(f.with_name("moved")), "there is no such file"),
 }
 
@@ -229,13 +229,13 @@ def bad(**wrong):
 NAN = {"x": np.array([[0.0], [np.nan]], np.float32)}
 WRONG = {
     "labels": (bad(y=np.array([0, 5], np.int32)), r"client 'user 0.* has label 5; give"),
-    "number": (bad(y=np.zeros(3, np.int32)), "has 3 examples of y, not 2"),
-    "type": (bad(y=np.zeros(2, np.int64)), r"has y of int64\[\], not int32\[\]"),
+    "number": (bad(y=np.zeros(3, np.int32)), r"has y int32\[3\], not int32\[2\]"),
+    "type": (bad(y=np.zeros(2, np.int64)), r"has y int64\[2\], not int32\[2\]"),
     "no classes": (dataset()._replace(num_classes=0), "num_classes=0"),
     "fields": (dataset()._replace(test=images((1,))._replace(images={})), "both the same names"),
     "NaN": (source_of(NAN, fa.Partition.of([[0, 1]]), ["a"]), "has NaN or infinity in x"),
     "a file": (images()._replace(read=lambda i: np.load("none")), "user 0.* cannot .*'none'"),
-    "a name": (images()._replace(read=lambda i: {}), "without x, "),
+    "a name": (images()._replace(read=lambda i: {}), "KeyError: 'x'"),
     "no client": (images(())._replace(client_ids=[]), "has 0 client_ids"),
 }
 
@@ -244,5 +244,5 @@ WRONG = {
 def test_what_cannot_be_packed_is_named(tmp_path, wrong, named):
     with pytest.raises(ValueError, match=named):
         pack(wrong, tmp_path / "packed")
-    with pytest.raises(ValueError, match=r"index\.npz: .*(not packed it|no such file)"):
+    with pytest.raises(ValueError, match=r"index\.npz: there is no such file"):
         packed(path=tmp_path / "packed")

@@ -15,16 +15,12 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import PathLike, open_regular, reading
+from fedjax_algos.base.files import PathLike, reading, require_regular
 from fedjax_algos.base.limits import MAX_INT32, host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
-from fedjax_algos.data.readers.client_files.client_examples import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
-from fedjax_algos.data.readers.client_files.texts import read_vocabulary
+from fedjax_algos.data.readers.client_examples import ClientFeatures, client_dataset, file_identity
+from fedjax_algos.data.readers.texts import read_vocabulary
 
 # An Example has no shapes. These are TFF's shapes, by the feature and its number of values.
 _SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
@@ -32,8 +28,7 @@ _TABLES = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
     "examples": ("client_id", "split_name", "serialized_example_proto"),
 }
-_MAGIC = b"SQLite format 3\0"
-_FIX = "fetch the file again"
+_FIX = "fetch the file again, and unpack one that ends in .lzma with unlzma"
 # The messages of tensorflow/core/example/example.proto and feature.proto; a map is a list of keys
 # and values, and a field's number is its place.
 _MESSAGES = {
@@ -67,19 +62,42 @@ def tff_sqlite(
 
     The table `examples` has a serialised `tf.train.Example` in each row, and `client_metadata` the
     number of rows of each client. Clients are sorted by name, and examples keep the order of the
-    file. For "x" and "y" see `tff_hdf5`. An Example has no shapes: `pixels` become float32[28, 28],
-    `image` uint8[32, 32, 3], and other lists of numbers float32[k] or int64[k].
+    file. One client is read at a time.
 
-    TFF's files have an index over the clients; a file without it is read slowly.
+    - Numbers are "x" as they are, and "y" is their label, int32[n]. An Example has no shapes:
+      `pixels` become float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers
+      float32[k] or int64[k].
+    - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any
+      other symbol, and V + 2 and V + 3 are the begin and the end of a text. "x" is int32[n, length]
+      and "y" int32[n, length] the ids that follow; there are V + 4 classes.
+
+      - With a vocabulary, the symbols are V words, separated by a blank. Each text is one sequence:
+        begin, its first `length` words, and end if it fits (StackOverflow, length 20).
+      - Without one, the symbols are TFF's 86 characters. A text with its begin and end is cut into
+        pieces of length + 1 ids, and the last piece is padded (Shakespeare, length 80).
+    - A text with labels needs a vocabulary; "x" is as above.
+
+    TFF shuffles a client's texts before it takes `max_examples`; here we take the first ones. TFF's
+    files have an index over the clients; a file without it is read slowly.
 
     Args:
       path: the file, unpacked: `unlzma emnist_all.sqlite.lzma`.
       train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and for
         digits `digits_only_train` and `digits_only_test`; stackoverflow also has `heldout`.
-      x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
-      max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
+      x: the examples' feature; None for the first found of pixels, image, snippets and tokens.
+      y: the labels' feature; None for `label` or, for a text, the ids that follow.
+      num_classes: one more than the largest label if None; all labels are then read once.
+      vocabulary: a file with a word in each line, the most frequent first, such as TFF's
+        stackoverflow.word_count.
+      words: the largest number of words used of the vocabulary, 10,000 in StackOverflow's task.
+      length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
+      max_examples: use only the first examples or texts of each training client; None for all.
+      max_clients: use only the first training clients; None for all.
+      max_test_examples: draw this many test examples or texts with a fixed seed; None for all.
 
-    Source: https://github.com/google-parfait/tensorflow-federated, simulation/datasets.
+    Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
+    https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
+    simulation/baselines.
     """
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     parts = _features(path, train_split, max_clients), _features(path, test_split)
@@ -96,7 +114,6 @@ def _features(path: PathLike, split: str, max_clients: int | None = None) -> Cli
         known = ", ".join(str(split, errors="replace") for (split,) in splits)
         require(found, f"it has no clients of the split {split!r}, only {known}")
         clients = [client.decode() for client, _ in found[:max_clients]]
-        require(len(set(clients)) == len(clients), "it has a client twice")
         numbers = np.array([count for _, count in found[:max_clients]], np.int64)
         query = "SELECT serialized_example_proto FROM examples WHERE client_id = ?"
         one = clients[int(np.argmax(numbers > 0))]
@@ -145,9 +162,7 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
     # extensions stay off; views, virtual tables and computed columns are refused before reading
     errors = sqlite3.Error, AttributeError, TypeError  # for a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
-        with open_regular(path) as file:
-            plain = file.read(len(_MAGIC)) == _MAGIC
-            require(plain, "it is not an SQLite file; unpack one that ends in .lzma with unlzma")
+        require_regular(path)
         address = f"{Path(path).absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = bytes
@@ -157,13 +172,12 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
             query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
             for table, columns in _TABLES.items():
                 (found,) = connection.execute(query, [table]).fetchall() or [(b"", b"")]
-                plain = found[0] == b"table" and found[1].split()[1].upper() == b"TABLE"
-                require(plain, f"it has no table {table!r}")  # VIRTUAL tables run modules
-                described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-                stored = {row[1] for row in described if not row[-1]}  # neither hidden nor computed
-                for column in columns:
-                    known = column.encode() in stored
-                    require(known, f"its table {table!r} has no column {column!r}")
+                stored = set()
+                if found[0] == b"table" and found[1].split()[1].upper() == b"TABLE":  # not VIRTUAL
+                    described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+                    stored = {row[1].decode() for row in described if not row[-1]}  # not computed
+                wanted = f"no table {table!r} with the columns {', '.join(columns)}"
+                require(stored.issuperset(columns), f"it has {wanted}")
             yield connection
 
 

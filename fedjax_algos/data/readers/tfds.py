@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.base import files
-from fedjax_algos.base.errors import FileError, needed, require
+from fedjax_algos.base.errors import needed, require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
-from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
+from fedjax_algos.data.readers.texts import most_frequent_words, read_vocabulary
 
 _KIND = "a data set of TFDS that fits"
 
@@ -39,7 +39,7 @@ def tfds(
     converted by `tfds convert_format`, where TensorFlow is installed.
 
     "x" has the dtype and shape of its feature: images are uint8[n, height, width, channels]. Texts
-    become int32[n, length], the ids of their words as in `tff_hdf5`.
+    become int32[n, length], the ids of their words as in `tff_sqlite`.
 
     Args:
       name: as in TFDS: a name, name/config or name:version.
@@ -59,7 +59,8 @@ def tfds(
     where, place = (f", data_dir={data_dir!r}", f" in {data_dir}") if data_dir else ("", "")
     prepare = (
         f"prepare it once, with TensorFlow: tensorflow_datasets.builder({name!r}{where}, "
-        "file_format='array_record').download_and_prepare()"
+        "file_format='array_record').download_and_prepare(), or convert it: "
+        "tfds convert_format --dataset_version_dir=FOLDER --out_file_format=array_record"
     )
     source = f"tfds {name}{place}"
     # TFDS and its dependencies raise many types
@@ -68,32 +69,21 @@ def tfds(
             files.require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         keys = builder.info.supervised_keys or ("image", "label")
-        features = dict(builder.info.features)
-        with reading(source, _KIND, prepare):
-            require(builder.is_prepared(), "it is not prepared")
         names = [x or keys[0], y or keys[1], *([users] if users else [])]
-        listed = ", ".join(features)[:200]
-        for feature in names:
-            plain = hasattr(features.get(feature), "np_dtype")
-            require(plain, f"it has no feature {feature!r} of numbers or texts, only {listed}")
-        shape, dtype = features[names[0]].shape, np.dtype(features[names[0]].np_dtype)
-        require(None not in shape, f"its examples have several shapes, {shape}")
-        for feature in names[1:]:
-            found = features[feature].shape
-            require(found == (), f"{feature!r} has the shape {found}, not one value for each")
+        features = dict(builder.info.features)
+        shapes: list[Any] = [getattr(features.get(feature), "shape", None) for feature in names]
+        plain = None not in shapes and hasattr(features[names[0]], "np_dtype")
+        fits = plain and None not in shapes[0] and all(each == () for each in shapes[1:])
+        listed = ", ".join(f"{key} {one}" for key, one in features.items())[:500]
+        needed_shapes = "the examples need one shape, and the others one value for each example"
+        require(fits, f"{', '.join(names)} do not fit: {needed_shapes}; choose from {listed}")
+        shape, dtype = shapes[0], np.dtype(features[names[0]].np_dtype)
     is_text = dtype == np.object_
     parts: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     for split in (train_split, test_split):
         with reading(f"{source}, split {split}", _KIND, prepare, Exception):
-            try:
-                records = builder.as_data_source(split)
-            except NotImplementedError as error:  # raised by TFDS for formats without random access
-                raise FileError(
-                    f"{source}: is not in the format array_record; convert it where TensorFlow is "
-                    f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
-                    "--out_file_format=array_record"
-                ) from error
+            records = builder.as_data_source(split)
             size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
             total = sum(part.nbytes for part in parts) + size * len(records)
             files.check_array_bytes("its examples", total, "name a slice, such as train[:10%]")

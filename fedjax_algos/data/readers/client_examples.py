@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe_tree, printable
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.data.dataset import (
     MAX_CLASSES,
     SAME_EXAMPLES,
@@ -21,8 +21,8 @@ from fedjax_algos.data.dataset import (
 )
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.client_files import texts
-from fedjax_algos.data.readers.client_files.texts import Vocabulary
+from fedjax_algos.data.readers import texts
+from fedjax_algos.data.readers.texts import Vocabulary
 
 _INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of "x"
 _WORDS = "tokens"  # TFF's name of a text of words
@@ -84,8 +84,7 @@ class ClientFeatures(NamedTuple):
 
 def file_identity(path: PathLike) -> str:
     """Identifies a file by size and time; it may be too large to be read twice."""
-    with reading(path, "a file", "fetch the file again"):
-        status = os.stat(path)
+    status = os.stat(path)
     return f"{status.st_size} bytes, written {status.st_mtime_ns}"
 
 
@@ -101,16 +100,15 @@ def client_dataset(
     max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
-    """Makes a data set of two features, as in `tff_hdf5`; with a format, `x` holds images."""
+    """Makes a data set of two features, as in `tff_sqlite`; with a format, `x` holds images."""
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
         if (lost := int((features.counts == 0).sum()))
     ) + (SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
     train, test = train.drawn(None), test.drawn(max_test_examples)
-    x = x or next((name for name in _INPUTS if name in train.features), "")
+    x = x or next((name for name in _INPUTS if name in train.features), _INPUTS[0])
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
-        require(x, f"it has the features {', '.join(train.features)[:200]}")
         train.require(x)
         is_text = image_format is None and isinstance(train.read(0, [x], 1)[x], list)
         names = [x] if is_text and y is None else [x, y or "label"]
@@ -127,23 +125,27 @@ def client_dataset(
             require(num_classes is None, "num_classes is for labels; leave it out, or give y=NAME")
             num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
-            num_classes, more = count_classes(_all_labels((train, test), names[1]))
+            each = [
+                np.unique(_labels(part, i, part.read(i, [names[1]], None)[names[1]], count))
+                for part in (train, test)
+                for i, count in enumerate(part.counts.tolist())
+            ]
+            num_classes, more = count_classes(np.concatenate(each))
             notes += more
 
     def source_of(features: ClientFeatures, limit: int | None) -> ClientSource:
         def read(client: int) -> dict[str, Any]:
             stored, source = features.read(client, names, limit), features.client(client)
             values: Any = stored[x]
-            with reading(source, "a client of this data set", "fetch it again"):
-                listed = is_text or image_format is not None
-                require(isinstance(values, list) is listed, f"{x} is of another kind")
             if is_text:
+                found = f"{source}: {x} is not a text, but it is in another client"
+                require(isinstance(values, list), f"{found}; fetch it again")
                 tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:
                 values = checked_examples(values, f"{source}: {x}")
             if is_labelled:
-                targets = _labels(stored[names[1]], len(values), num_classes, source)
+                targets = _labels(features, client, stored[names[1]], len(values), num_classes)
             return {"x": values, "y": targets}
 
         images = {} if image_format is None else {"x": image_format}
@@ -154,37 +156,20 @@ def client_dataset(
         options = (names, num_classes, vocabulary, length, max_examples, image_format)
         facts = "\n".join([repr(options), features.identity, *features.client_ids])
         identity = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()
-        counts = _sizes(features, x, limit, steps if is_text and vocabulary is None else None)
-        ids = features.client_ids
-        return ClientSource(features.name, ids, counts, example, read, images, identity)
+        counts = np.minimum(features.counts, limit or MAX_INT32)
+        if is_text and vocabulary is None:  # a text has several sequences
+            own = (features.read(i, [x], limit)[x] for i in range(len(counts)))
+            counts = np.array([texts.num_character_sequences(each, steps).sum() for each in own])
+        rest: Any = counts.astype(np.int32), example, read, images, identity
+        return ClientSource(features.name, features.client_ids, *rest)
 
     sources = source_of(train, max_examples), source_of(test, None)
-    with reading(test.name, "of the same data set", "give files of one data set"):
-        expected, found = (describe_tree(dict(source.example)) for source in sources)
-        require(found == expected, f"its examples are {found}, the training ones {expected}")
     return ClientDataset(*sources, num_classes, notes)
 
 
-def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | None) -> np.ndarray:
-    """Counts each client's examples, or its texts' sequences of characters, int32[clients]."""
-    counts = np.minimum(features.counts, limit or MAX_INT32)
-    if steps is not None:
-        each = (features.read(i, [x], limit)[x] for i in range(len(counts)))
-        counts = np.array([texts.num_character_sequences(own, steps).sum() for own in each])
-    return counts.astype(np.int32)
-
-
-def _all_labels(parts: Iterable[ClientFeatures], y: str) -> np.ndarray:
-    """Reads the labels of all clients; returns each client's distinct labels, concatenated."""
-    each = [
-        np.unique(_labels(part.read(i, [y], None)[y], count, None, part.client(i)))
-        for part in parts
-        for i, count in enumerate(part.counts.tolist())
-    ]
-    return np.concatenate(each)
-
-
-def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:
-    labels = np.asarray(values)
-    labels = labels[:, 0] if labels.shape == (count, 1) else labels  # as in older files of TFF
-    return checked_labels(labels, count, num_classes or MAX_CLASSES, f"{source}: labels")
+def _labels(
+    features: ClientFeatures, client: int, values: Any, count: int, num_classes: int | None = None
+) -> np.ndarray:
+    """Returns a client's labels, int32[count]."""
+    limit, name = num_classes or MAX_CLASSES, f"{features.client(client)}: labels"
+    return checked_labels(values, count, limit, name)

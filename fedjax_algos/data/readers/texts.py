@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import re
 import zlib
 from collections import Counter
@@ -26,9 +25,8 @@ _FIX = 'write an object {"ROLE": "line\\nline"} as UTF-8, or choose other option
 _TFF_CHARACTERS = (
     b"dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
-# The 80 symbols of LEAF's Shakespeare, in the order of their code points.
+# The 80 symbols of LEAF's Shakespeare, in the order of their code points
 LEAF_SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-SYMBOLS = {"leaf": LEAF_SYMBOLS, "no_newline": LEAF_SYMBOLS[1:]}
 
 
 class Vocabulary(NamedTuple):
@@ -72,17 +70,16 @@ _CODES[np.frombuffer(_TFF_CHARACTERS, np.uint8)] = np.arange(1, len(_TFF_CHARACT
 def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
     """Reads the first word of each line of a file such as TFF's `stackoverflow.word_count`."""
     ids: dict[bytes, int] = {}
-    with reading(path, "a vocabulary", "give a text with a word in each line"):
-        with files.open_regular(path) as file:
-            while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
-                number = len(ids) + 1
-                packed = number == 1 and line[:3] == b"BZh"
-                require(not packed, f"it is packed; unpack it: tar xf {os.fspath(path)}")
-                word, whole = next(iter(line.split()), b""), len(line) < _LONGEST_LINE
-                require(word and whole and b"\0" not in line, f"line {number} is not a word")
-                text = printable(word.decode(errors="backslashreplace"), 50)
-                require(word not in ids, f"line {number} has the word {text!r} again")
-                ids[word] = number
+    fix = "unpack it with tar xf, or give a text with a different word in each line"
+    with reading(path, "a vocabulary", fix), files.open_regular(path) as file:
+        while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
+            number, word = len(ids) + 1, next(iter(line.split()), b"")
+            packed = not ids and line.startswith(b"BZh")
+            plain = len(line) < _LONGEST_LINE and b"\0" not in line and not packed
+            text = printable(word.decode(errors="backslashreplace"), 50)
+            found = f"line {number} has {text!r}, which is not a new word"
+            require(word and plain and word not in ids, found)
+            ids[word] = number
         require(ids, "it is empty")
     return Vocabulary(ids)
 
@@ -121,7 +118,7 @@ def roles(
     train_fraction: Proportion = 0.8,
     min_lines: Count = 3,
     max_examples_per_role: Count | None = None,
-    alphabet: Literal["leaf", "no_newline", "found"] = "leaf",
+    alphabet: Literal["leaf", "found"] = "leaf",
 ) -> Dataset:
     """Text by speaker, as windows and the character that follows; roles are the natural clients.
 
@@ -140,8 +137,8 @@ def roles(
       min_lines: roles with fewer lines, at least 1, or fewer than 2 windows are left out.
       max_examples_per_role: use only the first windows of each role, training and test together; at
         least 1, or None for all.
-      alphabet: "leaf" is LEAF's table of 80 symbols. "no_newline" omits its line break, which no
-        window contains. "found" is the file's own characters, ordered by code point.
+      alphabet: "leaf" is LEAF's table of 80 symbols; "found" is the file's own characters, ordered
+        by code point.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf), data/shakespeare and data/utils. As in
     LEAF, at stride 1 the last training label is the first character of the first test window. LEAF
@@ -160,13 +157,13 @@ def roles(
         counts = [max(0, 1 + (len(text) - 1 - window) // stride) for text in texts]
         counts = [min(count, max_examples_per_role or count) for count in counts]
         chosen = [(text, count) for text, count in zip(texts, counts, strict=True) if count >= 2]
-        require(chosen, f"no role has {min_lines} lines and 2 windows of {window} characters")
         found = "".join(sorted(set().union(*(text for text, _ in chosen))))
-        symbols = SYMBOLS.get(alphabet, found)
-        sizes = np.array([count for _, count in chosen])
+        symbols = LEAF_SYMBOLS if alphabet == "leaf" else found
+        sizes = np.array([count for _, count in chosen], int)
         trains = np.maximum(1, (train_fraction * sizes).astype(int))
         tests = np.minimum(sizes, trains - 1 + -(-window // stride))  # where they start
-        require((tests < sizes).any(), "no role has a window for the test")
+        short = f"no role has {min_lines} lines and windows of {window} characters for both parts"
+        require((tests < sizes).any(), short)
         windows = int((trains + sizes - tests).sum())
         what = f"{windows} windows of {window} characters"
         files.check_array_bytes(what, windows * window, "raise stride")
@@ -193,13 +190,10 @@ def encode(text: str, symbols: str) -> np.ndarray:
 def _cut(
     codes: list[np.ndarray], starts: np.ndarray, stops: np.ndarray, window: int, stride: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts out windows uint8[n, window] and their next codes uint8[n], copying each once."""
-    total = int((stops - starts).sum())
-    x, y = np.empty((total, window), np.uint8), np.empty(total, np.uint8)
-    row = 0
+    """Cuts out windows uint8[n, window] and their next codes uint8[n]."""
+    x, y = [], []
     for text, start, stop in zip(codes, starts, stops, strict=True):
-        rows = slice(row, row := row + stop - start)
-        windows = np.lib.stride_tricks.sliding_window_view(text, window)
-        x[rows] = windows[::stride][start:stop]
-        y[rows] = text[window::stride][start:stop]
-    return x, y
+        windows = np.lib.stride_tricks.sliding_window_view(text, window)  # views, not copies
+        x.append(windows[::stride][start:stop])
+        y.append(text[window::stride][start:stop])
+    return np.concatenate(x), np.concatenate(y)

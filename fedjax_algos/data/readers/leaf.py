@@ -14,7 +14,7 @@ from fedjax_algos.base.limits import host_memory
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import MAX_CLASSES, Dataset, checked_labels, from_arrays
 from fedjax_algos.data.federated_data import datasets
-from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
+from fedjax_algos.data.readers.texts import LEAF_SYMBOLS, encode
 
 Columns = tuple[np.ndarray, ...]  # the samples of one client or of all; the labels [n] are last
 Convert = Callable[[list, list], Columns]  # of one client's "x" and "y"
@@ -28,8 +28,6 @@ def leaf(
     path: PathLike,
     task: Literal["femnist", "shakespeare", "sent140", "vectors"],
     max_clients: Count | None = None,
-    invert: bool = False,
-    alphabet: Literal["leaf", "no_newline"] = "leaf",
     words: Count = 5000,
 ) -> Dataset:
     """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
@@ -53,23 +51,19 @@ def leaf(
       path: the folder.
       task: the data set, or "vectors" for any vectors of numbers.
       max_clients: use only the first clients of the training files, at least 1; None for all.
-      invert: femnist: whether to store 255 minus the pixels, so that the background is 0.
-      alphabet: shakespeare: "no_newline" omits the line break, which no window contains.
       words: sent140: the size of the vocabulary, at least 1.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf). Words are found as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
-    given = {"femnist": invert, "shakespeare": alphabet != "leaf", "sent140": words != 5000}
-    for (owner, is_set), name in zip(given.items(), ("invert", "alphabet", "words"), strict=True):
-        wrong = f"leaf: {name} is for task={owner}, not {task}; leave it out"
-        require(task == owner or not is_set, wrong)
-    symbols, vocabulary = SYMBOLS[alphabet], dict[str, int]()
+    wrong = f"leaf: words={words} is for task=sent140, not {task}; leave it out"
+    require(task == "sent140" or words == 5000, wrong)
+    vocabulary = dict[str, int]()
     converters: dict[str, tuple[Convert, int | None]] = {
-        "femnist": (functools.partial(_pixels, invert=invert), 62),
-        "shakespeare": (functools.partial(_codes, symbols=symbols), len(symbols)),
+        "femnist": (_pixels, 62),
+        "shakespeare": (_codes, len(LEAF_SYMBOLS)),
         "sent140": (functools.partial(_tokens, vocabulary=vocabulary), 2),
-        "vectors": (_vectors, None),
+        "vectors": (_floats, None),
     }
     convert, num_classes = converters[task]
     numbers: dict[str, int] = {}
@@ -101,9 +95,7 @@ def _collect(
     parts, users, seen, notes, empty = list[Columns](), list[np.ndarray](), set[str](), [], 0
     converted = functools.partial(_converted, convert)
     with reading(folder, "a folder of LEAF", _FIX):
-        files = sorted(folder.glob("*.json"))
-        require(files, "it has no .json file, as the folders train and test have")
-        for file in files:
+        for file in sorted(folder.glob("*.json")):
             with reading(file, "a LEAF file", _FIX):
                 text = read_file(file, host_memory() // 4).decode("utf-8-sig")
                 content = json.loads(text, object_pairs_hook=converted)
@@ -116,10 +108,10 @@ def _collect(
                     full = max_clients is not None and len(numbers) >= max_clients
                     if columns == () or (full and name not in numbers):
                         continue
-                    with reading(f"{file}: client {name!r}", kind, _FIX):
-                        if isinstance(columns, ValueError):
-                            raise columns
-                        require(isinstance(columns, tuple), 'it has no lists "x" and "y"')
+                    with reading(f"{file}: client {name!r}", kind, _FIX, TypeError, OverflowError):
+                        if not isinstance(columns, tuple):
+                            no_lists = ValueError('it has no lists "x" and "y"')
+                            raise columns if isinstance(columns, Exception) else no_lists
                     number, rows = numbers.setdefault(name, len(numbers)), len(columns[-1])
                     parts.append(columns)
                     users.append(np.full(rows, number, np.int32))
@@ -128,11 +120,9 @@ def _collect(
                 other = [name for name, own in listed.items() if content.get(name, own) != own]
                 told = f"{folder.name}/{file.name}: {' and '.join(other)} and user_data differ"
                 notes += [told] * bool(other)
-        require(parts, "none of the clients has a sample")
-        shapes = {columns[0].shape[1:] for columns in parts}
-        require(convert is not _vectors or len(shapes) == 1, "vectors have several lengths")
+        require(parts, "none of the clients in its .json files has a sample")
+        columns = tuple(map(np.concatenate, zip(*parts, strict=True)))
     notes += [f"{empty} clients of {folder.name} have no samples"] * bool(empty)
-    columns = tuple(map(np.concatenate, zip(*parts, strict=True)))
     return columns, np.concatenate(users), tuple(notes)
 
 
@@ -145,32 +135,28 @@ def _converted(convert: Convert, pairs: list[tuple[str, Any]]) -> Any:
     try:
         require(len(x) == len(y), 'its lists "x" and "y" have different lengths')
         return convert(x, y) if y else ()  # LEAF also lists empty clients
-    except ValueError as error:
+    except (ValueError, TypeError, OverflowError) as error:  # the last two are NumPy's
         return error
 
 
-def _pixels(x: list, y: list, invert: bool) -> Columns:
-    pixels = 255.0 * _numbers(x)
-    require(pixels.shape[1:] == (28 * 28,), f"images are {list(pixels.shape[1:])}, not [784]")
+def _pixels(x: list, y: list) -> Columns:
+    pixels = 255.0 * _vectors(x)
     whole = np.rint(pixels)
     valid = (whole >= 0) & (whole <= 255) & (np.abs(pixels - whole) <= 0.01)
     bad = valid.all(axis=1).argmin()
     require(valid.all(), f"sample {bad} has pixels that are not k/255 for k = 0..255")
-    whole = 255 - whole if invert else whole
-    return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, 62)
+    return whole.astype(np.uint8).reshape(len(y), 28, 28), _labels(y, 62)
 
 
-def _vectors(x: list, y: list) -> Columns:
-    vectors = _numbers(x)
-    require(vectors.ndim == 2, f"samples are {list(vectors.shape[1:])}, not vectors of one length")
-    return vectors.astype(np.float32), _labels(y, MAX_CLASSES)
+def _floats(x: list, y: list) -> Columns:
+    return _vectors(x).astype(np.float32), _labels(y, MAX_CLASSES)
 
 
-def _codes(x: list, y: list, symbols: str) -> Columns:
+def _codes(x: list, y: list) -> Columns:
     for sample, texts in enumerate(zip(x, y, strict=True)):
         fits = all(isinstance(text, str) for text in texts) and [*map(len, texts)] == [80, 1]
         require(fits, f"sample {sample} is not a text of 80 characters and the next one")
-    codes, next_codes = (encode("".join(part), symbols) for part in (x, y))
+    codes, next_codes = (encode("".join(part), LEAF_SYMBOLS) for part in (x, y))
     return codes.reshape(-1, 80), next_codes
 
 
@@ -186,18 +172,16 @@ def _tokens(x: list, y: list, vocabulary: dict[str, int]) -> Columns:
     return np.array(tokens, np.int32), np.array(counts, np.int32), _labels(y, 2)
 
 
-def _numbers(values: list) -> np.ndarray:
-    """Returns the values as an array [samples, ...]."""
-    try:
-        numbers = np.array(values)
-    except (ValueError, TypeError, OverflowError):  # samples of several lengths, or too deep
-        numbers = np.array([None])
-    require(numbers.dtype.kind in "iuf", "samples are not numbers, or of several lengths")
-    return numbers
+def _vectors(values: list) -> np.ndarray:
+    """Returns the values as an array [samples, length]."""
+    vectors = np.array(values)
+    fits = vectors.ndim == 2 and vectors.dtype.kind in "iuf"
+    require(fits, f"samples are {vectors.dtype}{list(vectors.shape)}, not vectors of numbers")
+    return vectors
 
 
 def _labels(y: list, num_classes: int) -> np.ndarray:
-    return checked_labels(_numbers(y), len(y), num_classes, "y")
+    return checked_labels(np.array(y), len(y), num_classes, "y")
 
 
 def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.ndarray]:

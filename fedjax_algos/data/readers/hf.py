@@ -13,15 +13,10 @@ from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.images import ImageFormat, open_image
-from fedjax_algos.data.readers.client_files.client_examples import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
-from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
+from fedjax_algos.data.readers.client_examples import ClientFeatures, client_dataset, file_identity
+from fedjax_algos.data.readers.texts import most_frequent_words, read_vocabulary
 
 _KIND = "a data set of this form"
-_ALL = "all"  # the client of a split that is not divided
 
 
 @datasets.register
@@ -47,7 +42,7 @@ def hf(
     memory-mapped Arrow files when they are needed. Otherwise all examples are held in memory.
 
     Images become uint8[height, width, 3], or 1 channel if the first one is grey. Numbers keep their
-    dtype, and texts become ids as in `tff_hdf5`. A data set's code is never run. The package
+    dtype, and texts become ids as in `tff_sqlite`. A data set's code is never run. The package
     downloads a data set that is not on this machine, and keeps its own copy of CSV and JSON files.
 
     Args:
@@ -75,9 +70,7 @@ def hf(
     # the package and its dependencies raise many types
     with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
         files.require_regular_below(folder)
-        one = folder.is_file() or (folder / "state.json").exists()
-        require(not one, "it has one split; give a folder with a file or folder for each")
-        if (folder / "dataset_dict.json").exists():
+        if (folder / "dataset_dict.json").exists() and not (folder / "state.json").exists():
             loaded = huggingface.load_from_disk(name)
         else:
             loaded = huggingface.load_dataset(name, config)
@@ -96,12 +89,9 @@ def hf(
     test = _features(test_rows, f"hf {name}, split {test_split}", in_test)
     train.require(x)
     known = read_vocabulary(vocabulary, words) if vocabulary else None
-    if _is_text(train_rows.features[x]):
-        with reading(train.name, _KIND, "give y=NAME of labels, or users=NAME"):
-            require(y or users, f"{x} is a text without labels or clients")
-        if y is not None and known is None:
-            texts = _values(train_rows.select_columns([x]), x, train.name)
-            known = most_frequent_words(texts, words)
+    if _is_text(train_rows.features[x]) and y is not None and known is None:
+        texts = _values(train_rows.select_columns([x]), x, train.name)
+        known = most_frequent_words(texts, words)
     if y in train.features:
         num_classes = num_classes or getattr(train_rows.features[y], "num_classes", None)
     images = _image_format(train_rows, x, train.name, image_size, shorter_side)
@@ -118,11 +108,9 @@ def hf(
 
 def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
     """Makes the columns features; a client's rows have the same value of `users`."""
-    clients, numbers = np.array([_ALL]), np.zeros(len(rows), int)
+    clients, numbers = np.array(["all"]), np.zeros(len(rows), int)
     if users is not None:
         with reading(name, _KIND, "choose another column", KeyError):
-            known = ", ".join(rows.column_names)[:200]
-            require(users in rows.column_names, f"it has no column {users!r}, only {known}")
             values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])
             plain = values.ndim == 1 and values.dtype.kind in "iuUS"
             require(plain, f"{users} is not a column of texts or whole numbers")
@@ -149,17 +137,18 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
     fix = "choose another column, or clean it"
     # pyarrow raises many types
     with reading(f"{source}: {column}", "a column of examples", fix, Exception):
-        if isinstance(feature, huggingface.Image):
-            images = list(rows.cast_column(column, huggingface.Image(decode=False))[column])
-            require(None not in images, "an image is missing")
+        is_image = isinstance(feature, huggingface.Image)
+        if is_image or _is_text(feature):
+            if is_image:
+                rows = rows.cast_column(column, huggingface.Image(decode=False))
+            values = list(rows[column])
+            require(None not in values, "a value is missing")
+            if not is_image:
+                return [text.encode(errors="surrogatepass") for text in values]
             return [  # images stand in the table or in files of their own
                 files.read_file(each["path"]) if each["bytes"] is None else each["bytes"]
-                for each in images
+                for each in values
             ]
-        if _is_text(feature):
-            texts = list(rows[column])
-            require(None not in texts, "a text is missing")
-            return [text.encode(errors="surrogatepass") for text in texts]
         values = rows.with_format("numpy", columns=[column])[:][column]
         while hasattr(feature, "feature"):  # of a list
             feature = feature.feature
@@ -179,13 +168,12 @@ def _image_format(
     import datasets as huggingface
     from PIL import Image
 
-    if not isinstance(rows.features[x], huggingface.Image):
-        with reading(source, _KIND, "leave image_size and shorter_side out"):
-            require(image_size is None and shorter_side is None, f"{x} is not an image")
+    is_image, given = isinstance(rows.features[x], huggingface.Image), (image_size, shorter_side)
+    with reading(source, _KIND, "give image_size, maybe with shorter_side, for images alone"):
+        fits = given == (None, None) or (is_image and image_size is not None)
+        require(fits, f"image_size={image_size} and shorter_side={shorter_side} with x={x}")
+    if not is_image:
         return None
-    with reading(source, _KIND, "give an image_size of at most shorter_side"):
-        fits = shorter_side is None or (image_size or shorter_side + 1) <= shorter_side
-        require(fits, f"shorter_side={shorter_side}, image_size={image_size}")
     (content,) = _values(rows.select([0]), x, source)
     with reading(f"{source}: image 0", "an image", "choose another", Image.DecompressionBombError):
         image = open_image(content, "JPEG", "PNG")
