@@ -6,7 +6,7 @@ of a model that is not finite never counts as the best and never reaches a targe
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,12 +113,11 @@ def summarise(
         is lower for better models, or a method without rows on a seed.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    if metric.startswith(PREFIX) and metric != METRIC:
+    if metric.startswith(PREFIX):
         of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
         statistics.check_target_metric(metric.removeprefix(PREFIX), of_tests)
     for name in (metric, "wall_seconds"):
-        if name not in names:
-            raise ValueError(f"the rows have no {name}; give those that compare or run measured")
+        check_choice("column", name, names)
     qualities = quality_by_method(rows, metric)
     reference = next(iter(qualities)) if reference is None else reference
     check_choice("reference", reference, qualities)
@@ -150,11 +149,14 @@ def summarise(
                 seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
             )
         )
-    for name in ("final", "best"):
-        p_values = statistics.p_values_against_best(compared_values(summary, name))
-        fields: list[Any] = [{f"{name}_p_value": p_values[line.label]} for line in summary]
-        summary = [line._replace(**own) for line, own in zip(summary, fields, strict=True)]
-    return summary
+    finals, bests = (
+        statistics.p_values_against_best(compared_values(summary, name))
+        for name in ("final", "best")
+    )
+    return [
+        line._replace(final_p_value=finals[line.label], best_p_value=bests[line.label])
+        for line in summary
+    ]
 
 
 def compared_values(summary: list[MethodSummary], name: str) -> dict[str, Sequence[float]]:
@@ -217,7 +219,15 @@ def _cost(column, found, has_target, lost):
     return CostToTarget(tuple(at[has_target].tolist()), tuple(horizons.tolist()))
 
 
+def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
+    """Returns the ratio of mean costs over common seeds, None if not known, and their number."""
+    # otherwise a method that reaches the target only on easy seeds would look fast
+    common = np.isfinite(costs) & np.isfinite(reference)
+    total = float(reference[common].sum())
+    return (float(costs[common].sum()) / total if total else None), int(common.sum())
+
+
 def _ratio(own, reference):
     if own is None or reference is None:
         return None, 0
-    return statistics.ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))
+    return ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))

@@ -19,6 +19,7 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
 from fedjax_algos.base.reprs import printable
 
+_MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
@@ -44,19 +45,20 @@ def draw(
     panels: list[Panel],
     names: Mapping[str, str],
     styles: Mapping[str, Style],
-    *,
-    columns: int,
-    share_x: bool,
-    share_y: bool,
     filled: bool,
     title: str,
     size: tuple[float, float] | None,
     style: shared.PictureStyle,
-) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with notes on what it does not show.
+) -> MetricFigure:
+    """Draws a figure with notes on what it does not show.
 
-    The panels are row by row. A column of panels shares the x axis, and a row the y axis.
+    The panels are row by row. A column of a grid shares the x axis, and a row of a grid or of one
+    metric the y axis.
     """
+    metrics = len({panel.y.name for panel in panels})
+    is_grid = 1 < metrics < len(panels)  # a row for each metric
+    columns = len(panels) // metrics if is_grid else min(len(panels), _MAX_BESIDE)
+    share_x, share_y = is_grid, is_grid or metrics == 1
     num_rows, several = -(-len(panels) // columns), len(panels) > 1
     width, height = size or _size(columns, num_rows, several, style)
     with shared.picture_style(style) as look:
@@ -83,20 +85,21 @@ def draw(
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
         differing = [own for own in parts if len(set(own)) > 1]
         panel_names = [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
-        states = _states(panels, panel_names, axes_of_grid)
-        entries = {}
-        for name, text in names.items():
-            told = f" ({'; '.join(states[name])})" if states.get(name) else ""
-            entries[name] = label_text(text) + told
+        drawn = list(zip(panel_names, panels, axes_of_grid, strict=False))
+        states = {label: _states(label, drawn) for label in names}
+        entries = {
+            label: label_text(text) + (f" ({'; '.join(states[label])})" if states[label] else "")
+            for label, text in names.items()
+        }
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
-    hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
-    empty = [name for name, own in zip(panel_names, panels, strict=True) if not own.curves]
-    hidden += [f"{name}: none of the methods" for name in empty]
-    return figure, hidden + _without_place(panels)
+    figure.notes = [f"{names[name]}: {state}" for name in names for state in states[name]]
+    figure.notes += [f"{name}: none of the methods" for name, own, _ in drawn if not own.curves]
+    figure.notes += _without_place(panels)
+    return figure
 
 
 def _size(
@@ -109,16 +112,16 @@ def _size(
     return (0.6 + 3.6 * columns, 0.8 + 3 * rows) if several else (7.5, 4.6)
 
 
-def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:
-    """Says what the panels do not show of each method, by panel if they differ."""
-    found = {}
-    for label in {label for panel in panels for label in panel.curves}:
-        triples = zip(panels, names, axes, strict=False)
-        states = {n: state_of(p.curves[label], a, p) for p, n, a in triples if label in p.curves}
-        found[label] = [f"{state} in {name}" for name, state in states.items() if state]
-        if len({*states.values()}) == 1:
-            found[label] = [state for state in states.values() if state][:1]
-    return found
+def _states(label: str, drawn: list[tuple[str, Panel, Axes]]) -> list[str]:
+    """Says what the panels do not show of a method, by panel if they differ."""
+    states = {
+        name: state_of(panel.curves[label], axes, panel)
+        for name, panel, axes in drawn
+        if label in panel.curves
+    }
+    if len({*states.values()}) == 1:
+        return [state for state in states.values() if state][:1]
+    return [f"{state} in {name}" for name, state in states.items() if state]
 
 
 def _without_place(panels: list[Panel]) -> list[str]:
