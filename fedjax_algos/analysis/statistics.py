@@ -2,8 +2,7 @@
 
 All tables and figures follow one rule. From five seeds on, they show the mean with its 95%
 confidence interval by Student's t distribution. Below five seeds this interval is too wide to say
-anything (for two seeds it is 12.7 standard errors to each side), so they show the lowest and the
-highest value, and for one or two seeds the values themselves.
+anything, so they show the lowest and the highest value, and for one or two seeds the values.
 """
 
 import itertools
@@ -57,9 +56,8 @@ class Estimate(NamedTuple):
     @property
     def interval(self) -> float:
         """Half the width of the 95% confidence interval of the mean; NaN below five seeds."""
-        if len(self.values) < MIN_SEEDS_OF_AN_INTERVAL:
-            return math.nan
-        return float(confidence_half_width(np.array(self.values)))
+        enough = len(self.values) >= MIN_SEEDS_OF_AN_INTERVAL
+        return float(confidence_half_width(np.array(self.values))) if enough else math.nan
 
     def text(self, show: Callable[[float], str]) -> str:
         """Formats the estimate for tables, such as `95.5 ± 0.4`, `95.1..95.9` or `95.1, 95.9`.
@@ -273,17 +271,12 @@ class CostToTarget(NamedTuple):
     @property
     def at_least(self) -> float | None:
         """The lower bound of the median; None if it is infinite."""
-        return _lower_median(self._lowest())
+        return _lower_median(np.fmin(self.costs, self.horizons).tolist())
 
     @property
     def at_most(self) -> float | None:
         """The upper bound of the median; None if it is infinite."""
         return _lower_median(self.costs)
-
-    def _lowest(self) -> list[float]:
-        """Returns the costs, with horizons in place of censored costs."""
-        pairs = zip(self.costs, self.horizons, strict=True)
-        return [cost if np.isfinite(cost) or np.isnan(end) else end for cost, end in pairs]
 
     def text(self, show: Callable[[float], str]) -> str:
         """Formats the cost for tables: the values of one or two seeds, the lower median of more.
@@ -304,8 +297,8 @@ class CostToTarget(NamedTuple):
         if lowest is None:
             return "diverged"
         if highest is None:  # a censored seed lies at the bound only if its horizon is below it
-            known = zip(self.costs, self._lowest(), strict=True)
-            possible = sum(low < lowest or cost == lowest for cost, low in known)
+            costs, horizons = np.array(self.costs), np.array(self.horizons)
+            possible = ((horizons < lowest) | (costs <= lowest)).sum()
             return f"{'≥' if possible > (len(self.costs) - 1) // 2 else '>'} {show(lowest)}"
         return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
 

@@ -6,7 +6,7 @@ of a model that is not finite never counts as the best and never reaches a targe
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,13 +127,12 @@ def summarise(
         targets = np.where(lost, np.nan, _best(qualities[reference]))
     measured = {*COSTS.values(), "wall_seconds"} & names.keys()
     columns = {name: column_by_method(rows, name) for name in measured}
-    seeds = [int(seed) for seed in _seeds(rows)]
-    without = [seed for seed, own in zip(seeds, targets, strict=True) if np.isnan(own)]
+    seeds, has_target = np.array(_seeds(rows), int), ~np.isnan(targets)
     summary = []
     for label, quality in qualities.items():
         own = {name: column[label] for name, column in columns.items()}
         found = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
-        has_target, lost = ~np.isnan(targets), statistics.diverged(quality)
+        lost = statistics.diverged(quality)
         costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
         final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
         summary.append(
@@ -145,18 +144,15 @@ def summarise(
                 seeds=len(seeds),
                 seeds_reaching=sum(index is not None for index in found),
                 seeds_diverged=int(lost.sum()),
-                seeds_without_target=tuple(without),
+                seeds_without_target=tuple(seeds[~has_target].tolist()),
                 seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
             )
         )
-    finals, bests = (
-        statistics.p_values_against_best(compared_values(summary, name))
-        for name in ("final", "best")
-    )
-    return [
-        line._replace(final_p_value=finals[line.label], best_p_value=bests[line.label])
-        for line in summary
-    ]
+    for name in ("final", "best"):
+        p_values = statistics.p_values_against_best(compared_values(summary, name))
+        fields: list[Any] = [{f"{name}_p_value": p_values[line.label]} for line in summary]
+        summary = [line._replace(**own) for line, own in zip(summary, fields, strict=True)]
+    return summary
 
 
 def compared_values(summary: list[MethodSummary], name: str) -> dict[str, Sequence[float]]:

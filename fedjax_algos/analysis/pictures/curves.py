@@ -189,18 +189,17 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         other = style.colour != candidates[0].colour
         return used[style], used[style.colour], other, used[style.marker], used[style.line]
 
-    shared: list[list[str]] = []  # variants with the colour of the first
+    most = min(len(LINES), len(labels) - 1)  # variants with the colour of the first
     for name, own in variants.items():
-        share = 1 < len(own) <= len(LINES) and len(own) < len(labels)
-        if share or len(own) == 1 or not _has_options(own[0]):
+        if len(own) <= max(most, 1) or not _has_options(own[0]):
             take(own[0], FIXED_STYLES[name])
-        shared += [own] * share
-    wrapped = sorted({wrappers for label in labels if (wrappers := texts[label].partition("+")[2])})
-    for first, *others in shared:
+    wrappers = {label: texts[label].partition("+")[2] for label in labels}
+    wrapped = sorted({*wrappers.values()} - {""})
+    for first, *others in (own for own in variants.values() if len(own) <= most):
         for place, label in enumerate(others, 1):
             found = _variants(styles[first], place)
-            if wrappers := texts[label].partition("+")[2]:  # they have one line in all colours
-                line = LINES[1 + wrapped.index(wrappers) % (len(LINES) - 1)]
+            if wrappers[label]:  # they have one line in all colours
+                line = LINES[1 + wrapped.index(wrappers[label]) % (len(LINES) - 1)]
                 found = [style._replace(line=line) for style in found]
             take(label, min(found, key=used.__getitem__))
     for label in sorted(set(labels) - set(styles), key=texts.__getitem__):  # whatever their order

@@ -14,7 +14,6 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core.checks import check_whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MAX_CLIENTS = 100  # rows of a timeline
@@ -208,15 +207,7 @@ def _last_event(plan: Plan) -> float:
     return float(max(times.max(initial=0) for times in (plan.started, ended, plan.time)))
 
 
-def _draw_dispatches(
-    axes: "Axes",
-    plan: Plan,
-    row: np.ndarray,
-    group: np.ndarray,
-    visible: np.ndarray,
-    row_points: float,
-    look: shared.Look,
-) -> None:
+def _draw_dispatches(axes, plan, row, group, visible, row_points, look):
     """Draws a bar for each visible dispatch, with its number of steps if it fits."""
     from matplotlib.collections import PolyCollection
 
@@ -250,7 +241,7 @@ def _draw_dispatches(
         axes.text(x, y, text, fontsize=size, color=_DARK, ha="center", va="center_baseline")
 
 
-def _draw_ends(axes: "Axes", plan: Plan, row: np.ndarray, row_points: float) -> tuple[int, int]:
+def _draw_ends(axes, plan, row, row_points):
     """Marks arrivals and lost dispatches, and returns their numbers."""
     start, end = axes.get_xlim()
     lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
@@ -267,25 +258,23 @@ def _draw_ends(axes: "Axes", plan: Plan, row: np.ndarray, row_points: float) -> 
         ("client leaves", ends & lost, "X", _LATE, 1.3),
     ):
         if chosen.any():
-            look: Any = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
+            look = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
             look |= {"color": colour, "markersize": size * relative, "clip_on": False}
             axes.plot(plan.ended[chosen], row[chosen], marker, label=label, **look)
     return int(arrived.sum()), int((ends & lost).sum())
 
 
-def _draw_legend(
-    axes: "Axes", plan: Plan, group: np.ndarray, visible: np.ndarray, look: shared.Look
-) -> None:
+def _draw_legend(axes, plan, group, visible, look):
     """Draws the legend below the axes: the colours of groups, and the marks."""
     from matplotlib.patches import Patch
 
     handles, labels = axes.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
-    entries: dict[str, Any] = {}
+    entries = {}
     columns = 6
     if len(np.unique(group)) > 1:
         marks.pop(_DISPATCH, None)
-        names: dict[int, list[str]] = {}  # of groups, by colour
+        names = {}  # of groups, by colour
         for each in np.unique(group[visible & (group >= 0)]).tolist():
             names.setdefault(each % len(_COLOURS), []).append(str(each))
         for colour, own in names.items():
@@ -297,12 +286,12 @@ def _draw_legend(
         if _UNUSED in marks:
             marks[_UNUSED] = Patch(color=_colour(-1, _PALE))
         if _LOST in marks:
-            hatched: Any = {"edgecolor": _LINE, "linewidth": 0, "hatch": _HATCH}
+            hatched = {"edgecolor": _LINE, "linewidth": 0, "hatch": _HATCH}
             marks[_LOST] = Patch(facecolor=_colour(-1, _PALE), **hatched)
     entries |= marks
     by_column = [name for column in range(columns) for name in list(entries)[column::columns]]
     chosen = [entries[name] for name in by_column]
-    style: Any = {"frameon": False, "fontsize": 0.85 * look.points, "ncols": columns}
+    style = {"frameon": False, "fontsize": 0.85 * look.points, "ncols": columns}
     axes.figure.legend(chosen, by_column, loc="outside lower center", **style)
 
 
