@@ -249,7 +249,7 @@ def test_the_median_is_known_where_every_run_to_the_end_would_have_it(seeds):
     else:  # costs of the completed runs are at distances of .5
         assert cost.at_least in (lowest, lowest - 0.5)
     if lowest < highest == INF:
-        assert cost.text(plain) == f"{'≥' if cost.at_least == lowest else '>'} {cost.at_least}"
+        assert cost.text(plain) == f"{'≥' if cost.at_least == lowest else '>'} {cost.at_least:g}"
 
 
 def test_the_first_evaluation_at_a_target():

@@ -103,11 +103,11 @@ def draw_metric(
     """
     from fedjax_algos.analysis.pictures.metric_drawing import draw  # slow to import
 
-    rows = as_rows(rows)
-    names = choose_methods(rows, methods, labels or {}, facet)
+    rows, labels = _as_rows(rows), labels or {}
+    names = _choose_methods(rows, methods, labels, facet)
     metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
-    of_facet = names if facet == "method" else {}
-    facets = facets_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
+    titles = {**names, **labels} if facet == "method" else labels
+    facets = _facets_of(rows, metrics, columns, facet, titles)
     check_choice("log", log, LOG_AXES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
     shared.check_limits("x_limits", x_limits, log_x)
@@ -168,7 +168,7 @@ def _check_single(columns: list[str], **given: Any) -> None:
         require(single, f"{what}; leave it out, or make a figure for each column")
 
 
-def as_rows(histories: Histories) -> list[Row]:
+def _as_rows(histories: Histories) -> list[Row]:
     """Returns the rows of a figure with `method` and `seed`; 0 for a single run without a seed."""
     if not histories or not isinstance(histories, Mapping):
         rows = [{"method": ONE_RUN, **row} for row in _rows("", histories)]
@@ -201,19 +201,13 @@ def _rows(label: Any, history: Any) -> list[Row]:
     return list(history)
 
 
-def facets_of(
-    rows: list[Row],
-    metrics: Sequence[str],
-    axes: Sequence[str],
-    facet: str | None,
-    labels: Mapping[str, str],
-) -> list[tuple[str, list[Row]]]:
+def _facets_of(rows, metrics, axes, facet, labels):
     """Returns the titles and rows of the facets; `labels` replace a facet's value."""
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
     check_names("metric", metrics, [name for name in measured if name not in (*texts, "seed")])
     check_names("x", axes, [name for name in measured if name in shared.AXES])
-    parts: dict[str, list[Row]] = {}
+    parts = {}
     if facet is not None:
         check_choice("facet", facet, [*texts, "seed"])
         for row in rows:
@@ -227,9 +221,7 @@ def facets_of(
     return [(labels.get(name, prefix * bool(name) + name), own) for name, own in parts.items()]
 
 
-def choose_methods(
-    rows: list[Row], methods: Sequence[str] | None, labels: Mapping[str, str], facet: str | None
-) -> dict[str, str]:
+def _choose_methods(rows, methods, labels, facet):
     """Returns the names of methods in a figure, by label, in the order of the legend."""
     known = list(dict.fromkeys(str(row["method"]) for row in rows))
     chosen = known if methods is None else check_names("methods", methods, known)
