@@ -5,7 +5,6 @@ quantities are GHBM's.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -281,9 +280,7 @@ def _averaged_gradient_error(problem, batch_size, model, data, weights, seed):
     return square(difference), deviations.mean(), deviations.max(), square(mean)
 
 
-def _full_gradients(
-    problem: Problem, batch_size: int, model: Model, data: FederatedData, seed: jax.Array
-) -> Callable[[Params, jax.Array], Params]:
+def _full_gradients(problem, batch_size, model, data, seed):
     """Builds `(params, client) -> g_i(params)`, the gradient over all of a client's examples."""
     full = full_gradient(problem, batch_size)
 
@@ -295,9 +292,7 @@ def _full_gradients(
     return gradient
 
 
-def _mean_gradient(
-    gradient: Callable[[Params, jax.Array], Params], params: Params, clients: Array
-) -> Params:
+def _mean_gradient(gradient, params, clients):
     """Averages the gradients of int32[clients] without weights, one after another."""
 
     def add(total, client):

@@ -152,19 +152,19 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
                 known = [each[~np.isnan(each)] for each in own]
                 if not all(map(len, known)):
                     continue
-                found = [np.quantile(each, shares) for each in known]
+                mean = np.mean([np.quantile(each, shares) for each in known], 0)
                 own_look = {"color": styles[label].colour, "linestyle": styles[label].line}
                 own_look |= {"label": label_text(names[label]), "linewidth": 1.6 * look.lines}
-                axes.plot(shares, np.mean(found, 0), **own_look)
+                axes.plot(shares, mean, **own_look)
             axes.set(xlabel="share of clients, from the lowest value", xlim=(0, 1))
             axes.set(ylabel=column, ylim=(0, 1) if column == "accuracy" else (0, None))
             axes.grid(alpha=0.25)
             shared.finish_axes(axes, style, title)
-        columns = min(len(runs), _MAX_IN_A_COLUMN)
         if len(runs) > 1:
-            handles, texts = panels[0].get_legend_handles_labels()
+            columns = min(len(runs), _MAX_IN_A_COLUMN)
             options = {"ncols": columns, "frameon": False, "fontsize": look.small}
-            figure.legend(handles, texts, loc="outside lower center", **options)
+            entries = panels[0].get_legend_handles_labels()
+            figure.legend(*entries, loc="outside lower center", **options)
     shared.save_figure(figure, path, style)
 
 
