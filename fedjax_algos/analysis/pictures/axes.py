@@ -42,10 +42,9 @@ class Look(NamedTuple):
     small: float  # points of type in narrow panels
     narrow: float  # a panel below this width in inches is narrow
     lines: float  # factor of the widths of lines and the sizes of markers
-    settings: dict[str, Any]  # of matplotlib, by name
 
 
-_LOOKS = {"screen": Look(10, 8, 3.2, 1.0, {}), "paper": Look(8, 7, 2.0, 0.7, _PAPER)}
+_LOOKS = {"screen": Look(10, 8, 3.2, 1.0), "paper": Look(8, 7, 2.0, 0.7)}
 PICTURE_STYLES = tuple(_LOOKS)
 
 
@@ -59,8 +58,8 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     from matplotlib import rc_context  # slow to import
 
     check_choice("style", style, PICTURE_STYLES)
-    look = _LOOKS[style]
-    settings: Any = {**look.settings, "font.size": look.points}
+    look, paper = _LOOKS[style], _PAPER if style == "paper" else {}
+    settings: Any = {**paper, "font.size": look.points}
     with rc_context(settings):
         yield look
 
@@ -114,7 +113,6 @@ AXES = {  # columns for the x axis: their names and units, "B" and "FLOP" have p
     "simulated_seconds": ("simulated seconds", ""),
     "wall_seconds": ("wall time in seconds", ""),
 }
-WHOLE = {"round"}  # columns of whole numbers; their ticks are whole
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)
 

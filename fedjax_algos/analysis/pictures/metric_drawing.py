@@ -220,7 +220,7 @@ def _draw_curves(axes, panel, styles, filled, scale):
         axis = getattr(axes, f"{name}axis")
         if column.logarithmic:
             _label_logarithmic(axis)
-        elif column.name in shared.WHOLE:
+        elif column.name == "round":  # a whole number
             axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
