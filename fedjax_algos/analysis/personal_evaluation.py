@@ -196,10 +196,7 @@ def make_evaluate_own(
 
 
 def _evaluation(problem, local, layout, model_of):
-    """Builds the compiled evaluation of clients' models, after local steps if `train` is given.
-
-    `model_of(state, rows, client, place)` makes a model; the client's row is at `place`.
-    """
+    """Builds a compiled evaluation of `model_of(state, rows, client, place)` after local steps."""
     tune = _make_tune(problem, local)
 
     @functools.partial(jax.jit, static_argnames="size")
