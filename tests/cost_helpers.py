@@ -10,7 +10,7 @@ from helpers import stored
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import count_flops
-from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.analysis.flops import count
 from fedjax_algos.core import Dispatch
 from fedjax_algos.models import models
 

@@ -336,7 +336,7 @@ WRONG = [  # (call, what its message names)
     (lambda: sweep(seeds=[0, 0]), "seed 0"),
     (lambda: evaluate(MODEL.params), "model=<dict>"),
     (lambda: fa.make_evaluate(with_statistics(PROBLEM))(MODEL, EXAMPLES), "statistics"),
-    (lambda: evaluate(x=X[:0], y=Y[:0]), "0 examples"),
+    (lambda: evaluate(x=X[:0], y=Y[:0]), "examples=0"),
     (lambda: fa.make_evaluate(PROBLEM, 0.5), "batch_size=0.5"),
     (lambda: fa.make_evaluate_clients(PROBLEM)(MODEL, EXAMPLES), "data={'x'"),
     (lambda: fa.make_evaluate_own(algorithm("ditto"))(state("ditto", TWO), STORE), "2 clients"),

@@ -18,8 +18,7 @@ import click
 from paper_measures import fedcompass, fedgbo, fedlga, ghbm
 from paper_measures.tables import paper_table
 
-from fedjax_algos.analysis.statistics import records
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns, records
 from fedjax_algos.base.files import write_text
 from fedjax_algos.cli.finished import choose_records, goal_of_folders
 from fedjax_algos.cli.method_tables import Goal

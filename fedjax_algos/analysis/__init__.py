@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from fedjax_algos.analysis import pictures as pictures
     from fedjax_algos.analysis import statistics as statistics
     from fedjax_algos.analysis.costs import ClientMemory as ClientMemory
-    from fedjax_algos.analysis.costs import Flops as Flops
-    from fedjax_algos.analysis.costs import UncountedError as UncountedError
     from fedjax_algos.analysis.costs import count_flops as count_flops
     from fedjax_algos.analysis.costs import count_memory as count_memory
     from fedjax_algos.analysis.evaluation import ClientSummary as ClientSummary
     from fedjax_algos.analysis.evaluation import make_evaluate as make_evaluate
     from fedjax_algos.analysis.evaluation import make_evaluate_clients as make_evaluate_clients
     from fedjax_algos.analysis.evaluation import summarise_clients as summarise_clients
+    from fedjax_algos.analysis.flops import Flops as Flops
+    from fedjax_algos.analysis.flops import UncountedError as UncountedError
     from fedjax_algos.analysis.personal_evaluation import EvaluateOwn as EvaluateOwn
     from fedjax_algos.analysis.personal_evaluation import EvaluatePersonal as EvaluatePersonal
     from fedjax_algos.analysis.personal_evaluation import make_evaluate_own as make_evaluate_own

@@ -5,7 +5,6 @@ quantities are GHBM's.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -14,10 +13,9 @@ import numpy as np
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
-from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.algorithm import kinds, split_update
-from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.checks import check_clients, check_like, check_whole
 from fedjax_algos.core.local_steps import Correction, full_gradient, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
@@ -56,11 +54,9 @@ def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Para
         deltas = jax.tree.map(lambda x, y: x[None] - y, params, found["model"])
     elif "change" in found:
         deltas = jax.tree.map(jnp.negative, found["change"])
-    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(deltas)], jax.tree.structure(deltas)]
-    if shapes != [[leaf.shape for leaf in jax.tree.leaves(params)], jax.tree.structure(params)]:
-        what = f"updates with parts={parts!r} do not contain the deltas x - y_i of the whole model"
-        fix = "use an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
-        raise ValueError(f"{what}; {fix}")
+    each = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), deltas)
+    fix = "use an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
+    check_like(f"x - y_i of updates with parts={parts!r}", each, params, fix, any_dtype=True)
     return deltas
 
 
@@ -88,7 +84,7 @@ def cosine_drift(models: Params) -> jax.Array:
       models: `local_models` of at least two clients, leaves [cohort, ...]; or their deltas.
     """
     cohort = jax.tree.leaves(models)[0].shape[0]
-    require(cohort > 1, f"a cohort of {cohort} has no pairs; give at least 2 clients' models")
+    check_whole("the number of models", cohort, 2)
 
     def unit(y):
         y = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), y)
@@ -253,13 +249,11 @@ def averaged_gradient_error(
       batch_size: examples computed at once.
     """
     cohorts = np.asarray(cohorts)
-    shape = f"cohorts has shape {cohorts.shape}"
-    require(cohorts.ndim == 2, f"{shape}; give clients as [rounds, cohort]")
+    check_whole("cohorts.ndim", cohorts.ndim, 2, 2)
     check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])
-    for client in recent[(recent < 0) | (recent >= number)]:
-        raise ValueError(f"client {client} is in a cohort; there are clients 0 to {number - 1}")
+    check_clients(recent, number)
     # g^{t_tau} - g as one sum is exactly 0 if both are means over the same clients
     weights = np.full(number, -1 / number)
     weights[recent] += 1 / len(recent)
@@ -286,9 +280,7 @@ def _averaged_gradient_error(problem, batch_size, model, data, weights, seed):
     return square(difference), deviations.mean(), deviations.max(), square(mean)
 
 
-def _full_gradients(
-    problem: Problem, batch_size: int, model: Model, data: FederatedData, seed: jax.Array
-) -> Callable[[Params, jax.Array], Params]:
+def _full_gradients(problem, batch_size, model, data, seed):
     """Builds `(params, client) -> g_i(params)`, the gradient over all of a client's examples."""
     full = full_gradient(problem, batch_size)
 
@@ -300,9 +292,7 @@ def _full_gradients(
     return gradient
 
 
-def _mean_gradient(
-    gradient: Callable[[Params, jax.Array], Params], params: Params, clients: Array
-) -> Params:
+def _mean_gradient(gradient, params, clients):
     """Averages the gradients of int32[clients] without weights, one after another."""
 
     def add(total, client):

@@ -48,16 +48,13 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 def _compiled_evaluate(problem, batch_size):
     @jax.jit
     def compute(model, examples):
-        checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem, model)
+        check_model(problem, model)
         total = check_examples("the examples", examples)
-        require(total, "there are 0 examples to evaluate on; give at least one")
+        checks.check_whole("the number of examples", total)
         size = min(batch_size, total)
 
         def measure(step):
-            rows = step * size + jnp.arange(size)
-            real = rows < total
-            return evaluate_batch(problem, model, examples, jnp.minimum(rows, total - 1), real)
+            return evaluate_batch(problem, model, examples, *places(step, size, total))
 
         parts = jax.lax.map(measure, jnp.arange(-(-total // size)))
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
@@ -98,18 +95,14 @@ def make_evaluate_clients(
 
     @jax.jit
     def compute(model, data):
-        checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem, model)
+        check_model(problem, model)
         checks.check_kind("data", data, FederatedData, "give what federate returned")
-        total = data.indices.shape[0]  # examples of all clients
-        found = f"the {data.num_clients} clients hold 0 examples"
-        require(total, f"{found}; give at least one client some")
+        total = data.indices.shape[0]
+        checks.check_whole("the number of the clients' examples", total)
         size = min(batch_size, total)
 
         def measure(step):
-            slots = step * size + jnp.arange(size, dtype=jnp.int32)
-            real = slots < total
-            slots = jnp.minimum(slots, total - 1)
+            slots, real = places(step, size, total)
             clients = jnp.searchsorted(data.offsets, slots, side="right") - 1
             return clients, _values(problem, model, data.examples, data.indices[slots], real)
 
@@ -219,6 +212,18 @@ def _quotients(values: Mean) -> np.ndarray:
     """Divides means of positive weight in float64; JAX averages over classes first."""
     total, weight = (np.asarray(leaf, np.float64) for leaf in values.over_classes())
     return total / weight
+
+
+def check_model(problem: Problem, model: Model) -> None:
+    """Checks that an object is a model of a problem."""
+    checks.check_kind("model", model, Model, "give state.model")
+    checks.as_model(problem, model)
+
+
+def places(step: Any, size: int, total: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns the places of a batch among `total` examples, int[size], and which are real."""
+    slots = step * size + jnp.arange(size, dtype=jnp.int32)
+    return jnp.minimum(slots, total - 1), slots < total
 
 
 def evaluate_batch(

@@ -45,10 +45,10 @@ def label_text(label: object) -> str:
 
 def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
     """Checks that chosen names are known and different, and returns them."""
-    require(names, f"{what} is empty; give at least one")
-    for index, name in enumerate(names):
+    for name in names:
         check_choice(what, name, known)
-        require(name not in names[:index], f"{what} has {name!r} twice; give it once")
+    differ = 0 < len({*names}) == len(names)
+    require(differ, f"{what}={list(names)!r} are not different names; give each once, at least one")
     return names
 
 
@@ -59,9 +59,9 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
     uses = Counter(names.values())
     names = {own: given.get(own, name if uses[name] == 1 else own) for own, name in names.items()}
     for name in names.values():
-        others = [label for label in labels if names[label] == name]
-        what = f"the methods {' and '.join(map(repr, others))} would have the same label"
-        require(len(others) < 2, f"{what} {name!r}; give them different ones")
+        others = [repr(label) for label in names if names[label] == name]
+        what = f"the methods {' and '.join(others)} would have the same label {name!r}"
+        require(len(others) < 2, f"{what}; give them different ones")
     return names
 
 

@@ -7,9 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clients
+from fedjax_algos.analysis.evaluation import (
+    check_model,
+    evaluate_batch,
+    make_evaluate_clients,
+    places,
+)
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
 from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.trees import take
@@ -82,25 +86,17 @@ def make_evaluate_personal(
     checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     full_steps(np.ones(1, np.int32), local)
-    tune, check = _make_tune(problem, local), _data_check(problem)
-
-    @functools.partial(jax.jit, static_argnames="size")
-    def compute(model, train, test, num_steps, seed, *, size):
-        def of_client(client, steps):
-            tuned = tune(model, train, client, steps, seed)
-            return _evaluate_client(problem, tuned, test, client, size)
-
-        clients = jnp.arange(train.num_clients, dtype=jnp.int32)
-        return _map_clients(of_client, train.num_clients, layout, clients, num_steps)
+    check = _data_check(problem)
+    compute = _evaluation(problem, local, layout, lambda model, rows, client, place: model)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
-        checks.check_kind("model", model, Model, "give state.model")
-        checks.as_model(problem, model)
+        check_model(problem, model)
         checks.check_seed(seed)
         check(train=train, test=test)
         steps = _checked_steps(train, test, local, num_steps)
-        size = max(min(batch_size, test.counts().max()), 1)
-        return compute(model, train, test, steps, np.uint32(seed), size=int(size))
+        size = int(max(min(batch_size, test.counts().max()), 1))
+        clients = np.arange(test.num_clients, dtype=np.int32)
+        return compute(model, (), clients, test, train, steps, np.uint32(seed), size=size)
 
     return evaluate
 
@@ -158,51 +154,40 @@ def make_evaluate_own(
     checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
-    tune, evaluate_common = _make_tune(problem, local), make_evaluate_clients(problem)
-    check = _data_check(problem)
+    evaluate_common, check = make_evaluate_clients(problem), _data_check(problem)
 
-    @functools.partial(jax.jit, static_argnames=("size", "trains"))
-    def compute(state, rows, clients, data, train, num_steps, seed, *, size, trains):
-        def of_client(client, steps, position):
-            model = state.model
-            if algorithm.personal is not None:
-                row, known = take(rows, position), take(state.dispatched, client)
-                row = initialised_row(algorithm, shared_of(state), client, row, known)
-                model = algorithm.personal(state.server, row)._replace(frozen=state.frozen)
-            if isinstance(model.statistics, tuple) and model.statistics == ():
-                model = model._replace(statistics=state.statistics)
-            model = tune(model, train, client, steps, seed) if trains else model
-            return _evaluate_client(problem, model, data, client, size)
+    def model_of(state, rows, client, place):
+        model = state.model
+        if algorithm.personal is not None:
+            row, known = take(rows, place), take(state.dispatched, client)
+            row = initialised_row(algorithm, shared_of(state), client, row, known)
+            model = algorithm.personal(state.server, row)._replace(frozen=state.frozen)
+        if isinstance(model.statistics, tuple) and model.statistics == ():
+            model = model._replace(statistics=state.statistics)
+        return model
 
-        steps = jnp.pad(num_steps, (0, 1))[clients]  # 0 for the padding, one past the last client
-        positions = jnp.arange(clients.size, dtype=jnp.int32)
-        return _map_clients(of_client, data.num_clients, layout, clients, steps, positions)
+    compute = _evaluation(problem, local, layout, model_of)
 
     def evaluate(state, data, *, train=None, num_steps=None, seed=0):
         fix = "give what engine.init or a round returned"
         checks.check_kind("state", state, FederatedState, fix)
-        check(data=data, **({} if train is None else {"train": train}))
+        check(data=data, **({} if train is None and num_steps is None else {"train": train}))
         checks.check_not_consumed(state)
         checks.check_seed(seed)
-        given = train is not None or num_steps is None
-        require(given, f"num_steps={num_steps} need examples; give train")
-        data, trains = one_copy(data), train is not None
+        data, train = one_copy((data, train))
         (device,) = data.offsets.devices()
-        rows, shared = state.clients, jax.device_put(gathered(state._replace(clients=())), device)
-        if algorithm.personal is None and not trains:
+        shared = jax.device_put(gathered(state._replace(clients=())), device)
+        if algorithm.personal is None and train is None:
             return evaluate_common(shared.model, data)
         steps = np.zeros(data.num_clients, np.int32)
-        if trains:
-            train = one_copy(train)
-            steps = _checked_steps(train, data, local, num_steps)
+        steps = steps if train is None else _checked_steps(train, data, local, num_steps)
         if algorithm.personal is not None and not isinstance(state.dispatched, tuple):
             check_num_clients(state, data.num_clients)
         # rounded, so clients of similar sizes on other seeds compile nothing
         size = min(batch_size, round_up_size(max(int(data.counts().max()), 1)))
-        given = data, train, steps, np.uint32(seed)
         parts = [
-            compute(shared, part, clients, *given, size=size, trains=trains)
-            for clients, part in _pieces(rows, data.num_clients, device)
+            compute(shared, part, clients, data, train, steps, np.uint32(seed), size=size)
+            for clients, part in _pieces(state.clients, data.num_clients, device)
         ]
         metrics = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
         return jax.tree.map(lambda leaf: leaf[: data.num_clients], metrics)
@@ -210,15 +195,40 @@ def make_evaluate_own(
     return evaluate
 
 
+def _evaluation(problem, local, layout, model_of):
+    """Builds a compiled evaluation of `model_of(state, rows, client, place)` after local steps."""
+    tune = _make_tune(problem, local)
+
+    @functools.partial(jax.jit, static_argnames="size")
+    def compute(state, rows, clients, data, train, num_steps, seed, *, size):
+        def of_client(client, steps, place):
+            model = model_of(state, rows, client, place)
+            model = model if train is None else tune(model, train, client, steps, seed)
+            return _evaluate_client(problem, model, data, client, size)
+
+        number, num_clients = clients.size, data.num_clients
+        chunk = chunk_size(layout, min(number, _MAX_AUTO_CHUNK) if layout == "auto" else number)
+        positions = jnp.arange(number, dtype=jnp.int32)
+        # the padding takes no step: its client is one past the last
+        padded = jnp.pad(clients, (0, -number % chunk), constant_values=num_clients)
+        work = padded, jnp.pad(num_steps, (0, 1))[padded], jnp.pad(positions, (0, -number % chunk))
+        # without vmap, convolutions stay dense and each loop has its own length
+        chunk = None if chunk == 1 else chunk
+        metrics = jax.lax.map(lambda each: of_client(*each), work, batch_size=chunk)
+        return jax.tree.map(lambda leaf: leaf[:number], metrics)
+
+    return compute
+
+
 def _data_check(problem):
     """Builds a check of the clients' data, by the names of the arguments."""
-    labels: dict[str, LabelCheck] = {}
+    labels = LabelCheck(problem, "the clients' examples")
+    of_training = LabelCheck(problem, "the training examples")
 
     def check(**given):
         for name, data in given.items():
             checks.check_kind(name, data, FederatedData, "give what federate returned")
-            what = "the training examples" if name == "train" else "the clients' examples"
-            labels.setdefault(name, LabelCheck(problem, what))(data.examples)
+            (of_training if name == "train" else labels)(data.examples)
 
     return check
 
@@ -261,34 +271,16 @@ def _make_tune(problem, local):
     return tune
 
 
-def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
-    """Maps `function(client, num_steps, *inputs)` over int32[number] clients, in chunks."""
-    number = clients.size
-    at_once = min(number, _MAX_AUTO_CHUNK) if layout == "auto" else number
-    chunk = chunk_size(layout, at_once)
-    padding = (0, -number % chunk)
-    clients = jnp.pad(clients, padding, constant_values=num_clients)  # takes no step
-    work = clients, *(jnp.pad(leaf, padding) for leaf in (num_steps, *inputs))
-    if chunk == 1:  # without vmap, convolutions stay dense and each loop has its own length
-        return jax.lax.map(lambda each: function(*each), work)
-    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, chunk), work)
-    metrics = jax.lax.map(lambda each: jax.vmap(function)(*each), chunks)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], metrics)
-
-
 def _checked_steps(train, test, local, num_steps):
     """Returns each client's local steps, int32[num_clients]; None takes them from `local`."""
-    what = f"there are {train.num_clients} clients to train and {test.num_clients} to test"
-    same = train.num_clients == test.num_clients
-    require(same, f"{what}; give both sets of examples for the same clients")
     counts = train.counts()
     steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
-    if steps.dtype.kind not in "iu" or steps.min() < 0:
-        raise ValueError(f"num_steps={steps.min()} is out of range; give whole numbers from 0")
-    found = f"num_steps have shape {steps.shape} for {len(counts)} clients"
-    fix = "give one number, or one for each client"
-    require(steps.shape in ((), counts.shape), f"{found}; {fix}")
-    check_int32("num_steps", steps.max(), "give fewer")
+    for end in (steps.min(), steps.max()):
+        checks.check_whole("num_steps", end.item(), 0)
+    what = f"{len(counts)} clients train, {test.num_clients} are tested"
+    fix = "give data of the same clients, and one num_steps, or one for each client"
+    fits = test.num_clients == len(counts) and steps.shape in ((), counts.shape)
+    require(fits, f"{what} and num_steps has shape {steps.shape}; {fix}")
     return np.where(counts > 0, steps, 0).astype(np.int32)
 
 
@@ -298,10 +290,8 @@ def _evaluate_client(problem, model, data, client, size):
     count = data.offsets[client + 1] - offset
 
     def measure(step):
-        slots = step * size + jnp.arange(size, dtype=jnp.int32)
-        real = slots < count
-        rows = data.indices[offset + jnp.minimum(slots, count - 1)]
-        return evaluate_batch(problem, model, data.examples, rows, real)
+        slots, real = places(step, size, count)
+        return evaluate_batch(problem, model, data.examples, data.indices[offset + slots], real)
 
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))

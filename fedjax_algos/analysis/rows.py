@@ -1,11 +1,12 @@
 """Makes the rows of a run, and each method's columns of a comparison's rows as arrays."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.statistics import METRIC, finite_quality
+from fedjax_algos.analysis.statistics import METRIC
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
@@ -38,20 +39,20 @@ class Budget(NamedTuple):
 
     def within(self, rows: list[Row]) -> list[Row]:
         """Keeps rows within the budget; the last one of a run also replaces those beyond it."""
-        name = self.column
-        known = all(not np.isnan(row.get(name, np.nan)) for row in rows)
-        require(known, f"the rows have no {name}; give a budget of another column")
-        runs = _runs(self.repeat_last(rows))
-        most = max(map(len, runs), default=0)
-        within = [[row for row in own if row[name] <= self.most] for own in runs]
-        pairs = zip(within, runs, strict=True)
-        return [row for own, whole in pairs for row in _padded(own, most, len(whole) == most)]
+        known = all(not np.isnan(row.get(self.column, np.nan)) for row in rows)
+        require(known, f"the rows have no {self.column}; give a budget of another column")
+        kept: list[Row] = []
+        for own in _runs(self.repeat_last(rows)):
+            within = [row for row in own if row[self.column] <= self.most]
+            kept += within + within[-1:] * (len(own) - len(within))
+        return kept
 
     def repeat_last(self, rows: list[Row]) -> list[Row]:
         """Repeats the last row of runs that have used the budget until all have equal numbers."""
         runs = _runs(rows)
         most = max(map(len, runs), default=0)
-        return [row for own in runs for row in _padded(own, most, self.is_used(own[-1]))]
+        missing = [(most - len(own)) * self.is_used(own[-1]) for own in runs]
+        return [row for own, n in zip(runs, missing, strict=True) for row in own + own[-1:] * n]
 
     def describe(self, rows: list[Row]) -> list[str]:
         """Writes notes for a table of the rows `within`; they name methods below the budget."""
@@ -63,10 +64,6 @@ class Budget(NamedTuple):
 
 def _runs(rows):
     return [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
-
-
-def _padded(rows, number, is_padded):
-    return rows + rows[-1:] * (is_padded * (number - len(rows)))
 
 
 def within_budget(rows: list[Row], text: str | None) -> tuple[list[Row], list[str]]:
@@ -126,6 +123,22 @@ def metrics_row(
         "wall_seconds": wall_seconds,
     }
     return {name: value for name, value in row.items() if value is not None}
+
+
+def finite_quality(row: Row, metric: str = METRIC) -> float:
+    """Returns the quality of an evaluation; NaN if its model is not finite."""
+    # a model of NaN predicts class 0, so its accuracy is finite; the train loss does not decide: it
+    # is also NaN if all updates of some rounds were left out
+    quality, loss = row.get(metric), row.get("test_loss")
+    finite = loss is None or math.isfinite(loss)
+    return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
+
+
+def gini(amounts: Sequence[float] | np.ndarray) -> float:
+    """Computes the Gini coefficient of float[n] >= 0: 0 if all equal, 1 - 1/n if one has all."""
+    ordered, number = np.sort(amounts).astype(float), len(amounts)
+    weights = 2 * np.arange(1, number + 1) - number - 1
+    return float(weights @ ordered / (number * ordered.sum())) if ordered.any() else 0.0
 
 
 def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:

@@ -2,18 +2,18 @@
 
 All tables and figures follow one rule. From five seeds on, they show the mean with its 95%
 confidence interval by Student's t distribution. Below five seeds this interval is too wide to say
-anything (for two seeds it is 12.7 standard errors to each side), so they show the lowest and the
-highest value, and for one or two seeds the values themselves.
+anything, so they show the lowest and the highest value, and for one or two seeds the values.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median_low
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedjax_algos.core import Row
+from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import one_of
 
 __all__ = [
@@ -33,19 +33,9 @@ METRIC = f"{PREFIX}accuracy"  # the default metric for comparing methods
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
 LEVEL = 0.05  # for all comparisons in a column together
-SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
 _LOWER_IS_BETTER = {"loss", "error", "perplexity", "deviation"}  # words of a metric's name
 _TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 Mark: TypeAlias = Literal["best", "not told", ""]
-
-
-def finite_quality(row: Row, metric: str = METRIC) -> float:
-    """Returns the quality of an evaluation; NaN if its model is not finite."""
-    # a model of NaN predicts class 0, so its accuracy is finite; the train loss does not decide: it
-    # is also NaN if all updates of some rounds were left out
-    quality, loss = row.get(metric), row.get("test_loss")
-    finite = loss is None or math.isfinite(loss)
-    return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
 
 
 def diverged(quality: np.ndarray) -> np.ndarray:
@@ -66,9 +56,8 @@ class Estimate(NamedTuple):
     @property
     def interval(self) -> float:
         """Half the width of the 95% confidence interval of the mean; NaN below five seeds."""
-        if len(self.values) < MIN_SEEDS_OF_AN_INTERVAL:
-            return math.nan
-        return float(confidence_half_width(np.array(self.values)))
+        enough = len(self.values) >= MIN_SEEDS_OF_AN_INTERVAL
+        return float(confidence_half_width(np.array(self.values))) if enough else math.nan
 
     def text(self, show: Callable[[float], str]) -> str:
         """Formats the estimate for tables, such as `95.5 ± 0.4`, `95.1..95.9` or `95.1, 95.9`.
@@ -106,19 +95,6 @@ def describe_estimates(seeds: int) -> str:
     if seeds > MAX_SEEDS_OF_VALUES:
         return f"lowest..highest of {seeds} seeds"
     return f"of each of {seeds} seeds" if seeds > 1 else "of one seed"
-
-
-def choose_spread(seeds: int) -> str:
-    """Chooses the kind of `SPREADS` that figures draw around a mean over this many seeds."""
-    return "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
-
-
-def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Computes both ends, float[...], of a band of `SPREADS` around float[seeds, ...]."""
-    if (kind or choose_spread(len(values))) == "range":
-        return values.min(axis=0), values.max(axis=0)
-    mean, half_width = values.mean(axis=0), confidence_half_width(values)
-    return mean - half_width, mean + half_width
 
 
 def confidence_half_width(values: np.ndarray) -> np.ndarray:
@@ -269,23 +245,6 @@ def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
     return marks if best is None else {**marks, best: "best"}
 
 
-def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the fields of named tuples of one type by column; all have the same columns."""
-    fields = [line._asdict() for line in lines]
-    parts = {name for own in fields for name, value in own.items() if hasattr(value, "record")}
-    found: list[dict[str, Any]] = []
-    for own in fields:
-        record: dict[str, Any] = {}
-        for name, value in own.items():
-            if hasattr(value, "record"):
-                record |= value.record(name)
-            elif value is not None or name not in parts:
-                record[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
-        found.append(record)
-    columns = dict.fromkeys(name for record in sorted(found, key=len)[::-1] for name in record)
-    return [{name: record.get(name) for name in columns} for record in found]
-
-
 class CostToTarget(NamedTuple):
     """A cost up to the first evaluation at a target, over n seeds.
 
@@ -312,17 +271,12 @@ class CostToTarget(NamedTuple):
     @property
     def at_least(self) -> float | None:
         """The lower bound of the median; None if it is infinite."""
-        return _lower_median(self._lowest())
+        return _lower_median(np.fmin(self.costs, self.horizons).tolist())
 
     @property
     def at_most(self) -> float | None:
         """The upper bound of the median; None if it is infinite."""
         return _lower_median(self.costs)
-
-    def _lowest(self) -> list[float]:
-        """Returns the costs, with horizons in place of censored costs."""
-        pairs = zip(self.costs, self.horizons, strict=True)
-        return [cost if np.isfinite(cost) or np.isnan(end) else end for cost, end in pairs]
 
     def text(self, show: Callable[[float], str]) -> str:
         """Formats the cost for tables: the values of one or two seeds, the lower median of more.
@@ -343,8 +297,8 @@ class CostToTarget(NamedTuple):
         if lowest is None:
             return "diverged"
         if highest is None:  # a censored seed lies at the bound only if its horizon is below it
-            known = zip(self.costs, self._lowest(), strict=True)
-            possible = sum(low < lowest or cost == lowest for cost, low in known)
+            costs, horizons = np.array(self.costs), np.array(self.horizons)
+            possible = ((horizons < lowest) | (costs <= lowest)).sum()
             return f"{'≥' if possible > (len(self.costs) - 1) // 2 else '>'} {show(lowest)}"
         return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
 
@@ -360,7 +314,7 @@ class CostToTarget(NamedTuple):
 
 def _lower_median(values: Collection[float]) -> float | None:
     """Returns the value of rank ceil(n / 2); None if it is infinite or without values."""
-    middle = sorted(values)[(len(values) - 1) // 2] if values else np.inf
+    middle = median_low(values) if values else np.inf
     return middle if np.isfinite(middle) else None
 
 
@@ -373,27 +327,18 @@ def describe_costs(seeds: int) -> str:
 
 def check_target_metric(name: str, measured: Collection[str] | None = None) -> None:
     """Checks that a metric is measured and is higher for better models."""
-    if not isinstance(name, str):
-        raise ValueError(f"target_metric={name!r} is not a text; give the name of a metric")
-    if _falls(name):
-        fix = f"choose one that is higher, or measure a custom one, such as 1 / (1 + {name})"
-        raise ValueError(f"target_metric={name!r} is lower for better models; {fix}")
-    if measured is not None and name not in measured:
-        known = [other for other in measured if not _falls(other)]
-        choice = f"choose {one_of(known)}, or " if known else ""
-        raise ValueError(f"target_metric={name!r} is not measured; {choice}name it in metrics too")
+    fix = f"choose one that is higher, or measure a custom one, such as 1 / (1 + {name})"
+    is_higher = isinstance(name, str) and not _falls(name)
+    require(is_higher, f"target_metric={name!r} is lower for better models, or not a text; {fix}")
+    known = [other for other in measured or () if not _falls(other)]
+    choice = f"choose {one_of(known)}, or " if known else ""
+    what = f"target_metric={name!r} is not measured; {choice}name it in metrics too"
+    require(measured is None or name in measured, what)
 
 
 def metric_column(target_metric: str) -> str:
     """Returns the column of a target metric: of test examples, or of each client's evaluation."""
     return target_metric if target_metric.startswith(CLIENTS) else PREFIX + target_metric
-
-
-def gini(amounts: Sequence[float] | np.ndarray) -> float:
-    """Computes the Gini coefficient of float[n] >= 0: 0 if all equal, 1 - 1/n if one has all."""
-    ordered, number = np.sort(amounts).astype(float), len(amounts)
-    weights = 2 * np.arange(1, number + 1) - number - 1
-    return float(weights @ ordered / (number * ordered.sum())) if ordered.any() else 0.0
 
 
 def _falls(name):
@@ -403,11 +348,3 @@ def _falls(name):
 def first_at(quality: np.ndarray, target: float) -> int | None:
     """Returns the index of the first of float[evaluations] at the target, or None."""
     return next((i for i, each in enumerate(quality) if each >= target - _TOLERANCE), None)
-
-
-def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
-    """Returns the ratio of mean costs over common seeds, None if not known, and their number."""
-    # otherwise a method that reaches the target only on easy seeds would look fast
-    common = np.isfinite(costs) & np.isfinite(reference)
-    total = float(reference[common].sum())
-    return (float(costs[common].sum()) / total if total else None), int(common.sum())

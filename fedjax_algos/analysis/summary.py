@@ -113,12 +113,11 @@ def summarise(
         is lower for better models, or a method without rows on a seed.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    if metric.startswith(PREFIX) and metric != METRIC:
+    if metric.startswith(PREFIX):
         of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
         statistics.check_target_metric(metric.removeprefix(PREFIX), of_tests)
     for name in (metric, "wall_seconds"):
-        if name not in names:
-            raise ValueError(f"the rows have no {name}; give those that compare or run measured")
+        check_choice("column", name, names)
     qualities = quality_by_method(rows, metric)
     reference = next(iter(qualities)) if reference is None else reference
     check_choice("reference", reference, qualities)
@@ -128,13 +127,12 @@ def summarise(
         targets = np.where(lost, np.nan, _best(qualities[reference]))
     measured = {*COSTS.values(), "wall_seconds"} & names.keys()
     columns = {name: column_by_method(rows, name) for name in measured}
-    seeds = [int(seed) for seed in _seeds(rows)]
-    without = [seed for seed, own in zip(seeds, targets, strict=True) if np.isnan(own)]
+    seeds, has_target = np.array(_seeds(rows), int), ~np.isnan(targets)
     summary = []
     for label, quality in qualities.items():
         own = {name: column[label] for name, column in columns.items()}
         found = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
-        has_target, lost = ~np.isnan(targets), statistics.diverged(quality)
+        lost = statistics.diverged(quality)
         costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
         final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
         summary.append(
@@ -146,7 +144,7 @@ def summarise(
                 seeds=len(seeds),
                 seeds_reaching=sum(index is not None for index in found),
                 seeds_diverged=int(lost.sum()),
-                seeds_without_target=tuple(without),
+                seeds_without_target=tuple(seeds[~has_target].tolist()),
                 seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
             )
         )
@@ -217,7 +215,15 @@ def _cost(column, found, has_target, lost):
     return CostToTarget(tuple(at[has_target].tolist()), tuple(horizons.tolist()))
 
 
+def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
+    """Returns the ratio of mean costs over common seeds, None if not known, and their number."""
+    # otherwise a method that reaches the target only on easy seeds would look fast
+    common = np.isfinite(costs) & np.isfinite(reference)
+    total = float(reference[common].sum())
+    return (float(costs[common].sum()) / total if total else None), int(common.sum())
+
+
 def _ratio(own, reference):
     if own is None or reference is None:
         return None, 0
-    return statistics.ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))
+    return ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))

@@ -206,6 +206,19 @@ def latex(tables: Sequence[ResultTable]) -> str:
     return "\n".join(map(_tabular, tables))
 
 
+def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns the fields of named tuples of one type by column; all have the same columns."""
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        record: dict[str, Any] = {}
+        for name, value in line._asdict().items():
+            plain = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            record |= value.record(name) if hasattr(value, "record") else {name: plain}
+        found.append(record)
+    columns = dict.fromkeys(name for own in sorted(found, key=len, reverse=True) for name in own)
+    return [{name: own.get(name) for name in columns} for own in found]
+
+
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
     """Writes records with all digits and no units; missing or non-finite values are empty."""
     file = io.StringIO(newline="")

@@ -8,9 +8,9 @@ import click
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import SEPARATOR, check_names, file_name
 from fedjax_algos.analysis.rows import rows_by_run, within_budget
-from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
+from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns, records
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import write_text, written
 from fedjax_algos.base.reprs import printable

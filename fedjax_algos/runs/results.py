@@ -15,9 +15,9 @@ import numpy as np
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
 from fedjax_algos.analysis.labels import SEPARATOR, file_name
-from fedjax_algos.analysis.rows import Budget, rows_by_run
-from fedjax_algos.analysis.statistics import gini, records
+from fedjax_algos.analysis.rows import Budget, gini, rows_by_run
 from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.analysis.tables import records
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import file_digest, written
 from fedjax_algos.core import Mean, Metrics, Row

@@ -16,7 +16,7 @@ from helpers import Compilations, small_network, stored
 
 import fedjax_algos as fa
 from fedjax_algos.analysis import UncountedError, count_flops, count_memory
-from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.analysis.flops import count
 from fedjax_algos.models import convolve, nnx_classifier
 
 

@@ -73,7 +73,7 @@ def test_uploads_without_deltas_are_refused():
     algorithm = Case("fednova", {}).build(toy.problem, fa.Local(3, RATE, steps=1))
     engine, state, dispatches = started(toy, algorithm, [0, 2])
     stack = jax.eval_shape(engine.updates, state, toy.data, dispatches)
-    with pytest.raises(ValueError, match="do not contain the deltas"):
+    with pytest.raises(ValueError, match=r"x - y_i of updates with parts=.* is missing"):
         diagnostics.local_models(algorithm, state.server.params, stack.updates)
 
 
@@ -204,8 +204,8 @@ def test_wrong_calls():
         lambda: error_of(toy, MODEL, [[0, 1], [2, 3]], 3): "tau=3 is out of range; .* at most 2",
         lambda: error_of(toy, MODEL, [[0, 4]], 1): "client 4 is in a cohort; .* clients 0 to 3",
         lambda: error_of(toy, MODEL, [[-1, 2]], 1): "client -1 is in a cohort",
-        lambda: error_of(toy, MODEL, [0, 1], 1): r"cohorts has shape \(2,\)",
-        lambda: diagnostics.cosine_drift(jnp.ones((1, 3))): "a cohort of 1 has no pairs",
+        lambda: error_of(toy, MODEL, [0, 1], 1): "cohorts.ndim=1 is out of range",
+        lambda: diagnostics.cosine_drift(jnp.ones((1, 3))): "the number of models=1 is out",
         lambda: drift_of(None, FULL, MODEL, None, None, shadow="none"): "shadow='none'",
     }.items():
         with pytest.raises(ValueError, match=named):

@@ -8,7 +8,7 @@ import pytest
 from report_helpers import Page, read_table
 
 import fedjax_algos as fa
-from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.analysis.rows import gini
 from fedjax_algos.base.files import checked_json, write_json
 from fedjax_algos.cli import main
 from fedjax_algos.core import Mean

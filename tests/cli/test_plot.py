@@ -85,12 +85,12 @@ WRONG = """
 --band interval | band='interval' needs at least 5 seeds, but there are 2
 --band std | band='std' is unknown; choose none, interval, range or seeds
 --methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
---methods fedavg,fedavg | methods has 'fedavg' twice
+--methods fedavg,fedavg | methods=['fedavg', 'fedavg'] are not different
 --label fedavg | label='fedavg' has no new text
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
 --label fedavg=x --label fedavg=y | label='fedavg' is given twice
 --x-limits 5 | x_limits='5' is not a pair of numbers
---x-limits 0,5 --log x | does not fit a logarithmic axis
+--x-limits 0,5 --log x | give finite numbers above 0, lower first
 --size 3.5 | size='3.5' is not a pair of numbers; give WIDTHxHEIGHT
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg

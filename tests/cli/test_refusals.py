@@ -61,7 +61,7 @@ compare fedprox:1,mu=1 | fedprox: mu is given twice
 run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,, as before 'b.csv'
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
-compare --track tensorboard --track tensorboard:flush_seconds=1 | track has 'tensorboard' twice
+compare --track tensorboard --track tensorboard:flush_seconds=1 | are not different names
 sweep fedprox --grid mu=1 --evaluate-clients train | unknown option '--evaluate-clients'
 compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
 compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from costs import OPTIMIZERS
 
-from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.analysis.flops import count
 
 RATE, BETA, EPS, SIZE = 0.1, 0.9, 1e-3, 1000
 

@@ -8,7 +8,8 @@ https://arxiv.org/abs/2309.14675.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedjax_algos.analysis.statistics import METRIC, ratio_on_common_seeds
+from fedjax_algos.analysis.statistics import METRIC
+from fedjax_algos.analysis.summary import ratio_on_common_seeds
 from fedjax_algos.analysis.tables import Column, Share, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.statistics import diverged, finite_quality, first_at
+from fedjax_algos.analysis.rows import finite_quality
+from fedjax_algos.analysis.statistics import diverged, first_at
 from fedjax_algos.core import Row
 
 

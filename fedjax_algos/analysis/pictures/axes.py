@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_algos.analysis.labels import label_text
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import si_prefix
 from fedjax_algos.core.options import check_choice, is_number
 
@@ -41,10 +42,9 @@ class Look(NamedTuple):
     small: float  # points of type in narrow panels
     narrow: float  # a panel below this width in inches is narrow
     lines: float  # factor of the widths of lines and the sizes of markers
-    settings: dict[str, Any]  # of matplotlib, by name
 
 
-_LOOKS = {"screen": Look(10, 8, 3.2, 1.0, {}), "paper": Look(8, 7, 2.0, 0.7, _PAPER)}
+_LOOKS = {"screen": Look(10, 8, 3.2, 1.0), "paper": Look(8, 7, 2.0, 0.7)}
 PICTURE_STYLES = tuple(_LOOKS)
 
 
@@ -58,8 +58,8 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     from matplotlib import rc_context  # slow to import
 
     check_choice("style", style, PICTURE_STYLES)
-    look = _LOOKS[style]
-    settings: Any = {**look.settings, "font.size": look.points}
+    look, paper = _LOOKS[style], _PAPER if style == "paper" else {}
+    settings: Any = {**paper, "font.size": look.points}
     with rc_context(settings):
         yield look
 
@@ -100,22 +100,19 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
             raise ValueError(f"{what}; {fix}") from error
 
 
-class Axis(NamedTuple):
-    """The name of a column on the x axis."""
-
-    label: str  # without the unit
-    unit: str = ""  # "B" or "FLOP", which have prefixes
+def counted(number: int, noun: str) -> str:
+    """Writes a number with its noun, such as `1 client` or `2 clients`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-AXES = {  # columns for the x axis
-    "round": Axis("communication round"),
-    "upload_bytes": Axis("upload of all clients", "B"),
-    "download_bytes": Axis("download of all clients", "B"),
-    "flops": Axis("computation of all clients", "FLOP"),
-    "simulated_seconds": Axis("simulated seconds"),
-    "wall_seconds": Axis("wall time in seconds"),
+AXES = {  # columns for the x axis: their names and units, "B" and "FLOP" have prefixes
+    "round": ("communication round", ""),
+    "upload_bytes": ("upload of all clients", "B"),
+    "download_bytes": ("download of all clients", "B"),
+    "flops": ("computation of all clients", "FLOP"),
+    "simulated_seconds": ("simulated seconds", ""),
+    "wall_seconds": ("wall time in seconds", ""),
 }
-WHOLE = {"round"}  # columns of whole numbers; their ticks are whole
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)
 
@@ -130,16 +127,14 @@ class Column(NamedTuple):
     logarithmic: bool
 
 
-def axes_of(columns: Collection[str]) -> dict[str, Axis]:
+def axes_of(columns: Collection[str]) -> dict[str, tuple[str, str]]:
     """Returns columns for the x axis, by name; on the virtual clock a round is a server step."""
     axes = {name: axis for name, axis in AXES.items() if name in columns}
-    if "simulated_seconds" in axes:
-        axes |= {"round": Axis("server step")}
-    return axes
+    return axes | ({"round": ("server step", "")} if "simulated_seconds" in axes else {})
 
 
 def column_of(
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, tuple[str, str]],
     name: str,
     values: Iterable[np.ndarray],
     limits: Limits,
@@ -147,21 +142,20 @@ def column_of(
     logarithmic: bool,
 ) -> Column:
     """Returns a column in the unit that suits the largest value of all curves within the limits."""
+    text, unit = axes.get(name, (name.replace("_", " "), ""))
     largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
     largest = largest if limits[1] is None else min(largest, limits[1])
-    axis = axes.get(name, Axis(name.replace("_", " ")))
-    factor, prefix = si_prefix(largest) if axis.unit else (1.0, "")
-    if label is None:
-        label = axis.label + (f", {prefix}{axis.unit}" if axis.unit else "")
+    factor, prefix = si_prefix(largest) if unit else (1.0, "")
+    label = (f"{text}, {prefix}{unit}" if unit else text) if label is None else label
     return Column(name, label_text(label), factor, limits, logarithmic)
 
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
-    """Raises ValueError for limits that are not an interval, or reach 0 on a logarithmic axis."""
+    """Raises ValueError for limits that are not an interval of the axis."""
     is_pair = isinstance(limits, tuple | list) and len(limits) == 2
     given = [limit for limit in limits if limit is not None] if is_pair else []
     are_numbers = is_pair and all(is_number(limit, float) for limit in given)
-    if not are_numbers or given != sorted({*given}):
-        raise ValueError(f"{name}={limits!r} is not an interval; give finite numbers, lower first")
-    if logarithmic and min(given, default=1) <= 0:
-        raise ValueError(f"{name}={limits!r} does not fit a logarithmic axis; give limits above 0")
+    fits = are_numbers and given == sorted({*given})
+    fits = fits and (not logarithmic or min(given, default=1) > 0)
+    kind = "finite numbers" + " above 0" * logarithmic
+    require(fits, f"{name}={limits!r} is not an interval of its axis; give {kind}, lower first")

@@ -15,10 +15,11 @@ from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
 from fedjax_algos.analysis.pictures.axes import Column, Limits
 from fedjax_algos.analysis.rows import column_by_method
-from fedjax_algos.analysis.statistics import SPREADS
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
+SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
 _MARGIN = 0.08  # above and below the curves, relative to their height
 OUTSIDE = "outside the limits"  # the note on such a method
 BANDS = {  # with the text in a figure
@@ -62,15 +63,28 @@ class Panel(NamedTuple):
     y: Column
 
 
+def choose_spread(seeds: int) -> str:
+    """Chooses the kind of `SPREADS` that figures draw around a mean over this many seeds."""
+    return "interval" if seeds >= statistics.MIN_SEEDS_OF_AN_INTERVAL else "range"
+
+
+def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Computes both ends, float[...], of a band of `SPREADS` around float[seeds, ...]."""
+    if (kind or choose_spread(len(values))) == "range":
+        return values.min(axis=0), values.max(axis=0)
+    mean, half_width = values.mean(axis=0), statistics.confidence_half_width(values)
+    return mean - half_width, mean + half_width
+
+
 def choose_band(band: str | None, seeds: int) -> str:
     """Chooses the band of a figure whose panels have at least so many seeds; None: the default."""
     if band is None:
-        return statistics.choose_spread(seeds) if seeds > 1 else "none"
+        return choose_spread(seeds) if seeds > 1 else "none"
     check_choice("band", band, BANDS)
     needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
-    if band == "interval" and seeds < needed:
-        what = f"band='interval' needs at least {needed} seeds, but there are {seeds}"
-        raise ValueError(f"{what}; choose range or seeds, or run more seeds")
+    what = f"band='interval' needs at least {needed} seeds, but there are {seeds}"
+    fits = band != "interval" or seeds >= needed
+    require(fits, f"{what}; choose range or seeds, or run more seeds")
     return band
 
 
@@ -89,7 +103,7 @@ def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
     mean = _finite(y.mean(axis=0))
     low = high = mean
     if band in SPREADS:
-        low, high = map(_finite, statistics.spread(y, band))
+        low, high = map(_finite, spread(y, band))
     elif band == "seeds":  # fmin and fmax ignore NaN, so the other seeds go on
         low, high = np.fmin.reduce(y), np.fmax.reduce(y)
     lines = list(zip(x, y, strict=True)) if band == "seeds" else []
@@ -175,18 +189,17 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         other = style.colour != candidates[0].colour
         return used[style], used[style.colour], other, used[style.marker], used[style.line]
 
-    shared: list[list[str]] = []  # variants with the colour of the first
+    most = min(len(LINES), len(labels) - 1)  # variants with the colour of the first
     for name, own in variants.items():
-        share = 1 < len(own) <= len(LINES) and len(own) < len(labels)
-        if share or len(own) == 1 or not _has_options(own[0]):
+        if len(own) <= max(most, 1) or not _has_options(own[0]):
             take(own[0], FIXED_STYLES[name])
-        shared += [own] * share
-    wrapped = sorted({wrappers for label in labels if (wrappers := texts[label].partition("+")[2])})
-    for first, *others in shared:
+    wrappers = {label: texts[label].partition("+")[2] for label in labels}
+    wrapped = sorted({*wrappers.values()} - {""})
+    for first, *others in (own for own in variants.values() if len(own) <= most):
         for place, label in enumerate(others, 1):
             found = _variants(styles[first], place)
-            if wrappers := texts[label].partition("+")[2]:  # they have one line in all colours
-                line = LINES[1 + wrapped.index(wrappers) % (len(LINES) - 1)]
+            if wrappers[label]:  # they have one line in all colours
+                line = LINES[1 + wrapped.index(wrappers[label]) % (len(LINES) - 1)]
                 found = [style._replace(line=line) for style in found]
             take(label, min(found, key=used.__getitem__))
     for label in sorted(set(labels) - set(styles), key=texts.__getitem__):  # whatever their order

@@ -1,6 +1,7 @@
 """Draws the figure of metrics; imported late, because matplotlib is slow to import."""
 
 import io
+import itertools
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
 from fedjax_algos.base.reprs import printable
 
+_MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
@@ -44,19 +46,20 @@ def draw(
     panels: list[Panel],
     names: Mapping[str, str],
     styles: Mapping[str, Style],
-    *,
-    columns: int,
-    share_x: bool,
-    share_y: bool,
     filled: bool,
     title: str,
     size: tuple[float, float] | None,
     style: shared.PictureStyle,
-) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with notes on what it does not show.
+) -> MetricFigure:
+    """Draws a figure with notes on what it does not show.
 
-    The panels are row by row. A column of panels shares the x axis, and a row the y axis.
+    The panels are row by row. A column of a grid shares the x axis, and a row of a grid or of one
+    metric the y axis.
     """
+    metrics = len({panel.y.name for panel in panels})
+    is_grid = 1 < metrics < len(panels)  # a row for each metric
+    columns = len(panels) // metrics if is_grid else min(len(panels), _MAX_BESIDE)
+    share_x, share_y = is_grid, is_grid or metrics == 1
     num_rows, several = -(-len(panels) // columns), len(panels) > 1
     width, height = size or _size(columns, num_rows, several, style)
     with shared.picture_style(style) as look:
@@ -68,7 +71,7 @@ def draw(
         for axes in axes_of_grid[len(panels) :]:
             axes.remove()
         for axes, panel in zip(axes_of_grid, panels, strict=False):
-            draw_curves(axes, panel, styles, filled=filled, scale=look.lines)
+            _draw_curves(axes, panel, styles, filled, look.lines)
             axes.tick_params(labelsize=points, labelfontfamily=rcParams["font.family"])
             place = axes.get_subplotspec()  # shared axes have one label
             texts = {
@@ -83,25 +86,24 @@ def draw(
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
         differing = [own for own in parts if len(set(own)) > 1]
         panel_names = [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
-        states = _states(panels, panel_names, axes_of_grid)
-        entries = {}
-        for name, text in names.items():
-            told = f" ({'; '.join(states[name])})" if states.get(name) else ""
-            entries[name] = label_text(text) + told
+        drawn = list(zip(panel_names, panels, axes_of_grid, strict=False))
+        states = {label: _states(label, drawn) for label in names}
+        entries = {
+            label: label_text(text) + (f" ({'; '.join(states[label])})" if states[label] else "")
+            for label, text in names.items()
+        }
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
-    hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
-    empty = [name for name, own in zip(panel_names, panels, strict=True) if not own.curves]
-    hidden += [f"{name}: none of the methods" for name in empty]
-    return figure, hidden + _without_place(panels)
+    figure.notes = [f"{names[name]}: {state}" for name in names for state in states[name]]
+    figure.notes += [f"{name}: none of the methods" for name, own, _ in drawn if not own.curves]
+    figure.notes += _without_place(panels)
+    return figure
 
 
-def _size(
-    columns: int, rows: int, several: bool, style: shared.PictureStyle
-) -> tuple[float, float]:
+def _size(columns, rows, several, style):
     """Returns width and height in inches, without the legend."""
     if style == "paper":
         width = shared.COLUMN_WIDTH if columns == 1 else shared.TEXT_WIDTH
@@ -109,48 +111,39 @@ def _size(
     return (0.6 + 3.6 * columns, 0.8 + 3 * rows) if several else (7.5, 4.6)
 
 
-def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:
-    """Says what the panels do not show of each method, by panel if they differ."""
-    found = {}
-    for label in {label for panel in panels for label in panel.curves}:
-        triples = zip(panels, names, axes, strict=False)
-        states = {n: state_of(p.curves[label], a, p) for p, n, a in triples if label in p.curves}
-        found[label] = [f"{state} in {name}" for name, state in states.items() if state]
-        if len({*states.values()}) == 1:
-            found[label] = [state for state in states.values() if state][:1]
-    return found
+def _states(label: str, drawn: list[tuple[str, Panel, Axes]]) -> list[str]:
+    """Says what the panels do not show of a method, by panel if they differ."""
+    states = {
+        name: _state_of(panel.curves[label], axes, panel)
+        for name, panel, axes in drawn
+        if label in panel.curves
+    }
+    if len({*states.values()}) == 1:
+        return [state for state in states.values() if state][:1]
+    return [f"{state} in {name}" for name, state in states.items() if state]
 
 
 def _without_place(panels: list[Panel]) -> list[str]:
     """Writes a line for each logarithmic axis that has no place for some points."""
     lines = []
     for axis, values in (("x", "x"), ("y", "mean")):
-        points = 0
-        for panel in panels:
-            for curve in panel.curves.values() if getattr(panel, axis).logarithmic else ():
-                below = getattr(curve, values) <= 0
-                points += int((below & np.isfinite(curve.x + curve.mean)).sum())
-        if points:
-            noun = "point" if points == 1 else "points"
-            lines.append(f"{points} {noun} at 0 or below: no place on the logarithmic {axis} axis")
+        of_axis = [panel.curves.values() for panel in panels if getattr(panel, axis).logarithmic]
+        drawn = itertools.chain(*of_axis)
+        below = [(getattr(c, values) <= 0) & np.isfinite(c.x + c.mean) for c in drawn]
+        if points := sum(int(each.sum()) for each in below):
+            number = f"{points} point" + "s" * (points > 1)
+            lines.append(f"{number} at 0 or below: no place on the logarithmic {axis} axis")
     return lines
 
 
-def _draw_legend(
-    figure: Figure,
-    texts: Mapping[str, str],
-    styles: Mapping[str, Style],
-    points: float,
-    scale: float,
-) -> float:
+def _draw_legend(figure, texts, styles, points, scale):
     """Draws the legend and returns its height in inches, 0 if it is inside the only panel."""
     if not any(texts.values()):  # one run without a label
         return 0.0
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.get_size_inches()
     wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]
-    handles = [Line2D([], [], **line_options(styles[name], scale)) for name in texts]
-
+    handles = [Line2D([], [], **_line_options(styles[name], scale)) for name in texts]
     numbers = list(map(str, range(len(handles))))  # matplotlib skips labels that begin with _
 
     def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
@@ -184,7 +177,7 @@ def _wrapped(text: str, width: float, points: float) -> str:
     return textwrap.fill(text, max(10, int((width - 0.4) * _CHARACTERS / points)))
 
 
-def line_options(style: Style, scale: float) -> dict[str, Any]:
+def _line_options(style, scale):
     """Returns a method's style as options of a line, with its width and marker scaled."""
     return {
         "color": style.colour,
@@ -196,9 +189,7 @@ def line_options(style: Style, scale: float) -> dict[str, Any]:
     }
 
 
-def draw_curves(
-    axes: Axes, panel: Panel, styles: Mapping[str, Style], *, filled: bool, scale: float
-) -> None:
+def _draw_curves(axes, panel, styles, filled, scale):
     """Draws the curves of a panel with their bands, and sets its scales and limits."""
     columns = {"x": panel.x, "y": panel.y}
 
@@ -207,30 +198,29 @@ def draw_curves(
         return np.where((values > 0) | (not column.logarithmic), values, np.nan) / column.unit
 
     # a model stays as it is until the next evaluation in simulated time
-    steps: Any = "post" if panel.x.name == "simulated_seconds" else None
-    jumps: dict[str, Any] = {"drawstyle": "steps-post"} if steps else {}
+    steps = "post" if panel.x.name == "simulated_seconds" else None
+    jumps = {"drawstyle": "steps-post"} if steps else {}
     for index, (label, curve) in enumerate(panel.curves.items()):
         style = styles[label]
         x, mean = shown(curve.x, panel.x), shown(curve.mean, panel.y)
         if filled:  # a band below a logarithmic axis ends at its edge
             low, high = curve.low / panel.y.unit, curve.high / panel.y.unit
-            band: Any = {"color": style.colour, "alpha": 0.13, "linewidth": 0, "step": steps}
+            band = {"color": style.colour, "alpha": 0.13, "linewidth": 0, "step": steps}
             axes.fill_between(x, low, high, **band)
-        thin: Any = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale, **jumps}
+        thin = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale, **jumps}
         for own_x, own_y in curve.lines:
             axes.plot(shown(own_x, panel.x), shown(own_y, panel.y), **thin)
         start = 0.02 * (index % 5)  # markers of different methods do not overlap
         places = None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE)
-        axes.plot(x, mean, markevery=places, **line_options(style, scale), **jumps)
+        axes.plot(x, mean, markevery=places, **_line_options(style, scale), **jumps)
     axes.set(**{f"{name}scale": "log" for name, c in columns.items() if c.logarithmic})
     for name, column in columns.items():
         ends = [None if end is None else end / column.unit for end in column.limits]
         getattr(axes, f"set_{name}lim")(*ends)
-    for name, column in columns.items():
         axis = getattr(axes, f"{name}axis")
         if column.logarithmic:
             _label_logarithmic(axis)
-        elif column.name in shared.WHOLE:
+        elif column.name == "round":  # a whole number
             axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
@@ -247,7 +237,7 @@ def _label_logarithmic(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def state_of(curve: Curve, axes: Axes, panel: Panel) -> str:
+def _state_of(curve: Curve, axes: Axes, panel: Panel) -> str:
     """Says what a panel with all curves does not show of a curve; "" if it shows all of it."""
     x, y = curve.x / panel.x.unit, curve.mean / panel.y.unit
     (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()

@@ -8,8 +8,8 @@ from fedjax_algos.analysis.labels import check_names, display_names
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures import curves
 from fedjax_algos.analysis.pictures.axes import NO_LIMITS, Limits, PictureStyle
-from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, is_number, unknown
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 History: TypeAlias = Sequence[Row]  # the rows of one run
 Histories: TypeAlias = History | Mapping[str, History | Sequence[History]]
 ONE_RUN = ""  # the label of a run without a label
-_FIX = "give the rows that simulate returns second, or {label: rows}"
+_SHOWN = 60  # characters of a wrong value in a message
 LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
 _MAX_PANELS = 24
-_MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 
 
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
@@ -104,11 +103,11 @@ def draw_metric(
     """
     from fedjax_algos.analysis.pictures.metric_drawing import draw  # slow to import
 
-    rows = as_rows(rows)
-    names = choose_methods(rows, methods, labels or {}, facet)
+    rows, labels = _as_rows(rows), labels or {}
+    names = _choose_methods(rows, methods, labels, facet)
     metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
-    of_facet = names if facet == "method" else {}
-    facets = facets_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
+    titles = {**names, **labels} if facet == "method" else labels
+    facets = _facets_of(rows, metrics, columns, facet, titles)
     check_choice("log", log, LOG_AXES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
     shared.check_limits("x_limits", x_limits, log_x)
@@ -124,41 +123,34 @@ def draw_metric(
         for title, own in facets
         for column in columns
     ]
-
-    def shown(part: int, name: str) -> list[curves.Curve]:
-        """Returns the curves of all panels with a metric or a column of the x axis."""
-        return [curve for place in places if place[part] == name for curve in place[-1].values()]
-
     axes = shared.axes_of({name for row in rows for name in row})
-    sides, whole = {}, "simulated_seconds" in columns  # the columns on their axes
-    for name in columns:
-        x_values = [curve.x for curve in shown(2, name)]
-        sides["x", name] = shared.column_of(axes, name, x_values, x_limits, x_label, log_x)
-    for name in metrics:
-        own = shown(1, name)
+
+    def curves_with(part: int, name: str) -> list[curves.Curve]:
+        """Returns the curves of all panels with a metric or a column of the x axis."""
+        return [curve for place in places if place[part] == name for curve in place[3].values()]
+
+    def x_axis(name: str) -> shared.Column:
+        values = [curve.x for curve in curves_with(2, name)]
+        return shared.column_of(axes, name, values, x_limits, x_label, log_x)
+
+    def y_axis(name: str) -> shared.Column:
+        own, whole = curves_with(1, name), "simulated_seconds" in columns
         limits = curves.fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
-        means = [curve.mean for curve in own]
-        sides["y", name] = shared.column_of(axes, name, means, limits, y_label, log_y)
-    if facet == "seed":
-        meaning = "one seed in each panel"
-    else:
-        number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{curves.BANDS[drawn]}"
+        return shared.column_of(axes, name, [c.mean for c in own], limits, y_label, log_y)
+
+    panels = [curves.Panel(t, own, x_axis(c), y_axis(m)) for t, m, c, own in places]
+    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{curves.BANDS[drawn]}"
+    meaning = "one seed in each panel" if facet == "seed" else meaning
     captions = [f"for the caption: {meaning}"] if title is None and style == "paper" else []
-    if title is None:
-        title = "" if captions else meaning
-    beside = len(facets) * len(columns)
-    is_grid = len(metrics) > 1 and beside > 1  # others stand in lines
-    panels = [curves.Panel(t, own, sides["x", c], sides["y", m]) for t, m, c, own in places]
-    across = beside if is_grid else min(len(panels), _MAX_BESIDE)
-    look: Any = {"columns": across, "share_x": is_grid, "share_y": is_grid or len(metrics) == 1}
-    look |= {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
+    title = ("" if captions else meaning) if title is None else title
     styles = curves.method_styles(str(row["method"]) for row in rows)
-    figure, hidden = draw(panels, names, styles, **look)
-    seen = not names or any(f"{name}: {curves.OUTSIDE}" not in hidden for name in names.values())
+    figure = draw(panels, names, styles, drawn in curves.SPREADS, title, size, style)
+    outside = {f"{name}: {curves.OUTSIDE}" for name in names.values()}
     fix = "give limits in the unit of the column; an accuracy is from 0 to 1"
+    seen = not names or not outside <= {*figure.notes}
     require(seen, f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
-    figure.notes = captions + hidden
+    figure.notes[:0] = captions
     return figure, figure.notes
 
 
@@ -171,20 +163,18 @@ def _check_size(size: tuple[float, float] | None) -> None:
 
 def _check_single(columns: list[str], **given: Any) -> None:
     for name, value in given.items():
-        if value not in (None, NO_LIMITS) and len(columns) > 1:
-            what = f"{name} is for one column, but there are {len(columns)}"
-            raise ValueError(f"{what}; leave it out, or make a figure for each column")
+        what = f"{name} is for one column, but there are {len(columns)}"
+        single = len(columns) == 1 or value in (None, NO_LIMITS)
+        require(single, f"{what}; leave it out, or make a figure for each column")
 
 
-def as_rows(histories: Histories) -> list[Row]:
+def _as_rows(histories: Histories) -> list[Row]:
     """Returns the rows of a figure with `method` and `seed`; 0 for a single run without a seed."""
     if not histories or not isinstance(histories, Mapping):
-        rows = [{"method": ONE_RUN, **row} for row in _rows("rows", histories)]
+        rows = [{"method": ONE_RUN, **row} for row in _rows("", histories)]
     else:
         rows = []
         for label, own in histories.items():
-            if not isinstance(label, str):
-                raise TypeError(f"the label {label!r} is not a text; give {{'label': rows}}")
             several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
             for seed, history in enumerate(own if several else [own]):
                 number = {"seed": seed} if several else {}
@@ -192,55 +182,50 @@ def as_rows(histories: Histories) -> list[Row]:
     seen: set[tuple[str, int]] = set()
     for row in rows:
         place = row["method"], row.get("round", 0)
-        if "seed" not in row and place in seen:
-            method = f" of {row['method']!r}" if row["method"] != ONE_RUN else ""
-            what = f"the rows{method} have the round {place[1]} twice and no seed"
-            raise ValueError(f"{what}; give {{label: [rows, rows]}}, or add the column seed")
+        what = f"the rows of {place[0]!r} have the round {place[1]} twice and no seed"
+        fix = "give {label: [rows, rows]}, or add the column seed"
+        require("seed" in row or place not in seen, f"{what}; {fix}")
         seen.add(place)
     return [{"seed": 0, **row} for row in rows]
 
 
-def _rows(name: str, history: Any) -> list[Row]:
-    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
-        raise TypeError(f"{name} is not a list of rows but a {type(history).__name__}; {_FIX}")
-    require(history, f"there are no rows to plot in {name}; {_FIX}")
+def _rows(label: Any, history: Any) -> list[Row]:
+    is_list = isinstance(history, Sequence) and len(history) > 0
+    if (
+        not isinstance(label, str)
+        or not is_list
+        or not all(isinstance(r, Mapping) for r in history)
+    ):
+        what = f"the rows of {label!r} are {printable(repr(history), _SHOWN)}"
+        raise TypeError(f"{what}; give the rows that simulate returns second, or {{'label': rows}}")
     return list(history)
 
 
-def facets_of(
-    rows: list[Row],
-    metrics: Sequence[str],
-    axes: Sequence[str],
-    facet: str | None,
-    labels: Mapping[str, str],
-) -> list[tuple[str, list[Row]]]:
+def _facets_of(rows, metrics, axes, facet, labels):
     """Returns the titles and rows of the facets; `labels` replace a facet's value."""
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
     check_names("metric", metrics, [name for name in measured if name not in (*texts, "seed")])
     check_names("x", axes, [name for name in measured if name in shared.AXES])
-    parts: dict[str, list[Row]] = {}
+    parts = {}
     if facet is not None:
         check_choice("facet", facet, [*texts, "seed"])
         for row in rows:
             parts.setdefault(str(row[facet]), []).append(row)
     number = len(metrics) * len(axes) * max(len(parts), 1)
-    if number > _MAX_PANELS:
-        raise ValueError(f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}")
+    many = f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}"
+    require(number <= _MAX_PANELS, many)
     if len(parts) < 2:
         return [(labels.get("", ""), rows)]
     prefix = "seed " if facet == "seed" else ""
     return [(labels.get(name, prefix * bool(name) + name), own) for name, own in parts.items()]
 
 
-def choose_methods(
-    rows: list[Row], methods: Sequence[str] | None, labels: Mapping[str, str], facet: str | None
-) -> dict[str, str]:
+def _choose_methods(rows, methods, labels, facet):
     """Returns the names of methods in a figure, by label, in the order of the legend."""
     known = list(dict.fromkeys(str(row["method"]) for row in rows))
     chosen = known if methods is None else check_names("methods", methods, known)
     values = [] if facet is None else list(dict.fromkeys(str(row.get(facet)) for row in rows))
     for name in labels:
-        if name not in known and name not in values:
-            raise ValueError(unknown("label", name, [*known, *values]))
+        require(name in [*known, *values], unknown("label", name, [*known, *values]))
     return display_names(chosen, labels)

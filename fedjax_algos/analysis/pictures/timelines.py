@@ -1,4 +1,4 @@
-"""Draws a plan's timeline and the staleness of its contributions, and counts its numbers."""
+"""Draws a plan's timeline, and counts its numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,13 @@ from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 from fedjax_algos.base.errors import require
+from fedjax_algos.core.checks import check_whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MAX_CLIENTS = 100  # rows of a timeline
 _MAX_SECONDS = 600  # of an axis in seconds; a longer one is in minutes
-_MAX_BARS = 50  # of a histogram
 _WIDTHS = {"screen": 10.0, "paper": shared.TEXT_WIDTH}  # inches of the figure
 _AXES_WIDTH = 0.92  # of the figure's width, about
 _BAR_HEIGHT = 0.74  # of a row's height
@@ -93,31 +92,13 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
       ValueError: for a plan without server steps if `end` is None, an `end` that is not above 0, or
         a plan that dispatches other clients.
     """
-    if end is None:
-        _require_server_steps(plan)
-        end = float(plan.time[-1])
-    require(0 < end < np.inf, f"end={end} is out of range; give a number of seconds above 0")
-    if plan.client.max(initial=-1) >= num_clients:
-        what = f"the plan dispatches client {plan.client.max()}, but num_clients={num_clients}"
-        raise ValueError(f"{what}; give the number that the plan was made for")
+    end = float(plan.time.max(initial=0)) if end is None else end
+    fix = "give a number of seconds above 0, and a plan with server steps if you give none"
+    require(0 < end < np.inf, f"end={end} is out of range; {fix}")
+    check_whole("num_clients", num_clients, int(plan.client.max(initial=-1)) + 1)
     seconds = np.minimum(plan.ended, end) - np.minimum(plan.started, end)
     training = np.bincount(plan.client, seconds, minlength=num_clients)
     return np.maximum(1 - training / end, 0)  # rounding can make a sum exceed the whole
-
-
-class _Scene(NamedTuple):
-    """A plan and the positions of its dispatches in a figure."""
-
-    axes: "Axes"
-    plan: Plan
-    start: float
-    end: float
-    unit: float  # of the time axis, in seconds
-    height: float  # of a row, in points
-    row: np.ndarray  # int[D], -1 for clients that are not drawn
-    group: np.ndarray  # int[D], -1 for none
-    look: shared.Look
-    width: float  # of the figure, in inches
 
 
 def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
@@ -161,92 +142,51 @@ def draw_timeline(
 
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
-    fix = "give 0 <= start < end, in seconds"
-    require(0 <= start < end < np.inf, f"start={start} and end={end} are not an interval; {fix}")
     row_of = {client: row for row, client in enumerate(clients.tolist())}
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
-    group = _groups(plan)
-    unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
-    what = f"none of the {_counted(len(clients), 'client')} trains"
-    fix = "give another interval or other clients"
-    require(visible.any(), f"{what} from start={start} to end={end}; {fix}")
+    count = shared.counted(len(clients), "client")
+    what = f"none of the {count} trains from start={start} to end={end}"
+    fix = "give 0 <= start < end in seconds, or other clients"
+    require(0 <= start < end < np.inf and visible.any(), f"{what}; {fix}")
+    unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
+    start, end = start / unit, end / unit
+    times = {name: getattr(plan, name) / unit for name in ("started", "ended", "time")}
+    plan, group = plan._replace(**times), _groups(plan)
     with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
         size = _WIDTHS[style], height * len(clients) + 1.6 * look.lines
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        scene = _Scene(axes, plan, start, end, unit, 72 * height, row, group, look, size[0])
-        facts = {"client": len(clients), "server step": _draw_server_steps(scene)}
-        _draw_dispatches(scene, visible)
-        facts["arrival"], losses = _draw_ends(scene)
-        facts |= {"lost dispatch": losses} if losses else {}
-        title = ", ".join(_counted(number, noun) for noun, number in facts.items())
-        title += "; numbers: local steps" * bool(axes.texts)
         axes.set(xlabel=f"simulated {unit_name}", ylabel="client")
-        axes.set(xlim=(start / unit, end / unit), ylim=(len(clients) - 0.4, -0.6))
+        axes.set(xlim=(start, end), ylim=(len(clients) - 0.4, -0.6))
+        steps = plan.time[(plan.time >= start) & (plan.time <= end)]
+        if len(steps):
+            line: Any = {"colors": _LINE, "clip_on": False, "zorder": 1, "label": "server step"}
+            line["linewidth"] = min(0.8, max(0.1, 25 / len(steps))) * look.lines
+            axes.vlines(steps, 0, 1, transform=axes.get_xaxis_transform(), **line)
+        row_points = 72 * height
+        _draw_dispatches(axes, plan, row, group, visible, row_points, look)
+        arrivals, losses = _draw_ends(axes, plan, row, row_points)
+        facts = {"client": len(clients), "server step": len(steps), "arrival": arrivals}
+        facts |= {"lost dispatch": losses} if losses else {}
+        title = ", ".join(shared.counted(number, noun) for noun, number in facts.items())
+        title += "; numbers: local steps" * bool(axes.texts)
         shared.finish_axes(axes, style, title)
-        points = min(0.9 * look.points, 0.85 * scene.height)
+        points = min(0.9 * look.points, 0.85 * row_points)
         axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=points)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        _draw_legend(figure, scene, group[visible])
-    return figure
-
-
-def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen") -> None:
-    """Writes the histogram of `draw_staleness` to a file.
-
-    Args:
-      plan, style: as for `draw_staleness`.
-      path: the file to write, .png, .pdf or .svg.
-    """
-    shared.save_figure(draw_staleness(plan, style), path, style)
-
-
-def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
-    """Draws a histogram of the contributions by staleness, as the planner counts it.
-
-    Args:
-      plan: the timeline.
-      style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
-
-    Raises:
-      ValueError: for a plan without server steps, or another style.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    _require_server_steps(plan)
-    largest = int(plan.staleness.max())
-    bar_values = largest // _MAX_BARS + 1
-    counts = np.bincount(plan.staleness // bar_values)
-    centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
-    with shared.picture_style(style):
-        size = (7.5, 4.2) if style == "screen" else (shared.COLUMN_WIDTH, 1.9)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.add_subplot()
-        axes.bar(centres, counts, width=0.85 * bar_values, color=shared.BLUE)
-        bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
-        axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
-        axes.set_xlim(-0.7, max(largest, 4) + 0.7)
-        number = _counted(len(plan.staleness), "contribution")
-        title = f"{number}, staleness: mean {plan.staleness.mean():.3g}, maximum {largest:,}"
-        shared.finish_axes(axes, style, title)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-        axes.grid(axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
+        _draw_legend(axes, plan, group, visible, look)
     return figure
 
 
 def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
     rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
-    are_ids = 0 < len(rows) <= _MAX_CLIENTS and rows.dtype.kind in "iu" and rows.min() >= 0
-    what = f"the {len(rows)} rows of clients={clients} cannot be drawn"
-    fix = f"at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
-    differ = are_ids and len(np.unique(rows)) == len(rows)
-    require(differ, f"{what}; give different ids from 0, {fix}")
+    are_ids = rows.dtype.kind in "iu" and rows.min(initial=0) >= 0
+    differ = 0 < len(np.unique(rows)) == len(rows) <= _MAX_CLIENTS
+    fix = f"give 1 to {_MAX_CLIENTS} different ids, such as clients=range({_MAX_CLIENTS})"
+    require(are_ids and differ, f"the {len(rows)} rows of clients={clients} cannot be drawn; {fix}")
     return rows
 
 
@@ -262,34 +202,21 @@ def _groups(plan: Plan) -> np.ndarray:
 
 
 def _last_event(plan: Plan) -> float:
-    """Returns the time of the last known event of a plan, in simulated seconds."""
+    """Returns the time of the last known event of a plan."""
     ended = plan.ended[plan.fate != IN_FLIGHT]
     return float(max(times.max(initial=0) for times in (plan.started, ended, plan.time)))
 
 
-def _draw_server_steps(scene: _Scene) -> int:
-    """Draws a vertical line at each server step and returns their number."""
-    times = scene.plan.time
-    times = times[(times >= scene.start) & (times <= scene.end)]
-    if len(times):
-        look: Any = {"colors": _LINE, "clip_on": False, "zorder": 1, "label": "server step"}
-        look["linewidth"] = min(0.8, max(0.1, 25 / len(times))) * scene.look.lines
-        across = scene.axes.get_xaxis_transform()
-        scene.axes.vlines(times / scene.unit, 0, 1, transform=across, **look)
-    return len(times)
-
-
-def _draw_dispatches(scene: _Scene, visible: np.ndarray) -> None:
+def _draw_dispatches(axes, plan, row, group, visible, row_points, look):
     """Draws a bar for each visible dispatch, with its number of steps if it fits."""
     from matplotlib.collections import PolyCollection
 
-    plan = scene.plan
-    left = np.maximum(plan.started, scene.start) / scene.unit
-    right = np.minimum(plan.ended, scene.end) / scene.unit
-    above, below = scene.row - _BAR_HEIGHT / 2, scene.row + _BAR_HEIGHT / 2
+    start, end = axes.get_xlim()
+    left, right = np.maximum(plan.started, start), np.minimum(plan.ended, end)
+    above, below = row - _BAR_HEIGHT / 2, row + _BAR_HEIGHT / 2
     corners = np.stack([left, above, left, below, right, below, right, above], axis=1)
-    width = 72 * _AXES_WIDTH * scene.width
-    points = (right - left) * width * scene.unit / (scene.end - scene.start)
+    width = 72 * _AXES_WIDTH * axes.figure.get_figwidth()
+    points = (right - left) * width / (end - start)
     lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
     for label, chosen, strength, hatch in (
         (_DISPATCH, visible & ~lost & ~in_flight, 1.0, None),
@@ -299,73 +226,73 @@ def _draw_dispatches(scene: _Scene, visible: np.ndarray) -> None:
         if chosen.any():
             bars = PolyCollection(
                 corners[chosen].reshape(-1, 4, 2),
-                facecolors=[_colour(group, strength) for group in scene.group[chosen]],
+                facecolors=[_colour(each, strength) for each in group[chosen]],
                 edgecolors="white" if hatch is None else _LINE,
                 linewidths=np.where(points[chosen] > 3, 0.4, 0) if hatch is None else 0,
                 hatch=hatch,
                 label=label,
                 zorder=2,
             )
-            scene.axes.add_collection(bars)
-    size = min(0.85 * scene.look.points, 0.62 * _BAR_HEIGHT * scene.height)
+            axes.add_collection(bars)
+    size = min(0.85 * look.points, 0.62 * _BAR_HEIGHT * row_points)
     number = plan.num_steps.astype(str)
     fits = visible & ~lost & (points > 0.64 * size * np.strings.str_len(number) + 8)
-    for x, y, text in zip((left + right)[fits] / 2, scene.row[fits], number[fits], strict=True):
-        scene.axes.text(x, y, text, fontsize=size, color=_DARK, ha="center", va="center_baseline")
+    for x, y, text in zip((left + right)[fits] / 2, row[fits], number[fits], strict=True):
+        axes.text(x, y, text, fontsize=size, color=_DARK, ha="center", va="center_baseline")
 
 
-def _draw_ends(scene: _Scene) -> tuple[int, int]:
+def _draw_ends(axes, plan, row, row_points):
     """Marks arrivals and lost dispatches, and returns their numbers."""
-    plan = scene.plan
+    start, end = axes.get_xlim()
     lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
     last_dispatch = np.zeros(plan.client.max() + 1, int)
     np.maximum.at(last_dispatch, plan.client, plan.number)
     over = (plan.ended < _last_event(plan)) | (plan.number < last_dispatch[plan.client])
-    ends = (scene.row >= 0) & (plan.ended >= scene.start) & (plan.ended <= scene.end)
+    ends = (row >= 0) & (plan.ended >= start) & (plan.ended <= end)
     arrived = ends & ~lost & (~in_flight | over)
     late = plan.trace.late if isinstance(plan.trace, CompassTrace) else np.zeros_like(arrived)
-    size = min(5.0, 0.3 * scene.height)
+    size = min(5.0, 0.3 * row_points)
     for label, chosen, marker, colour, relative in (
         ("arrival", arrived & ~late, "o", _DARK, 0.8),
         ("late arrival", arrived & late, "D", _LATE, 1.0),
         ("client leaves", ends & lost, "X", _LATE, 1.3),
     ):
         if chosen.any():
-            look: Any = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
+            look = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
             look |= {"color": colour, "markersize": size * relative, "clip_on": False}
-            times = plan.ended[chosen] / scene.unit
-            scene.axes.plot(times, scene.row[chosen], marker, label=label, **look)
+            axes.plot(plan.ended[chosen], row[chosen], marker, label=label, **look)
     return int(arrived.sum()), int((ends & lost).sum())
 
 
-def _draw_legend(figure: "Figure", scene: _Scene, groups: np.ndarray) -> None:
+def _draw_legend(axes, plan, group, visible, look):
     """Draws the legend below the axes: the colours of groups, and the marks."""
     from matplotlib.patches import Patch
 
-    handles, labels = scene.axes.get_legend_handles_labels()
+    handles, labels = axes.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
-    entries: dict[str, Any] = {}
+    entries = {}
     columns = 6
-    if len(np.unique(scene.group)) > 1:
+    if len(np.unique(group)) > 1:
         marks.pop(_DISPATCH, None)
-        known = np.unique(groups[groups >= 0])
-        for colour in dict.fromkeys(known % len(_COLOURS)):
-            names = known[known % len(_COLOURS) == colour].astype(str)
-            more = ", ..." if len(names) > 3 else ""
-            entries["group " + ", ".join(names[:3]) + more] = Patch(color=_colour(colour))
-            columns = 5 if len(names) > 1 else columns
-        if isinstance(scene.plan.trace, CompassTrace) and (groups < 0).any():
+        names = {}  # of groups, by colour
+        for each in np.unique(group[visible & (group >= 0)]).tolist():
+            names.setdefault(each % len(_COLOURS), []).append(str(each))
+        for colour, own in names.items():
+            shown = [*own[:3], *["..."] * (len(own) > 3)]
+            entries[f"group {', '.join(shown)}"] = Patch(color=_colour(colour))
+        columns = 5 if max(map(len, names.values()), default=0) > 1 else columns
+        if isinstance(plan.trace, CompassTrace) and (group[visible] < 0).any():
             entries["first dispatches"] = Patch(color=_colour(-1))
         if _UNUSED in marks:
             marks[_UNUSED] = Patch(color=_colour(-1, _PALE))
         if _LOST in marks:
-            hatched: Any = {"edgecolor": _LINE, "linewidth": 0, "hatch": _HATCH}
+            hatched = {"edgecolor": _LINE, "linewidth": 0, "hatch": _HATCH}
             marks[_LOST] = Patch(facecolor=_colour(-1, _PALE), **hatched)
     entries |= marks
     by_column = [name for column in range(columns) for name in list(entries)[column::columns]]
     chosen = [entries[name] for name in by_column]
-    look: Any = {"frameon": False, "fontsize": 0.85 * scene.look.points, "ncols": columns}
-    figure.legend(chosen, by_column, loc="outside lower center", **look)
+    style = {"frameon": False, "fontsize": 0.85 * look.points, "ncols": columns}
+    axes.figure.legend(chosen, by_column, loc="outside lower center", **style)
 
 
 def _colour(group: int, strength: float = 1.0) -> Any:
@@ -374,12 +301,3 @@ def _colour(group: int, strength: float = 1.0) -> Any:
 
     pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
     return strength * pure + 1 - strength
-
-
-def _counted(number: int, noun: str) -> str:
-    """Writes a number with its noun, such as `1 client` or `2 clients`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _require_server_steps(plan: Plan) -> None:
-    require(len(plan.time), "the plan has no server step; plan more arrivals or seconds")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.analysis.rows import gini
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population

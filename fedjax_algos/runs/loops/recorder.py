@@ -15,8 +15,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.analysis.statistics import gini
+from fedjax_algos.analysis.rows import gini, metrics_row
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.costs import UncountedError, count_flops
-from fedjax_algos.analysis.costs.measured import count_report_flops
+from fedjax_algos.analysis.costs import count_flops, count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
+from fedjax_algos.analysis.flops import UncountedError
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import LOST, Plan
 from fedjax_algos.base.errors import require

@@ -18,8 +18,9 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.labels import display_names, file_name, label_text
 from fedjax_algos.analysis.pictures import method_styles
 from fedjax_algos.analysis.pictures.axes import axes_of
+from fedjax_algos.analysis.pictures.curves import SPREADS, choose_spread, spread
 from fedjax_algos.analysis.rows import column_by_method
-from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, metric_column, spread
+from fedjax_algos.analysis.statistics import METRIC, metric_column
 from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.base.files import read_file
 from fedjax_algos.core import Row

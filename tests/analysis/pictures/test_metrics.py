@@ -285,13 +285,13 @@ def test_histories_by_label():
 @pytest.mark.parametrize(
     ("given", "kind", "named"),
     [
-        (("state", ONE), TypeError, "but a tuple"),
-        ({"a": ("state", ONE)}, TypeError, "a is not a list of rows but a str"),
-        ({1: ONE}, TypeError, "the label 1 is not a text"),
-        ([], ValueError, "there are no rows to plot in rows"),
-        ({}, TypeError, "rows is not a list of rows but a dict"),
-        ({"a": []}, ValueError, "there are no rows to plot in a"),
-        (ONE + TWO, ValueError, "the rows have the round 0 twice and no seed"),
+        (("state", ONE), TypeError, r"the rows of '' are \('state', "),
+        ({"a": ("state", ONE)}, TypeError, "the rows of 'a' are 'state'; give the rows that"),
+        ({1: ONE}, TypeError, r"the rows of 1 are .* \{'label': rows\}"),
+        ([], TypeError, r"the rows of '' are \[\]"),
+        ({}, TypeError, r"the rows of '' are \{\}"),
+        ({"a": []}, TypeError, r"the rows of 'a' are \[\]"),
+        (ONE + TWO, ValueError, "the rows of '' have the round 0 twice and no seed"),
         ([{**row, "method": "a"} for row in ONE + TWO], ValueError, "rows of 'a' have the round 0"),
     ],
 )
@@ -306,12 +306,12 @@ MANY = [row for index in range(25) for row in rows(f"a{index}", FIRST)]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": []}, "metric is empty; give at least one"),
-        ({"x": ["round", "round"]}, "x has 'round' twice; give it once"),
+        ({"metric": []}, r"metric=\[\] are not different names; .* at least one"),
+        ({"x": ["round", "round"]}, r"x=\['round', 'round'\] are not different"),
         ({"x": "flops"}, "x='flops' is unknown; choose round, upload_bytes or wall_seconds"),
         ({"facet": "round"}, "facet='round' is unknown; choose method or seed"),
         ({"facet": "method"}, "25 panels are too many for a figure; choose at most 24"),
-        ({"y_limits": (1,)}, "is not an interval; give finite numbers, lower first"),
+        ({"y_limits": (1,)}, "is not an interval of its axis; give finite numbers, lower first"),
         ({"y_limits": (0, 1), "metric": BOTH}, "y_limits is for one column, but there are 2"),
         ({"x_limits": (30, 40)}, "no curve is within x_limits=.*an accuracy is from 0 to"),
         ({"size": 3}, "size=3 is out of range"),

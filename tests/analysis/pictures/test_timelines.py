@@ -176,15 +176,15 @@ OF_101 = barrier(steps=1)(simulated()(0), 101, arrivals=101)
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: idle_share(BY_HAND, 2), "num_clients=2; give"),
-        (lambda: summarise_plan(BY_HAND, 2), "dispatches client 2"),
+        (lambda: idle_share(BY_HAND, 2), "num_clients=2 is out of range; .* at least 3"),
+        (lambda: summarise_plan(BY_HAND, 2), "num_clients=2 is out of range"),
         (lambda: idle_share(BY_HAND, 3, 0), "end=0 is out of range"),
-        (lambda: summarise_plan(EMPTY, 3), "the plan has no server step"),
+        (lambda: summarise_plan(EMPTY, 3), "end=0.0 .* a plan with server steps"),
         (lambda: draw_staleness(EMPTY), "plan more arrivals or seconds"),
-        (lambda: draw_timeline(OF_101), "at most 100"),
+        (lambda: draw_timeline(OF_101), "the 101 rows .* give 1 to 100"),
         (lambda: draw_timeline(BY_HAND, clients=[]), r"clients=\[\] cannot"),
         (lambda: draw_timeline(BY_HAND, clients=[1, 1]), r"clients=\[1, 1\] cannot"),
-        (lambda: draw_timeline(BY_HAND, start=9), "start=9 and end=8.0 are not an interval"),
+        (lambda: draw_timeline(BY_HAND, start=9), "from start=9 to end=8.0; give 0 <= start < end"),
         (lambda: draw_timeline(BY_HAND, clients=[2], start=2.5, end=4), "none of the 1 client"),
     ],
 )

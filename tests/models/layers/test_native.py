@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from model_kinds import in_all
 
-from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.analysis.flops import count
 from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.models import models
 from fedjax_algos.models.layers import native

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.analysis.costs.flops import Flops, count, loop_state, total
+from fedjax_algos.analysis import flops
+from fedjax_algos.analysis.flops import Flops, count, total
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.checks import check_not_consumed
 from fedjax_algos.core.local_steps import without_bounds
@@ -54,7 +56,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
     Raises:
       UncountedError: for a computation that the rules do not cover.
     """
-    exchanges = _exchanges(algorithm, state, data)
+    exchanges = _traced(algorithm, *_shapes_of(state, data))
     return total([count(exchange.jaxpr, _INTEGERS) for exchange in exchanges])
 
 
@@ -89,8 +91,8 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
       algorithm, state, data: as for `count_flops`.
     """
     in_round, in_training = 0, 0
-    for exchange in _exchanges(algorithm, state, data):
-        changed, read = loop_state(exchange.jaxpr, exchange.examples)
+    for exchange in _traced(algorithm, *_shapes_of(state, data)):
+        changed, read = _loop_state(exchange)
         in_round = max(in_round, exchange.inputs + changed)
         in_training = max(in_training, changed + read)
     own = tree_bytes(row_shapes(algorithm, state))
@@ -111,10 +113,6 @@ class _Exchange(NamedTuple):
     jaxpr: ClosedJaxpr
     inputs: int  # bytes of the broadcast, the model's statistics and the client's state
     examples: list[bool]  # for each input of the trace: whether it is one of the examples
-
-
-def _exchanges(algorithm, state, data):
-    return _traced(algorithm, *_shapes_of(state, data))
 
 
 def _shapes_of(state, data):
@@ -148,3 +146,53 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
     if algorithm.prelude is None:
         return [second]
     return [exchange(algorithm.prelude, shapes.received[0], ()), second]
+
+
+def _loop_state(exchange):
+    """Returns bytes that the outermost loops change, and the most that one of them only reads."""
+    live, _ = dce_jaxpr(exchange.jaxpr.jaxpr, True, instantiate=True)
+    pairs = zip(live.invars, exchange.examples, strict=True)
+    loops = _loops(live, {var for var, is_example in pairs if is_example})
+    changed, read = zip((0, 0), *loops, strict=True)
+    return sum(changed), max(read)
+
+
+def _loops(jaxpr, data):
+    """Yields (bytes changed, bytes read) of each outermost loop, without variables in `data`."""
+    used, data = flops.used_by(jaxpr), set(data)
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        from_data = [not isinstance(atom, Literal) and atom in data for atom in eqn.invars]
+        if name in flops.CALLS:
+            inner = flops.called(eqn).jaxpr
+            yield from _loops(inner, {v for v, d in zip(inner.invars, from_data, strict=True) if d})
+        elif name in ("while", "scan"):
+            yield _loop_bytes(eqn, used, from_data)
+            continue
+        if any(from_data):
+            data.update(eqn.outvars)
+
+
+def _loop_bytes(eqn, used, from_data):
+    if eqn.primitive.name == "while":
+        first, num_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        body, live = flops.live_body(eqn, used)
+    else:
+        first, (num_consts, num_carry) = 0, flops.scan_inputs(eqn)
+        body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
+    after = iter(body.outvars)  # the carries that are used
+    results = [None] * num_consts + [next(after) if alive else None for alive in live]
+    results += [None] * (len(body.invars) - len(results))  # for scanned inputs
+    needed, changed, read = flops.used_by(body), 0, {}
+    for var, result, atom, skip in zip(
+        body.invars, results, eqn.invars[first:], from_data[first:], strict=True
+    ):
+        if result is not None and result is not var:
+            changed += _float_bytes(atom)
+        elif var in needed and not skip and not isinstance(atom, Literal):
+            read[atom] = _float_bytes(atom)  # counted once even if passed several times
+    return changed, sum(read.values())
+
+
+def _float_bytes(atom):
+    return atom.aval.size * atom.aval.dtype.itemsize if flops.is_float(atom.aval) else 0

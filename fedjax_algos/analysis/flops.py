@@ -111,18 +111,10 @@ def _convolution(eqn):
     return flops
 
 
-def _layer(eqn):
-    return native.flops([var.aval.shape for var in (*eqn.invars, *eqn.outvars)], **eqn.params)
-
-
 def _qr(eqn):
     *batch, m, n = eqn.invars[0].aval.shape
     high, low = max(m, n), min(m, n)
     return math.prod(batch) * 4 * low**2 * (high - low / 3)  # of both Q and R
-
-
-def _update_size(eqn):
-    return eqn.invars[-1].aval.size
 
 
 _ELEMENTWISE = (
@@ -132,14 +124,16 @@ _ELEMENTWISE = (
 )
 _CUMULATIVE = "cumlogsumexp cummax cummin cumprod cumsum"
 _REDUCTIONS = "reduce_max reduce_min reduce_prod reduce_sum"
-_RULES: dict[str, Callable[[JaxprEqn], float]] = {
+_RULES: dict[str, Callable[..., float]] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _output_size),
     **dict.fromkeys(_CUMULATIVE.split(), _input_size),
     **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "integer_pow": lambda eqn: _output_size(eqn) * (eqn.params["y"] != 1),
     "one_minus_square": lambda eqn: 2 * _output_size(eqn),  # in newer jax, the derivative of tanh
     "dot_general": _product,
-    native.layer_p.name: _layer,
+    native.layer_p.name: lambda eqn: native.flops(
+        [var.aval.shape for var in (*eqn.invars, *eqn.outvars)], **eqn.params
+    ),
     "conv_general_dilated": _convolution,
     **dict.fromkeys(
         ("reduce_window_sum", "reduce_window_max", "reduce_window_min"),
@@ -147,7 +141,7 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
     ),
     "select_and_scatter_add": _input_size,
     "qr": _qr,
-    **dict.fromkeys(("scatter-add", "scatter-mul"), _update_size),
+    **dict.fromkeys(("scatter-add", "scatter-mul"), lambda eqn: eqn.invars[-1].aval.size),
 }
 _MOVES = (
     "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
@@ -158,7 +152,7 @@ _MOVES = (
 )
 _FREE = frozenset(_MOVES.split())
 _WRAPPERS = "call checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2"
-_CALLS = frozenset(_WRAPPERS.split())
+CALLS = frozenset(_WRAPPERS.split())
 _OPERATORS = "abs add eq ge gt le lt mul ne neg sub"  # Python has them under these names
 _INTEGERS: dict[str, Callable] = {
     **{name: getattr(operator, name) for name in _OPERATORS.split()},
@@ -184,58 +178,13 @@ def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
-def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
-    """Returns bytes that the outermost loops change, and the most one only reads; skips `data`."""
-    live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
-    loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})
-    changed, read = zip((0, 0), *loops, strict=True)
-    return sum(changed), max(read)
-
-
-def _loops(jaxpr, data):
-    """Yields (bytes changed, bytes read) of each outermost loop, without variables in `data`."""
-    used, data = _used(jaxpr), set(data)
-    for eqn in jaxpr.eqns:
-        name = eqn.primitive.name
-        from_data = [not isinstance(atom, Literal) and atom in data for atom in eqn.invars]
-        if name in _CALLS:
-            inner = _called(eqn).jaxpr
-            yield from _loops(inner, {v for v, d in zip(inner.invars, from_data, strict=True) if d})
-        elif name in ("while", "scan"):
-            yield _loop_bytes(eqn, used, from_data)
-            continue
-        if any(from_data):
-            data.update(eqn.outvars)
-
-
-def _loop_bytes(eqn, used, from_data):
-    if eqn.primitive.name == "while":
-        first, num_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-        body, live = _live_body(eqn, used)
-    else:
-        first, (num_consts, num_carry) = 0, _scan_inputs(eqn)
-        body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
-    after = iter(body.outvars)  # the carries that are used
-    results = [None] * num_consts + [next(after) if alive else None for alive in live]
-    results += [None] * (len(body.invars) - len(results))  # for scanned inputs
-    needed, changed, read = _used(body), 0, {}
-    for var, result, atom, skip in zip(
-        body.invars, results, eqn.invars[first:], from_data[first:], strict=True
-    ):
-        if result is not None and result is not var:
-            changed += _float_bytes(atom)
-        elif var in needed and not skip and not isinstance(atom, Literal):
-            read[atom] = _float_bytes(atom)  # counted once even if passed several times
-    return changed, sum(read.values())
-
-
 def _walk(closed, arguments):
     """Returns (operations, outputs that are known integers), given the known first inputs."""
     jaxpr = closed.jaxpr
     consts = zip(jaxpr.constvars, closed.consts, strict=True)
     known = dict(zip(jaxpr.invars, arguments, strict=False))
     known |= {var: _constant(var.aval, value) for var, value in consts}
-    used, parts = _used(jaxpr), []
+    used, parts = used_by(jaxpr), []
 
     def integer_of(atom):
         return _constant(atom.aval, atom.val) if isinstance(atom, Literal) else known.get(atom)
@@ -249,25 +198,25 @@ def _walk(closed, arguments):
 
 def _equation(eqn, arguments, used):
     name, outputs = eqn.primitive.name, [var.aval for var in eqn.outvars]
-    if name in _CALLS:
-        return _walk(_called(eqn), arguments)
+    if name in CALLS:
+        return _walk(called(eqn), arguments)
     if name in _CONTROL:
         return _CONTROL[name](eqn, arguments, used), []
     if name in _INTEGERS and _is_integer(outputs[0]) and None not in arguments:
         rule = _INTEGERS[name]
         return Flops(0), [lambda dispatches: rule(*(value(dispatches) for value in arguments))]
-    if name in _FREE or not any(map(_is_float, outputs)):
+    if name in _FREE or not any(map(is_float, outputs)):
         return Flops(0), []
     if name not in _RULES:
         what = f"the operation {name!r} at {_source_line(eqn)} has no count"
-        fix = "give it a rule in fedjax_algos/analysis/costs/flops.py"
+        fix = "give it a rule in fedjax_algos/analysis/flops.py"
         raise UncountedError(f"{what} of floating-point operations; {fix}")
     return Flops(float(_RULES[name](eqn))), []
 
 
 def _scan(eqn, arguments, used):
     body, length = eqn.params["jaxpr"], eqn.params["length"]
-    part, _ = _walk(body, arguments[: _scan_inputs(eqn)[0]])
+    part, _ = _walk(body, arguments[: scan_inputs(eqn)[0]])
     if not part.loops:
         return Flops(length * part.fixed)
     return Flops(0, (Loop(lambda dispatches: length, part),))
@@ -286,7 +235,7 @@ def _cond(eqn, arguments, used):
 
 def _while(eqn, arguments, used):
     """Counts a loop between known integers, or one without floats, such as a permutation's."""
-    body, _ = _live_body(eqn, used)
+    body, _ = live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
     closed = ClosedJaxpr(body, eqn.params["body_jaxpr"].consts)
@@ -325,27 +274,27 @@ def _bounds(eqn):
     return (counter, bound) if increments and body.outvars[bound] is carried[bound] else None
 
 
-def _live_body(eqn, used):
+def live_body(eqn, used):
     """Removes what no iteration uses from a loop's body; returns (body, carries used)."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
-    tested = _used(test)
+    tested = used_by(test)
     tests = test.invars[eqn.params["cond_nconsts"] :]
     live = [out in used or var in tested for out, var in zip(eqn.outvars, tests, strict=True)]
     before = None
     while live != before:
-        before = live
-        _, needed = dce_jaxpr(body, live)
-        needed = needed[eqn.params["body_nconsts"] :]
+        before, needed = live, dce_jaxpr(body, live)[1][eqn.params["body_nconsts"] :]
         live = [a or b for a, b in zip(live, needed, strict=True)]
     return dce_jaxpr(body, live, instantiate=True)[0], live
 
 
-def _called(eqn):
+def called(eqn):
+    """Returns the function that an equation calls."""
     inner = next(p for p in eqn.params.values() if isinstance(p, ClosedJaxpr | Jaxpr))
     return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
 
-def _used(jaxpr):
+def used_by(jaxpr):
+    """Returns the variables that the equations of a jaxpr read, and its outputs."""
     atoms = [*jaxpr.outvars, *(atom for eqn in jaxpr.eqns for atom in eqn.invars)]
     return {atom for atom in atoms if not isinstance(atom, Literal)}
 
@@ -360,19 +309,16 @@ def _is_integer(aval):
     return shape == () and any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.bool_))
 
 
-def _is_float(aval):
+def is_float(aval):
+    """Returns True for an array of floats."""
     return jnp.issubdtype(getattr(aval, "dtype", np.int32), jnp.inexact)
-
-
-def _float_bytes(atom):
-    return atom.aval.size * atom.aval.dtype.itemsize if _is_float(atom.aval) else 0
 
 
 def _source_line(eqn):
     return source_info_util.summarize(eqn.source_info) or "an unknown line"
 
 
-def _scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
+def scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
     """Returns the number of a scan's constant inputs, and of its carried ones."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
