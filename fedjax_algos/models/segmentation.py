@@ -20,7 +20,7 @@ from fedjax_algos.core import Batch, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import VOLUMES, Inputs, classifier, model_of, scale_pixels
 from fedjax_algos.models.large.residual import Norm, Normalisation
-from fedjax_algos.models.large.weights import Head, load_weights, unet_3d_names, with_weights
+from fedjax_algos.models.large.weights import Head, Names, load_weights, with_weights
 from fedjax_algos.models.layers.convolution import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.native import Dense
@@ -198,6 +198,23 @@ class UNet3D(nn.Module):
         return Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
 
+def torch_names(levels: int) -> Names:
+    """Returns the names of `UNet3D` in the package `unet` and in FLamby."""
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
 @model_of(VOLUMES)
 def unet_3d(
     example_shape: tuple[int, ...],
@@ -231,4 +248,4 @@ def unet_3d(
     tensors = None
     if weights is not None:  # PyTorch has a second name for each tensor of these layers
         tensors = {name: t for name, t in load_weights(weights).items() if ".block." not in name}
-    return with_weights(problem, tensors, head, [unet_3d_names(levels)])
+    return with_weights(problem, tensors, head, [torch_names(levels)])
