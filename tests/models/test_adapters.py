@@ -253,19 +253,16 @@ def test_examples_of_the_name_mask_are_refused():
 
 
 def test_what_does_not_make_a_module_or_needs_other_arguments_is_refused():
-    for constructor, name in (
-        (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "Linear"),
-        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "<lambda>"),
-        (nnx.Linear, "Linear"),
-        (lambda *, rngs: nnx.Linear(3, 2, rngs=rngs), "<lambda>"),
-        (None, "NoneType"),
+    needs_lengths = nnx_module("NeedsLengths", lambda self, x, lengths: x)
+    needs_time = linen_module("NeedsTime", lambda _, x, training, mask, time: x)
+    for problem, message in (
+        *((nnx_classifier(each), None) for each in (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Linear)),
+        (nnx_classifier(lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0))), "takes 0 positional"),
+        (nnx_classifier(needs_lengths), "missing 1 required positional argument: 'lengths'"),
+        (classifier(needs_time(), (3,)), "missing 1 required positional argument: 'time'"),
     ):
-        with pytest.raises(ValueError, match=f"constructor is {name}, not "):
-            nnx_classifier(constructor)
-    with pytest.raises(ValueError, match=r"NeedsLengths\.__call__ needs 'lengths'.*inputs, mask"):
-        nnx_classifier(nnx_module("NeedsLengths", lambda self, x, lengths: x)).init(KEY)
-    with pytest.raises(ValueError, match=r"NeedsTime\.__call__ needs 'time'"):
-        classifier(linen_module("NeedsTime", lambda _, x, training, mask, time: x)(), (4,))
+        with pytest.raises(TypeError, match=message):
+            outputs_of(problem, X)
     with pytest.raises(ValueError, match="module=Dense is not of type Module; give an object"):
         classifier(nn.Dense, (4,))
 
