@@ -162,9 +162,6 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
     Raises:
       ValueError: if k is above the number of classes.
     """
-    num_classes = outputs.logits.shape[-1]
-    large = f"k={k} is out of range: the model has {num_classes} classes"
-    require(k <= num_classes, f"{large}; give at most as many")
     _, largest = jax.lax.top_k(outputs.logits, k)
     correct = (largest == batch["y"][..., None]).any(-1)
     return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
@@ -256,19 +253,25 @@ def _joined(first, specs):
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     """Raises ValueError for examples that a model does not take, or labels that are not classes."""
-    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
-    # are refused if their loss is not finite, or if indexing takes them for a class.
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
         _check_own_loss(problem, name, examples, tree, shapes)
         return
-    num_classes = _num_classes(problem, name, tree, shapes)
-    labels = np.asarray(examples["y"])
-    fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
-    require(labels.dtype.kind in "iu", f"{name} have labels y of type {labels.dtype}; {fix}")
+    held = f"{name} hold {describe_tree(tree.unflatten(shapes))} of one example"
+    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
+    try:
+        logits = _outputs_of(problem, tree, shapes).logits
+        labels = np.asarray(examples["y"])
+        fits = labels.shape[1:] == logits.shape[1:-1]
+    except Exception as error:  # of the module's own layers
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
+    require(fits, f"{held}, of which the model makes logits {list(logits.shape)}; {fix}")
+    fix = f"give whole numbers from 0 to {logits.shape[-1] - 1}, or a model with more classes"
     for label in (labels.min(), labels.max()) if labels.size else ():
-        require(0 <= label < num_classes, f"{name} have label {label}; {fix}")
+        is_class = labels.dtype.kind in "iu" and 0 <= label < logits.shape[-1]
+        require(is_class, f"{name} have label {label} of type {labels.dtype} in y; {fix}")
 
 
 class LabelCheck:
@@ -298,37 +301,19 @@ def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
     return jax.eval_shape(outputs, jax.eval_shape(jax.random.key, 0), tree.unflatten(shapes))
 
 
-@functools.lru_cache(maxsize=64)
-def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
-    """Returns the number of logits of an example."""
-    batch = tree.unflatten(shapes)
-    held = f"{name} hold {describe_tree(batch)} of one example"
-    has_both = isinstance(batch, dict) and {"x", "y"} <= batch.keys()
-    fix = "name the inputs x and the labels y"
-    require(has_both, f"{held}, but a classifier reads x and y; {fix}")
-    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
-    jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))  # raises errors of its own
-    try:
-        logits = _outputs_of(problem, tree, shapes).logits
-    except Exception as error:  # of the module's own layers
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
-    require(batch["y"].shape == logits.shape[:-1], f"{held}; {fix}")
-    return logits.shape[-1]
-
-
 def _check_own_loss(problem, name, examples, tree, shapes):
     """Raises ValueError for labels that a custom loss takes for another class."""
+    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
+    # are refused if their loss is not finite, or if indexing takes them for a class.
     try:
         outputs = _outputs_of(problem, tree, shapes)
     except Exception:  # a run explains it
         return
-    logits = getattr(outputs, "logits", outputs)
-    if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
+    *shape, num_classes = getattr(getattr(outputs, "logits", outputs), "shape", None) or (0,)
+    if not shape or num_classes < 2:
         return
-    num_classes = logits.shape[-1]
     for position, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(examples)):
-        if leaf.dtype.kind not in "iu" or leaf.shape[1:] != logits.shape[1:-1] or not leaf.size:
+        if leaf.dtype.kind not in "iu" or list(leaf.shape[1:]) != shape[1:] or not leaf.size:
             continue
         labels = np.asarray(leaf)
         fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"

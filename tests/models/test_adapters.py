@@ -256,7 +256,10 @@ def test_what_does_not_make_a_module_or_needs_other_arguments_is_refused():
     needs_lengths = nnx_module("NeedsLengths", lambda self, x, lengths: x)
     needs_time = linen_module("NeedsTime", lambda _, x, training, mask, time: x)
     for problem, message in (
-        *((nnx_classifier(each), None) for each in (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Linear)),
+        *(
+            (nnx_classifier(each), None)
+            for each in (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Linear)
+        ),
         (nnx_classifier(lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0))), "takes 0 positional"),
         (nnx_classifier(needs_lengths), "missing 1 required positional argument: 'lengths'"),
         (classifier(needs_time(), (3,)), "missing 1 required positional argument: 'time'"),
