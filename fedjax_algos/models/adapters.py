@@ -140,11 +140,6 @@ def scale_pixels(x: jax.Array) -> jax.Array:
     return x
 
 
-def identity(x: jax.Array) -> jax.Array:
-    """Returns the inputs [batch, ...] unchanged, such as the codes of a text."""
-    return x
-
-
 def _in_precision(x: jax.Array, params: Params) -> jax.Array:
     """Casts float inputs to 16 bits if the params are; else they would be computed in 32."""
     dtype = jnp.result_type(*jax.tree.leaves(params))

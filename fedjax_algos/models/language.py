@@ -20,9 +20,9 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Mean, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.readers.client_files.texts import PADDING
-from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of
+from fedjax_algos.models.adapters import TEXTS, classifier, model_of
 from fedjax_algos.models.layers import native
-from fedjax_algos.models.layers.initialisation import (
+from fedjax_algos.models.layers.common import (
     Initialisation,
     initialisers,
     symmetric_uniform,
@@ -173,24 +173,27 @@ class Recurrent(nn.Module):
         else:
             recurrent_bias = jnp.zeros(num_gates * width, x.dtype)
 
+        is_native = native.applies(x, kernel)  # then one product of all gates is faster
+        multiply = native.multiply if is_native else jnp.matmul
+
         def parts(joint):
             return jnp.split(joint, num_gates, axis=-1)
 
-        def gates(values, kernels, biases):
-            both = zip(kernels, biases, strict=True)
-            return [values @ kernel + bias.reshape(1, -1) for kernel, bias in both]
+        def gates_of(kernel, bias):
+            pairs = [(kernel, bias)]
+            pairs = pairs if is_native else [*zip(parts(kernel), parts(bias), strict=True)]
 
-        input_parts = parts(kernel), parts(input_bias)
-        recurrent_parts = parts(recurrent_kernel), parts(recurrent_bias)
-        if native.applies(x, kernel):  # then one product of all gates is faster
+            def gates(values):
+                sums = [multiply(values, part) + own.reshape(1, -1) for part, own in pairs]
+                return parts(sums[0]) if is_native else sums
 
-            def gates(values, kernel, bias):
-                return parts(native.multiply(values, kernel) + bias.reshape(1, -1))
+            return gates
 
-            input_parts, recurrent_parts = (kernel, input_bias), (recurrent_kernel, recurrent_bias)
+        of_input = gates_of(kernel, input_bias)
+        of_state = gates_of(recurrent_kernel, recurrent_bias)
 
         def advance(hidden, x):
-            hidden = update(gates(x, *input_parts), hidden, gates(hidden[0], *recurrent_parts))
+            hidden = update(of_input(x), hidden, of_state(hidden[0]))
             return hidden, hidden[0]
 
         dtype = jnp.promote_types(x.dtype, kernel.dtype)
@@ -238,7 +241,7 @@ class Reader(nn.Module):
 
 
 def _predictor(example_shape: tuple[int, ...], *fields: Any) -> Problem:
-    return classifier(Reader(*fields), example_shape, inputs=identity, dtype=jnp.int32)
+    return classifier(Reader(*fields), example_shape, inputs=lambda x: x, dtype=jnp.int32)
 
 
 @model_of(TEXTS)

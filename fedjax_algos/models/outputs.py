@@ -256,9 +256,9 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
-        _check_own_loss(problem, name, examples, tree, shapes)
+        _check_own_loss(problem, name, leaves, tree, shapes)
         return
-    held = f"{name} hold {describe_tree(tree.unflatten(shapes))} of one example"
+    held = f"{name} hold {describe_tree(jax.tree.unflatten(tree, shapes))} of one example"
     fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
     try:
         logits = _outputs_of(problem, tree, shapes).logits
@@ -301,7 +301,7 @@ def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
     return jax.eval_shape(outputs, jax.eval_shape(jax.random.key, 0), tree.unflatten(shapes))
 
 
-def _check_own_loss(problem, name, examples, tree, shapes):
+def _check_own_loss(problem, name, leaves, tree, shapes):
     """Raises ValueError for labels that a custom loss takes for another class."""
     # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
     # are refused if their loss is not finite, or if indexing takes them for a class.
@@ -310,31 +310,31 @@ def _check_own_loss(problem, name, examples, tree, shapes):
     except Exception:  # a run explains it
         return
     *shape, num_classes = getattr(getattr(outputs, "logits", outputs), "shape", None) or (0,)
-    if not shape or num_classes < 2:
-        return
-    for position, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(examples)):
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree.unflatten(leaves))]
+    for position, leaf in enumerate(leaves if shape and num_classes > 1 else ()):
         if leaf.dtype.kind not in "iu" or list(leaf.shape[1:]) != shape[1:] or not leaf.size:
             continue
         labels = np.asarray(leaf)
-        fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
         for label in int(labels.min()), int(labels.max()):
             if 0 <= label < num_classes:
                 continue
             row = np.argwhere(labels == label)[0][0]
-            batch = jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), examples)
-            taken = _taken_for(problem, outputs, batch, position, label, num_classes)
-            found = f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has"
-            require(not taken, f"{found} {num_classes} classes, and the loss {taken}; {fix}")
+            example = [np.asarray(each[row : row + 1]) for each in leaves]
+            taken = _taken_for(problem, outputs, example, tree, position, label, num_classes)
+            found = f"{name} have label {label} in {jax.tree_util.keystr(paths[position])}, but the"
+            found += f" model has {num_classes} classes, and the loss {taken}"
+            fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
+            require(not taken, f"{found}; {fix}")
 
 
-def _taken_for(problem, outputs, batch, position, label, num_classes):
+def _taken_for(problem, outputs, example, tree, position, label, num_classes):
     """Says what a loss makes of a label that is not a class; empty if it may be right."""
     # indexing takes larger labels for the last class, and counts negative ones from the end
     classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
     tried = np.array([label, *classes]).astype(np.int32)
-    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x.repeat(len(tried), axis=0), batch))
-    shape = len(tried), *[1] * (leaves[position].ndim - 1)
-    leaves[position] = np.broadcast_to(tried.reshape(shape), leaves[position].shape)
+    batch = [each.repeat(len(tried), axis=0) for each in example]
+    shape = len(tried), *[1] * (batch[position].ndim - 1)
+    batch[position] = np.broadcast_to(tried.reshape(shape), batch[position].shape)
     rng = np.random.default_rng(0)  # at random outputs classes have different losses, if it is read
 
     def random(leaf):
@@ -342,7 +342,7 @@ def _taken_for(problem, outputs, batch, position, label, num_classes):
         return jnp.asarray(values, leaf.dtype)
 
     try:
-        values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
+        values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(batch))
         wrong, *known = np.asarray(values).tolist()
     except Exception:  # a run explains it
         return ""

@@ -19,10 +19,9 @@ from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Batch, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import VOLUMES, Inputs, classifier, model_of, scale_pixels
-from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, Names, load_weights, with_weights
+from fedjax_algos.models.layers.common import Norm, Normalisation, initialisers
 from fedjax_algos.models.layers.convolution import Convolutions
-from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import (

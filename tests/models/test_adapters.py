@@ -14,7 +14,7 @@ from model_kinds import in_all
 import fedjax_algos as fa
 from fedjax_algos.core.local_steps import batch_gradient
 from fedjax_algos.models import classifier, compute_in, nnx_classifier, preprocessed
-from fedjax_algos.models.layers.normalisation import BatchNorm
+from fedjax_algos.models.layers.common import BatchNorm
 
 KEY = jax.random.key(0)
 REAL = 4  # of six rows

@@ -13,7 +13,7 @@ import pytest
 import fedjax_algos as fa
 from fedjax_algos.models import Conv, DepthwiseConv, adapters, models
 from fedjax_algos.models.large.inverted_residual import InvertedResidual, Stage
-from fedjax_algos.models.large.residual import Normalisation
+from fedjax_algos.models.layers.common import Normalisation
 from fedjax_algos.models.small import ConvolutionalNetwork
 from fedjax_algos.runs.studies.settings import Settings
 

@@ -16,10 +16,14 @@ from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, Names, with_weights
+from fedjax_algos.models.layers.common import (
+    Norm,
+    Normalisation,
+    kaiming_normal_out,
+    symmetric_uniform,
+)
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.preprocessing import Augmentation, augmented

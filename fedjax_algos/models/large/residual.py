@@ -16,33 +16,19 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, Names, with_weights
-from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.initialisation import (
+from fedjax_algos.models.layers.common import (
+    Norm,
+    Normalisation,
     initialisers,
     kaiming_normal,
     kaiming_normal_out,
 )
+from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.native import Dense
-from fedjax_algos.models.layers.normalisation import BatchNorm
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
-Norm = Literal["group", "batch"]
 WIDTHS = (64, 128, 256, 512)
-
-
-class Normalisation(nn.Module):
-    """GroupNorm, or BatchNorm."""
-
-    kind: Norm
-    groups: int  # of channels, for GroupNorm
-    training: bool
-
-    @nn.compact
-    def __call__(self, x):
-        if self.kind == "group":
-            return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        return BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
 
 
 class Block(nn.Module):

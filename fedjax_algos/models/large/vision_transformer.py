@@ -20,7 +20,7 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay, Layers
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, Names, with_weights
-from fedjax_algos.models.layers.initialisation import symmetric_uniform
+from fedjax_algos.models.layers.common import symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -76,12 +76,6 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
-        odd = f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
-        require(self.width % self.heads == 0, odd)
-        size, fix = self.patch_size, "give a patch size that divides both, or other images"
-        whole = not any(length % size for length in x.shape[1:3])
-        cut = f"images of {x.shape[1:3]} cannot be cut into patches of {size}x{size}"
-        require(whole, f"{cut}; {fix}")
         x = x[..., None] if x.ndim == 3 else x
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
@@ -191,12 +185,14 @@ def vit(
         images are resized to other images by bicubic interpolation, as in timm.
 
     Raises:
-      ValueError: when the model is initialised, for a width or images that cannot be divided.
+      ValueError: for a width or images that cannot be divided.
     """
-    sizes = patch_size, width, depth, heads
-    module = VisionTransformer(num_classes, *sizes, dropout)
-    rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
-    names = torch_names(depth, (rows, columns))
+    height, width_of_image = example_shape[:2]
+    divided = width % heads == height % patch_size == width_of_image % patch_size == 0
+    sizes = f"patch_size={patch_size} and heads={heads} do not divide images of {example_shape}"
+    require(divided, f"{sizes} and width={width}; give divisors")
+    module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout)
+    names = torch_names(depth, (height // patch_size, width_of_image // patch_size))
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 
