@@ -50,11 +50,7 @@ IMAGES = ExampleKind("images [height, width] or [height, width, channels]", (2, 
 VOLUMES = ExampleKind("volumes [depth, height, width] or [depth, height, width, channels]", (3, 4))
 NUMBERS = ExampleKind("numbers of any shape")
 
-_MASK_FIX = (
-    "give the module's __call__ an argument mask, bool[batch], which is True for real rows and "
-    "None in evaluation"
-)
-_SUGGESTED = 3  # models that an error names at most
+_MASK_FIX = "give the module's __call__ an argument mask, bool[batch] or in evaluation None"
 _taken: dict[str, ExampleKind] = {}  # by model
 _OPTIONS = {  # what `help` says of the options that several models have
     "num_classes": "number of labels; for texts the number of symbols, which are also inputs.",
@@ -118,7 +114,7 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     if has_entries and kind.fits(shape, dtype) and not channels_first:
         return
     fitting = [name for name, each in _taken.items() if each.fits(shape, dtype or np.float32)]
-    fix = f"give another model, such as {one_of(fitting[-_SUGGESTED:])}, or other data"
+    fix = f"give another model, such as {one_of(fitting[-3:])}, or other data"
     fix = "give np.moveaxis(x, 1, -1)" if channels_first else fix
     example = f"{np.dtype(dtype) if dtype else ''}{[int(length) for length in shape]}"
     raise ValueError(f"{model} takes {kind.description}, but an example is {example}; {fix}")
@@ -286,7 +282,7 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
             keywords = _with_mask(name, mask, module, args, keywords)
         return call(*args, **keywords)
 
-    with contextlib.nullcontext() if mask is None else nn.intercept_methods(intercept):
+    with nn.intercept_methods(intercept) if mask is not None else contextlib.nullcontext():
         yield layers
 
 
@@ -295,12 +291,11 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
-            changed, kind = cast(Any, layer), type(layer)
             # `layer.__setattr__` would make it an attribute of NNX's
-            object.__setattr__(changed, "__class__", _masked(kind))
-            name = "/".join(map(str, path))
+            object.__setattr__(layer, "__class__", _masked(type(layer)))
+            add_mask = functools.partial(_with_mask, "/".join(map(str, path)), mask)
             # compared by identity, so that no compiled call of another batch is reused
-            changed.add_mask = nnx.static(functools.partial(_with_mask, name, mask))
+            cast(Any, layer).add_mask = nnx.static(add_mask)
             layers.add(path)
         elif isinstance(layer, nnx.SpectralNorm):
             layers.add(path)

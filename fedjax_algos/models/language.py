@@ -22,11 +22,7 @@ from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.readers.client_files.texts import PADDING
 from fedjax_algos.models.adapters import TEXTS, classifier, model_of
 from fedjax_algos.models.layers import native
-from fedjax_algos.models.layers.common import (
-    Initialisation,
-    initialisers,
-    symmetric_uniform,
-)
+from fedjax_algos.models.layers.common import Initialisation, initialisers, symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.outputs import Outputs, losses, metrics, of_classifiers
 
@@ -88,9 +84,9 @@ def token_accuracy(
       ValueError: as for the loss, and for fewer classes than special tokens.
     """
     _check_texts(outputs, batch)
-    labels, num_classes = batch["y"], outputs.logits.shape[-1]
-    begin, unknown = num_classes - 2, num_classes - 2 - buckets  # the first classes of each kind
-    few = f"{num_classes} classes have no word beside padding, buckets={buckets}, begin and end"
+    labels, begin = batch["y"], outputs.logits.shape[-1] - 2
+    unknown = begin - buckets  # the first class of words out of the vocabulary
+    few = f"{begin + 2} classes have no word beside padding, buckets={buckets}, begin and end"
     require(unknown > 1, f"{few}; give fewer buckets or a larger vocabulary")
     is_token = labels != PADDING
     is_counted, name = {
@@ -110,8 +106,7 @@ def word_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
 
 def _check_texts(outputs, batch):
     labels, logits = batch["y"].shape, outputs.logits.shape
-    fix = "give labels [batch, time], the token after each position, and a model with logits"
-    fix += " [batch, time, classes], such as lstm_words:predicts=every"
+    fix = "give labels [batch, time] and logits [batch, time, classes], as of predicts=every"
     fits = len(labels) == 2 and labels == logits[:-1]
     require(fits, f"the labels y have shape {labels} and the logits {logits}; {fix}")
 

@@ -6,7 +6,7 @@ import re
 import textwrap
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _OUTPUTS_AND_LABELS = {
     "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": """a batch with the labels "y", int32[batch, ...]: one for each example, or several,
-        such as one for each voxel of a mask or the next token at each position of a text.""",
+    "batch": 'a batch with the labels "y", int32[batch, ...]: one or several for each example.',
 }
 
 
@@ -43,9 +42,6 @@ class Outputs(NamedTuple):
 
     def __repr__(self) -> str:
         return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
-
-
-Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
 
 
 def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
@@ -63,7 +59,7 @@ def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
         found = re.finditer(r"^  (\w+):.*(?:\n    .*)*", own or "", re.MULTILINE)
         written = {each[1]: each[0] for each in found}
         names = inspect.signature(function).parameters
-        lines = [written[name] if name in written else entry(name) for name in names]
+        lines = [written.get(name) or entry(name) for name in names]
         function.__doc__ = "\n".join([before, "", "Args:", *lines]) + (after or "")
         return function
 
@@ -199,16 +195,16 @@ def with_loss(problem: Problem, loss: str) -> Problem:
     wrong = f"loss={loss!r} is for classifiers, but the model has a loss of its own"
     fits = ":" in name or _reads_classes(problem.loss)
     require(fits, f"{wrong}; leave loss out, or give a function of your own")
-    return problem._replace(loss=_made(name, frozenset(values.items())))
+    return problem._replace(loss=_with_options(losses[name], frozenset(values.items())))
 
 
 @functools.lru_cache(maxsize=1024)
-def _made(name, values):
+def _with_options(function, values):
     """Returns the same object for equal options, so that programs are shared."""
-    return functools.partial(losses[name], **dict(values)) if values else losses[name]
+    return functools.partial(function, **dict(values)) if values else function
 
 
-def _reads_classes(loss: Loss) -> bool:
+def _reads_classes(loss: Callable) -> bool:
     """Returns whether a loss is of this package, where labels "y" are classes of the logits."""
     own = [function for name, function in losses.items() if ":" not in name]
     return getattr(loss, "func", loss) in own
@@ -227,21 +223,21 @@ def with_metrics(problem: Problem, metrics: str) -> Problem:
       ValueError: for an unknown name or option, a value out of range, or a metric given twice; when
         evaluated, for two metrics of the same name.
     """
-    return problem._replace(metrics=_joined(problem.metrics, _specs(metrics)))
+    return problem._replace(metrics=_joined(problem.metrics, *_metrics_of(metrics)))
 
 
-def _specs(text):
-    return tuple((name, frozenset(values.items())) for name, values in metrics.parse_all(text))
+def _metrics_of(text):
+    parsed = metrics.parse_all(text)
+    return [_with_options(metrics[name], frozenset(values.items())) for name, values in parsed]
 
 
 @functools.lru_cache(maxsize=1024)
-def _joined(first, specs):
+def _joined(*functions):
     """Returns the same object for equal metrics, so that programs are shared."""
-    others = [functools.partial(metrics[name], **dict(values)) for name, values in specs]
 
     def joined(outputs: Outputs, batch: Batch) -> MetricValues:
         found: dict = {}
-        for function in (first, *others):
+        for function in functions:
             new = function(outputs, batch)
             twice = ", ".join(map(repr, sorted(found.keys() & new.keys())))
             require(not twice, f"{twice} is measured twice; leave out one of the metrics")
@@ -307,11 +303,11 @@ def _check_own_loss(problem, name, leaves, tree, shapes):
     # are refused if their loss is not finite, or if indexing takes them for a class.
     try:
         outputs = _outputs_of(problem, tree, shapes)
-    except Exception:  # a run explains it
+        *shape, num_classes = getattr(outputs, "logits", outputs).shape
+    except Exception:  # a run explains it, or there are no logits
         return
-    *shape, num_classes = getattr(getattr(outputs, "logits", outputs), "shape", None) or (0,)
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree.unflatten(leaves))]
-    for position, leaf in enumerate(leaves if shape and num_classes > 1 else ()):
+    with_paths = jax.tree_util.tree_leaves_with_path(tree.unflatten(leaves))
+    for position, (path, leaf) in enumerate(with_paths if shape and num_classes > 1 else ()):
         if leaf.dtype.kind not in "iu" or list(leaf.shape[1:]) != shape[1:] or not leaf.size:
             continue
         labels = np.asarray(leaf)
@@ -321,8 +317,8 @@ def _check_own_loss(problem, name, leaves, tree, shapes):
             row = np.argwhere(labels == label)[0][0]
             example = [np.asarray(each[row : row + 1]) for each in leaves]
             taken = _taken_for(problem, outputs, example, tree, position, label, num_classes)
-            found = f"{name} have label {label} in {jax.tree_util.keystr(paths[position])}, but the"
-            found += f" model has {num_classes} classes, and the loss {taken}"
+            found = f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has"
+            found += f" {num_classes} classes, and the loss {taken}"
             fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
             require(not taken, f"{found}; {fix}")
 

@@ -7,6 +7,7 @@ Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. 
 the package `unet` 0.7.7 of Pérez-García, https://github.com/fepegar/unet.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,6 @@ from fedjax_algos.models.layers.convolution import Convolutions
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import (
-    Loss,
     Outputs,
     accuracy,
     cross_entropy,
@@ -106,7 +106,7 @@ def segmenter(
     module: nn.Module,
     example_shape: tuple[int, ...],
     *,
-    loss: Loss = cross_entropy,
+    loss: Callable[[Outputs, Batch], jax.Array] = cross_entropy,
     inputs: Inputs = scale_pixels,
     dtype: Any = jnp.float32,
 ) -> Problem:
