@@ -163,12 +163,13 @@ def torch_names(stages: Sequence[Stage], squeeze: bool) -> list[Names]:
     ]
     for index, (number, block) in enumerate(blocks, 1):
         n = int(stages[number].expansion > 1)  # units before the depthwise one
+        last_of_timm = "conv_pwl" if n else "conv_pw"
         of_block = [
             ("depthwise/convolution", f"{n}.0", "conv_dw"),
             ("depthwise/normalisation", f"{n}.1", f"bn{n + 1}"),
             ("squeeze_excitation/reduce", f"{n + 1}.fc1", "se.conv_reduce"),
             ("squeeze_excitation/expand", f"{n + 1}.fc2", "se.conv_expand"),
-            ("project/convolution", f"{n + 2}.0" if squeeze else f"{n + 1}", f"conv_pw{'l' * n}"),
+            ("project/convolution", f"{n + 2}.0" if squeeze else f"{n + 1}", last_of_timm),
             ("project/normalisation", f"{n + 2}.1" if squeeze else f"{n + 2}", f"bn{n + 2}"),
         ]
         if n:

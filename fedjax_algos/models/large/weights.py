@@ -184,7 +184,6 @@ def pretrained(
       ValueError: as `load_weights` and `convert_weights`.
     """
     tensors = weights if isinstance(weights, Mapping) else load_weights(weights)
-    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     known = set(tensors) | {name.rpartition(".")[0] for name in tensors}
     given: Sequence[Names] = [names] if isinstance(names, Mapping) else names
 
@@ -192,7 +191,7 @@ def pretrained(
         found = (value[0] if isinstance(value, tuple) else value for value in names.values())
         return sum(name in known for name in found)
 
-    loaded = convert_weights(tensors, max(given, key=num_known), shapes, head=head)
+    loaded = convert_weights(tensors, max(given, key=num_known), problem.shapes(), head=head)
 
     def from_host(own, given):
         if isinstance(given, jax.ShapeDtypeStruct):  # it is not given
