@@ -172,6 +172,8 @@ def classifier(
         other changes of "batch_stats" in a module without an argument `mask`.
     """
     check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
+    is_shape = all(length > 0 for length in example_shape)
+    require(is_shape, f"example_shape={example_shape}; give the shape of one example, as (28, 28)")
     parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):

@@ -168,37 +168,34 @@ def test_files_of_all_types_are_read(tmp_path):
 
 def test_a_folder_with_several_files(tmp_path):
     """As Hugging Face has it: the index has the file of each tensor; without it there is one."""
-    parts = {"model-1.safetensors": {"a": np.arange(3.0)}, "model-2.safetensors": {"b": np.ones(2)}}
-    for name, tensors in parts.items():
-        save_file(tensors, tmp_path / name)
-    places = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
-    index, single = tmp_path / "model.safetensors.index.json", tmp_path / "model.safetensors"
+    places = {"a": "model-1.safetensors", "b": "model.safetensors"}
+    for name, file in places.items():
+        save_file({name: np.arange(3.0)}, tmp_path / file)
+    assert [*load_weights(tmp_path)] == ["b"]
+    index, config = tmp_path / "model.safetensors.index.json", tmp_path / "config.json"
     index.write_text(json.dumps({"weight_map": places}))
-    read = {name: array.tolist() for name, array in load_weights(tmp_path).items()}
-    assert read == {"a": [0, 1, 2], "b": [1, 1]}
-    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    assert load_config(tmp_path) == {"hidden_size": 8}
+    assert {name: array.tolist() for name, array in load_weights(tmp_path).items()} == {
+        "a": [0, 1, 2],
+        "b": [0, 1, 2],
+    }
     for content, message in (
         ({"weight_map": places | {"c": "model-3.safetensors"}}, "of its index: 'model-3.safet"),
-        ({"weight_map": places | {"c": "model-2.safetensors"}}, "of its index: 'c'; fetch it"),
-        ({"weight_map": [*places]}, "not a folder with all files"),
+        ({"weight_map": places | {"c": "model.safetensors"}}, "of its index: 'c'; fetch it"),
         ([places], "not a folder with all files"),
         ({}, "'weight_map'"),
     ):
         index.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=message):
             load_weights(tmp_path)
-    index.unlink()
-    with pytest.raises(ValueError, match=r"model\.safetensors: there is no such file"):
-        load_weights(tmp_path)
-    save_file(parts["model-2.safetensors"], single)
-    assert [*load_weights(tmp_path)] == ["b"]
-    for config, message in (("[8]", "not an object of JSON"), (None, "there is no such file")):
-        (tmp_path / "config.json").unlink()
-        if config:
-            (tmp_path / "config.json").write_text(config)
-        with pytest.raises(ValueError, match=rf"config\.json: {message}"):
-            load_config(tmp_path)
+    config.write_text('{"hidden_size": 8}')
+    assert load_config(tmp_path) == {"hidden_size": 8}
+    config.write_text("[8]")
+    with pytest.raises(ValueError, match=r"config\.json: not an object of JSON"):
+        load_config(tmp_path)
+    for read in (load_weights, load_config):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match=r"(model.safetensors|config.json): there is no such"):
+            read(tmp_path / "empty")
 
 
 def test_wrong_files_and_missing_packages_are_named(tmp_path, monkeypatch):
