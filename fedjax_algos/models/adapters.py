@@ -20,8 +20,8 @@ from flax.traverse_util import flatten_dict
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.checks import check_kind, described
-from fedjax_algos.core.options import is_number, one_of
+from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.options import one_of
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
 
@@ -39,7 +39,7 @@ class ExampleKind(NamedTuple):
     axes: tuple[int, ...] = ()  # the numbers of axes that one example may have; () for any
     codes: bool = False  # whether they are integer codes of symbols
 
-    def fit(self, shape: tuple[int, ...], dtype: Any = None) -> bool:
+    def fits(self, shape: tuple[int, ...], dtype: Any = None) -> bool:
         """Returns whether examples of this shape, and of this type if known, are of this kind."""
         has_type = dtype is None or not self.codes or jnp.issubdtype(dtype, jnp.integer)
         return has_type and (not self.axes or len(shape) in self.axes)
@@ -50,11 +50,7 @@ IMAGES = ExampleKind("images [height, width] or [height, width, channels]", (2, 
 VOLUMES = ExampleKind("volumes [depth, height, width] or [depth, height, width, channels]", (3, 4))
 NUMBERS = ExampleKind("numbers of any shape")
 
-_MASK_FIX = (
-    "give the module's __call__ an argument mask, bool[batch], which is True for real rows and "
-    "None in evaluation"
-)
-_SUGGESTED = 3  # models that an error names at most
+_MASK_FIX = "give the module's __call__ an argument mask, bool[batch] or in evaluation None"
 _taken: dict[str, ExampleKind] = {}  # by model
 _OPTIONS = {  # what `help` says of the options that several models have
     "num_classes": "number of labels; for texts the number of symbols, which are also inputs.",
@@ -109,27 +105,19 @@ def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, 
 
 def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> None:
     """Raises ValueError for examples that a model of this package refuses; others take all."""
-    if model not in _taken:
+    kind = _taken.get(model)
+    if kind is None:
         return
-    _check_shape(model, shape)
-    kind = _taken[model]
-    first = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes) and shape[0] <= 4
-    found = f"{model} takes {kind.description}, but an example is {list(shape)}"
-    require(not first or shape[-1] <= 4, f"{found}; give np.moveaxis(x, 1, -1)")
-    if kind.fit(shape, dtype):
+    has_entries = all(length > 0 for length in shape)
+    has_channels = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes)
+    channels_first = has_channels and shape[0] <= 4 < shape[-1]
+    if has_entries and kind.fits(shape, dtype) and not channels_first:
         return
-    example = f"{'' if dtype is None else np.dtype(dtype)}{[int(length) for length in shape]}"
-    known = np.float32 if dtype is None else dtype
-    general_last = sorted(_taken, key=lambda name: _taken[name] is NUMBERS)
-    fitting = [name for name in general_last if _taken[name].fit(shape, known)]
-    fix = f"give another model, such as {one_of(fitting[:_SUGGESTED])}, or other data"
+    fitting = [name for name, each in _taken.items() if each.fits(shape, dtype or np.float32)]
+    fix = f"give another model, such as {one_of(fitting[-3:])}, or other data"
+    fix = "give np.moveaxis(x, 1, -1)" if channels_first else fix
+    example = f"{np.dtype(dtype) if dtype else ''}{[int(length) for length in shape]}"
     raise ValueError(f"{model} takes {kind.description}, but an example is {example}; {fix}")
-
-
-def _check_shape(owner, shape):
-    is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
-    fix = "give the shape of one example, such as (28, 28)"
-    require(is_shape, f"{owner}: example_shape={shape!r} is not a shape; {fix}")
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
@@ -148,38 +136,11 @@ def scale_pixels(x: jax.Array) -> jax.Array:
     return x
 
 
-def identity(x: jax.Array) -> jax.Array:
-    """Returns the inputs [batch, ...] unchanged, such as the codes of a text."""
-    return x
-
-
 def _in_precision(x: jax.Array, params: Params) -> jax.Array:
     """Casts float inputs to 16 bits if the params are; else they would be computed in 32."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     narrow = dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating)
     return x.astype(dtype) if narrow else x
-
-
-def _check_call(module_type: type, known: dict[str, Any]) -> None:
-    """Raises ValueError for a module whose call needs arguments that the adapter does not give."""
-    for each in list(inspect.signature(module_type.__call__).parameters.values())[2:]:
-        optional = each.default is not each.empty or each.name in known
-        optional = optional or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        needs = f"{module_type.__name__}.__call__ needs {each.name!r}, but is given only"
-        given = ", ".join(["the inputs", *known])
-        require(optional, f"{needs} {given}; give {each.name!r} a default value")
-
-
-def _checked(module, logits):
-    found = f"{type(module).__name__} returned {described(logits)}"
-    require(hasattr(logits, "shape"), f"{found}; return logits, an array [batch, classes]")
-    return logits
-
-
-def _flags(training: bool) -> dict[str, bool]:
-    """Returns the arguments that tell a Linen module whether a call is for training."""
-    flags = dict.fromkeys(("training", "is_training", "train"), training)
-    return flags | {"deterministic": not training}
 
 
 def classifier(
@@ -207,18 +168,18 @@ def classifier(
       dtype: type of the example that initialises the module; an integer type for codes.
 
     Raises:
-      ValueError: for a module that needs other arguments; in training, for a BatchNorm whose
-        inputs' first axis is not the batch, and for other changes of "batch_stats" in a module
-        without an argument `mask`.
+      ValueError: in training, for a BatchNorm whose inputs' first axis is not the batch, and for
+        other changes of "batch_stats" in a module without an argument `mask`.
     """
     check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
-    _check_shape("classifier", example_shape)
-    _check_call(type(module), dict.fromkeys((*_flags(True), "mask")))
+    is_shape = all(length > 0 for length in example_shape)
+    require(is_shape, f"example_shape={example_shape}; give the shape of one example, as (28, 28)")
     parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):
-        chosen = {name: flag for name, flag in _flags(training).items() if name in parameters}
-        return chosen | ({"mask": mask} if "mask" in parameters else {})
+        known = dict.fromkeys(("training", "is_training", "train"), training)
+        known |= {"deterministic": not training, "mask": mask}
+        return {name: value for name, value in known.items() if name in parameters}
 
     def init(key):
         blank = inputs(jnp.zeros((1, *example_shape), dtype))
@@ -244,24 +205,9 @@ def classifier(
         sown = flatten_dict(changed.pop("intermediates", {}))
         features = [values[0] for path, values in sown.items() if path[-1] == "features"]
         statistics = dict(changed) if training else statistics
-        return Outputs(_checked(module, logits), *features), statistics or ()
+        return Outputs(logits, *features), statistics or ()
 
     return Problem(init, apply, cross_entropy, accuracy)
-
-
-def _check_constructor(constructor: Any) -> None:
-    """Raises ValueError unless `constructor` makes an NNX module from its random streams."""
-    is_class = isinstance(constructor, type)
-    call, arguments = (constructor.__init__, (0, 0)) if is_class else (constructor, (0,))
-    try:
-        inspect.signature(call).bind(*arguments)
-        takes_rngs = not isinstance(constructor, nnx.Module)
-    except TypeError:
-        takes_rngs = False
-    name = getattr(constructor, "__name__", type(constructor).__name__)
-    fix = "give one that makes the module, such as lambda rngs: Net(rngs=rngs), or a class whose"
-    wrong = f"constructor is {name}, not a function of nnx.Rngs alone"
-    require(takes_rngs, f"{wrong}; {fix} only argument is rngs")
 
 
 def nnx_classifier(
@@ -283,12 +229,10 @@ def nnx_classifier(
       trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
 
     Raises:
-      ValueError: if `constructor` is a module or cannot be called with `nnx.Rngs` alone; when a
-        model is made, if the module needs more than its inputs and a mask or has no params of the
-        type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the batch,
-        and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
+      ValueError: when a model is made, if the module has no params of the type `trainable`; in
+        training, for a BatchNorm whose inputs' first axis is not the batch, and for other changes
+        of `nnx.BatchStat` in a module without an argument `mask`.
     """
-    _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
 
     def construct(key):
@@ -300,7 +244,6 @@ def nnx_classifier(
 
     def init(key):
         module = construct(key)
-        _check_call(type(module), {"mask": None})
         model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
         none = f"trainable={trainable.__name__} matches none of the params"
         fix = f"{describe_tree(model.frozen)}; give a type that the module has, such as nnx.Param"
@@ -322,7 +265,7 @@ def nnx_classifier(
         statistics = values_of(module, nnx.BatchStat)
         if in_training is not None and not is_given:
             check_statistics(module, model.statistics, statistics, layers)
-        return Outputs(_checked(module, logits)), statistics
+        return Outputs(logits), statistics
 
     return Problem(init, apply, cross_entropy, accuracy)
 
@@ -338,10 +281,10 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
             layers.add(tuple(module.scope.path))
         if isinstance(module, nn.BatchNorm) and takes_mask(context.orig_method):
             name = "/".join(map(str, module.path))
-            keywords = _with_mask(module, name, mask, args, keywords)
+            keywords = _with_mask(name, mask, module, args, keywords)
         return call(*args, **keywords)
 
-    with contextlib.nullcontext() if mask is None else nn.intercept_methods(intercept):
+    with nn.intercept_methods(intercept) if mask is not None else contextlib.nullcontext():
         yield layers
 
 
@@ -350,10 +293,11 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
-            changed, kind = cast(Any, layer), type(layer)
             # `layer.__setattr__` would make it an attribute of NNX's
-            object.__setattr__(changed, "__class__", _masked(kind))
-            changed.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
+            object.__setattr__(layer, "__class__", _masked(type(layer)))
+            add_mask = functools.partial(_with_mask, "/".join(map(str, path)), mask)
+            # compared by identity, so that no compiled call of another batch is reused
+            cast(Any, layer).add_mask = nnx.static(add_mask)
             layers.add(path)
         elif isinstance(layer, nnx.SpectralNorm):
             layers.add(path)
@@ -375,28 +319,19 @@ def takes_mask(call: Callable) -> bool:
     return "mask" in inspect.signature(call).parameters
 
 
-class _Rows:
-    """The mask of a batch, compared by identity so that no compiled call is reused."""
-
-    def __init__(self, name, mask):
-        self.name, self.mask = name, mask
-
-
 @functools.cache
 def _masked(kind):
-    """Makes a BatchNorm class whose calls without a mask take the mask of their `_Rows`."""
+    """Makes a BatchNorm class whose calls take the mask of the batch's rows."""
 
     class Masked(kind):
         def __call__(self, *args, **keywords):
-            rows = self.rows_of_batch
-            keywords = _with_mask(self, rows.name, rows.mask, args, keywords)
-            return super().__call__(*args, **keywords)
+            return super().__call__(*args, **self.add_mask(self, args, keywords))
 
     Masked.__name__ = Masked.__qualname__ = kind.__name__
     return Masked
 
 
-def _with_mask(layer, name, mask, args, keywords):
+def _with_mask(name, mask, layer, args, keywords):
     """Adds the rows' mask, in the shape of the layer's inputs, to the keywords of its call."""
     named = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
     x, use_average = named["x"], named.get("use_running_average")

@@ -20,13 +20,9 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Mean, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.readers.texts import PADDING
-from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of
+from fedjax_algos.models.adapters import TEXTS, classifier, model_of
 from fedjax_algos.models.layers import native
-from fedjax_algos.models.layers.initialisation import (
-    Initialisation,
-    initialisers,
-    symmetric_uniform,
-)
+from fedjax_algos.models.layers.common import Initialisation, initialisers, symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.outputs import Outputs, losses, metrics, of_classifiers
 
@@ -88,9 +84,9 @@ def token_accuracy(
       ValueError: as for the loss, and for fewer classes than special tokens.
     """
     _check_texts(outputs, batch)
-    labels, num_classes = batch["y"], outputs.logits.shape[-1]
-    begin, unknown = num_classes - 2, num_classes - 2 - buckets  # the first classes of each kind
-    few = f"{num_classes} classes have no word beside padding, buckets={buckets}, begin and end"
+    labels, begin = batch["y"], outputs.logits.shape[-1] - 2
+    unknown = begin - buckets  # the first class of words out of the vocabulary
+    few = f"{begin + 2} classes have no word beside padding, buckets={buckets}, begin and end"
     require(unknown > 1, f"{few}; give fewer buckets or a larger vocabulary")
     is_token = labels != PADDING
     is_counted, name = {
@@ -110,8 +106,7 @@ def word_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
 
 def _check_texts(outputs, batch):
     labels, logits = batch["y"].shape, outputs.logits.shape
-    fix = "give labels [batch, time], the token after each position, and a model with logits"
-    fix += " [batch, time, classes], such as lstm_words:predicts=every"
+    fix = "give labels [batch, time] and logits [batch, time, classes], as of predicts=every"
     fits = len(labels) == 2 and labels == logits[:-1]
     require(fits, f"the labels y have shape {labels} and the logits {logits}; {fix}")
 
@@ -173,24 +168,27 @@ class Recurrent(nn.Module):
         else:
             recurrent_bias = jnp.zeros(num_gates * width, x.dtype)
 
+        is_native = native.applies(x, kernel)  # then one product of all gates is faster
+        multiply = native.multiply if is_native else jnp.matmul
+
         def parts(joint):
             return jnp.split(joint, num_gates, axis=-1)
 
-        def gates(values, kernels, biases):
-            both = zip(kernels, biases, strict=True)
-            return [values @ kernel + bias.reshape(1, -1) for kernel, bias in both]
+        def gates_of(kernel, bias):
+            pairs = [(kernel, bias)]
+            pairs = pairs if is_native else [*zip(parts(kernel), parts(bias), strict=True)]
 
-        input_parts = parts(kernel), parts(input_bias)
-        recurrent_parts = parts(recurrent_kernel), parts(recurrent_bias)
-        if native.applies(x, kernel):  # then one product of all gates is faster
+            def gates(values):
+                sums = [multiply(values, part) + own.reshape(1, -1) for part, own in pairs]
+                return parts(sums[0]) if is_native else sums
 
-            def gates(values, kernel, bias):
-                return parts(native.multiply(values, kernel) + bias.reshape(1, -1))
+            return gates
 
-            input_parts, recurrent_parts = (kernel, input_bias), (recurrent_kernel, recurrent_bias)
+        of_input = gates_of(kernel, input_bias)
+        of_state = gates_of(recurrent_kernel, recurrent_bias)
 
         def advance(hidden, x):
-            hidden = update(gates(x, *input_parts), hidden, gates(hidden[0], *recurrent_parts))
+            hidden = update(of_input(x), hidden, of_state(hidden[0]))
             return hidden, hidden[0]
 
         dtype = jnp.promote_types(x.dtype, kernel.dtype)
@@ -238,7 +236,7 @@ class Reader(nn.Module):
 
 
 def _predictor(example_shape: tuple[int, ...], *fields: Any) -> Problem:
-    return classifier(Reader(*fields), example_shape, inputs=identity, dtype=jnp.int32)
+    return classifier(Reader(*fields), example_shape, inputs=lambda x: x, dtype=jnp.int32)
 
 
 @model_of(TEXTS)

@@ -6,7 +6,7 @@ import re
 import textwrap
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _OUTPUTS_AND_LABELS = {
     "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": """a batch with the labels "y", int32[batch, ...]: one for each example, or several,
-        such as one for each voxel of a mask or the next token at each position of a text.""",
+    "batch": 'a batch with the labels "y", int32[batch, ...]: one or several for each example.',
 }
 
 
@@ -43,9 +42,6 @@ class Outputs(NamedTuple):
 
     def __repr__(self) -> str:
         return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
-
-
-Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
 
 
 def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
@@ -63,7 +59,7 @@ def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
         found = re.finditer(r"^  (\w+):.*(?:\n    .*)*", own or "", re.MULTILINE)
         written = {each[1]: each[0] for each in found}
         names = inspect.signature(function).parameters
-        lines = [written[name] if name in written else entry(name) for name in names]
+        lines = [written.get(name) or entry(name) for name in names]
         function.__doc__ = "\n".join([before, "", "Args:", *lines]) + (after or "")
         return function
 
@@ -162,9 +158,6 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
     Raises:
       ValueError: if k is above the number of classes.
     """
-    num_classes = outputs.logits.shape[-1]
-    large = f"k={k} is out of range: the model has {num_classes} classes"
-    require(k <= num_classes, f"{large}; give at most as many")
     _, largest = jax.lax.top_k(outputs.logits, k)
     correct = (largest == batch["y"][..., None]).any(-1)
     return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
@@ -202,16 +195,16 @@ def with_loss(problem: Problem, loss: str) -> Problem:
     wrong = f"loss={loss!r} is for classifiers, but the model has a loss of its own"
     fits = ":" in name or _reads_classes(problem.loss)
     require(fits, f"{wrong}; leave loss out, or give a function of your own")
-    return problem._replace(loss=_made(name, frozenset(values.items())))
+    return problem._replace(loss=_with_options(losses[name], frozenset(values.items())))
 
 
 @functools.lru_cache(maxsize=1024)
-def _made(name, values):
+def _with_options(function, values):
     """Returns the same object for equal options, so that programs are shared."""
-    return functools.partial(losses[name], **dict(values)) if values else losses[name]
+    return functools.partial(function, **dict(values)) if values else function
 
 
-def _reads_classes(loss: Loss) -> bool:
+def _reads_classes(loss: Callable) -> bool:
     """Returns whether a loss is of this package, where labels "y" are classes of the logits."""
     own = [function for name, function in losses.items() if ":" not in name]
     return getattr(loss, "func", loss) in own
@@ -230,21 +223,21 @@ def with_metrics(problem: Problem, metrics: str) -> Problem:
       ValueError: for an unknown name or option, a value out of range, or a metric given twice; when
         evaluated, for two metrics of the same name.
     """
-    return problem._replace(metrics=_joined(problem.metrics, _specs(metrics)))
+    return problem._replace(metrics=_joined(problem.metrics, *_metrics_of(metrics)))
 
 
-def _specs(text):
-    return tuple((name, frozenset(values.items())) for name, values in metrics.parse_all(text))
+def _metrics_of(text):
+    parsed = metrics.parse_all(text)
+    return [_with_options(metrics[name], frozenset(values.items())) for name, values in parsed]
 
 
 @functools.lru_cache(maxsize=1024)
-def _joined(first, specs):
+def _joined(*functions):
     """Returns the same object for equal metrics, so that programs are shared."""
-    others = [functools.partial(metrics[name], **dict(values)) for name, values in specs]
 
     def joined(outputs: Outputs, batch: Batch) -> MetricValues:
         found: dict = {}
-        for function in (first, *others):
+        for function in functions:
             new = function(outputs, batch)
             twice = ", ".join(map(repr, sorted(found.keys() & new.keys())))
             require(not twice, f"{twice} is measured twice; leave out one of the metrics")
@@ -256,19 +249,25 @@ def _joined(first, specs):
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     """Raises ValueError for examples that a model does not take, or labels that are not classes."""
-    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
-    # are refused if their loss is not finite, or if indexing takes them for a class.
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
-        _check_own_loss(problem, name, examples, tree, shapes)
+        _check_own_loss(problem, name, leaves, tree, shapes)
         return
-    num_classes = _num_classes(problem, name, tree, shapes)
-    labels = np.asarray(examples["y"])
-    fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
-    require(labels.dtype.kind in "iu", f"{name} have labels y of type {labels.dtype}; {fix}")
+    held = f"{name} hold {describe_tree(jax.tree.unflatten(tree, shapes))} of one example"
+    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
+    try:
+        logits = _outputs_of(problem, tree, shapes).logits
+        labels = np.asarray(examples["y"])
+        fits = labels.shape[1:] == logits.shape[1:-1]
+    except Exception as error:  # of the module's own layers
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
+    require(fits, f"{held}, of which the model makes logits {list(logits.shape)}; {fix}")
+    fix = f"give whole numbers from 0 to {logits.shape[-1] - 1}, or a model with more classes"
     for label in (labels.min(), labels.max()) if labels.size else ():
-        require(0 <= label < num_classes, f"{name} have label {label}; {fix}")
+        is_class = labels.dtype.kind in "iu" and 0 <= label < logits.shape[-1]
+        require(is_class, f"{name} have label {label} of type {labels.dtype} in y; {fix}")
 
 
 class LabelCheck:
@@ -298,58 +297,40 @@ def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
     return jax.eval_shape(outputs, jax.eval_shape(jax.random.key, 0), tree.unflatten(shapes))
 
 
-@functools.lru_cache(maxsize=64)
-def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
-    """Returns the number of logits of an example."""
-    batch = tree.unflatten(shapes)
-    held = f"{name} hold {describe_tree(batch)} of one example"
-    has_both = isinstance(batch, dict) and {"x", "y"} <= batch.keys()
-    fix = "name the inputs x and the labels y"
-    require(has_both, f"{held}, but a classifier reads x and y; {fix}")
-    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
-    jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))  # raises errors of its own
-    try:
-        logits = _outputs_of(problem, tree, shapes).logits
-    except Exception as error:  # of the module's own layers
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
-    require(batch["y"].shape == logits.shape[:-1], f"{held}; {fix}")
-    return logits.shape[-1]
-
-
-def _check_own_loss(problem, name, examples, tree, shapes):
+def _check_own_loss(problem, name, leaves, tree, shapes):
     """Raises ValueError for labels that a custom loss takes for another class."""
+    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
+    # are refused if their loss is not finite, or if indexing takes them for a class.
     try:
         outputs = _outputs_of(problem, tree, shapes)
-    except Exception:  # a run explains it
+        *shape, num_classes = getattr(outputs, "logits", outputs).shape
+    except Exception:  # a run explains it, or there are no logits
         return
-    logits = getattr(outputs, "logits", outputs)
-    if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
-        return
-    num_classes = logits.shape[-1]
-    for position, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(examples)):
-        if leaf.dtype.kind not in "iu" or leaf.shape[1:] != logits.shape[1:-1] or not leaf.size:
+    with_paths = jax.tree_util.tree_leaves_with_path(tree.unflatten(leaves))
+    for position, (path, leaf) in enumerate(with_paths if shape and num_classes > 1 else ()):
+        if leaf.dtype.kind not in "iu" or list(leaf.shape[1:]) != shape[1:] or not leaf.size:
             continue
         labels = np.asarray(leaf)
-        fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
         for label in int(labels.min()), int(labels.max()):
             if 0 <= label < num_classes:
                 continue
             row = np.argwhere(labels == label)[0][0]
-            batch = jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), examples)
-            taken = _taken_for(problem, outputs, batch, position, label, num_classes)
+            example = [np.asarray(each[row : row + 1]) for each in leaves]
+            taken = _taken_for(problem, outputs, example, tree, position, label, num_classes)
             found = f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has"
-            require(not taken, f"{found} {num_classes} classes, and the loss {taken}; {fix}")
+            found += f" {num_classes} classes, and the loss {taken}"
+            fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
+            require(not taken, f"{found}; {fix}")
 
 
-def _taken_for(problem, outputs, batch, position, label, num_classes):
+def _taken_for(problem, outputs, example, tree, position, label, num_classes):
     """Says what a loss makes of a label that is not a class; empty if it may be right."""
     # indexing takes larger labels for the last class, and counts negative ones from the end
     classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
     tried = np.array([label, *classes]).astype(np.int32)
-    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x.repeat(len(tried), axis=0), batch))
-    shape = len(tried), *[1] * (leaves[position].ndim - 1)
-    leaves[position] = np.broadcast_to(tried.reshape(shape), leaves[position].shape)
+    batch = [each.repeat(len(tried), axis=0) for each in example]
+    shape = len(tried), *[1] * (batch[position].ndim - 1)
+    batch[position] = np.broadcast_to(tried.reshape(shape), batch[position].shape)
     rng = np.random.default_rng(0)  # at random outputs classes have different losses, if it is read
 
     def random(leaf):
@@ -357,7 +338,7 @@ def _taken_for(problem, outputs, batch, position, label, num_classes):
         return jnp.asarray(values, leaf.dtype)
 
     try:
-        values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
+        values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(batch))
         wrong, *known = np.asarray(values).tolist()
     except Exception:  # a run explains it
         return ""

@@ -36,15 +36,14 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
       mean, std: one number for each channel; `std` is above 0.
 
     Raises:
-      ValueError: if these do not fit; when the result is called, for another number of channels.
+      ValueError: when the result is called, if these do not fit the channels of the images.
     """
-    fix = "give one mean and one standard deviation above 0 for every channel"
-    fits = len(mean) == len(std) and min(std) > 0
-    require(fits, f"mean={mean} and std={std} do not fit; {fix}")
 
     def preprocess(images, key, training):
         number = images.shape[-1]
-        require(number == len(mean), f"images have {number} channels, but mean={mean}; {fix}")
+        fits = number == len(mean) == len(std) and min(std) > 0
+        fix = "give one mean and one standard deviation above 0 for every channel"
+        require(fits, f"images have {number} channels, but mean={mean} and std={std}; {fix}")
         images = scale_pixels(jnp.asarray(images))  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
         middle, spread = (jnp.asarray(each, images.dtype).reshape(channels) for each in (mean, std))
@@ -65,16 +64,15 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
         papers imply one for each image.
 
     Raises:
-      ValueError: for a negative padding, or images that are not [batch, height, width, channels].
+      ValueError: for images that are not [batch, height, width, channels]; in training, for a
+        negative padding.
     """
-    require(padding >= 0, f"padding={padding} is out of range; give at least 0")
-    sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
 
     def preprocess(images, key, training):
         _check_images(images)
         if not training or not padding:
             return images
-        padded = jnp.pad(images, sides)
+        padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
 
         def crop(image, key):  # [..., height, width, channels]
             offset = jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
@@ -113,25 +111,23 @@ def random_resized_crop(
       aspect: the smallest and the largest width of a box divided by its height, above 0.
 
     Raises:
-      ValueError: for values out of range, for images that are not [batch, height, width, channels],
-        and in evaluation for images that are smaller than `size`.
+      ValueError: for values out of range, and for images that are not [batch, height, width,
+        channels].
+      TypeError: in evaluation, for images that are smaller than `size`.
     """
-    require(size is None or size > 0, f"size={size} is out of range; give at least 1, or None")
-    wrong = f"area={area} is out of range; give two shares in order, as (0.08, 1)"
-    require(0 < area[0] <= area[1] <= 1, wrong)
-    wrong = f"aspect={aspect} is out of range; give two ratios in order, above 0"
-    require(0 < aspect[0] <= aspect[1], wrong)
+    in_range = 0 < area[0] <= area[1] <= 1 and 0 < aspect[0] <= aspect[1]
+    wrong = f"size={size}, area={area} and aspect={aspect} do not fit"
+    fix = "give a size of at least 1, shares of at most 1 and ratios, both in order and above 0"
+    require(in_range and (size is None or size > 0), f"{wrong}; {fix}")
 
     def preprocess(images, key, training):
         _check_images(images)
         height, width = images.shape[1:3]
         rows, columns = (height, width) if size is None else (size, size)
         if not training:
-            down, right = height - rows, width - columns  # pixels that are cut off
-            small = f"images of {images.shape[1:3]} are smaller than size={rows}"
-            require(min(down, right) >= 0, f"{small}; give a smaller size, or larger images")
-            top, left = down // 2, right // 2
-            return images[:, top : top + rows, left : left + columns]
+            top, left = (height - rows) // 2, (width - columns) // 2
+            ends = len(images), top + rows, left + columns, images.shape[3]
+            return jax.lax.slice(images, (0, top, left, 0), ends)  # refuses smaller images
 
         def crop(image, key):
             top, left, *sides = draw_box(key, height, width, area, aspect)
@@ -268,5 +264,5 @@ def _keys(key, images):
 
 
 def _check_images(images):
-    shape = f"images have shape {images.shape}; give [batch, height, width, channels]"
-    require(images.ndim == 4, shape)
+    wrong = f"images have shape {images.shape}; give [batch, height, width, channels]"
+    require(images.ndim == 4, wrong)

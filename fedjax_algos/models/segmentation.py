@@ -7,6 +7,7 @@ Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. 
 the package `unet` 0.7.7 of Pérez-García, https://github.com/fepegar/unet.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,12 @@ from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Batch, MetricValues, Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import VOLUMES, Inputs, classifier, model_of, scale_pixels
-from fedjax_algos.models.large.residual import Norm, Normalisation
-from fedjax_algos.models.large.weights import Head, load_weights, unet_3d_names, with_weights
+from fedjax_algos.models.large.weights import Head, Names, load_weights, with_weights
+from fedjax_algos.models.layers.common import Norm, Normalisation, initialisers
 from fedjax_algos.models.layers.convolution import Convolutions
-from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import (
-    Loss,
     Outputs,
     accuracy,
     cross_entropy,
@@ -107,7 +106,7 @@ def segmenter(
     module: nn.Module,
     example_shape: tuple[int, ...],
     *,
-    loss: Loss = cross_entropy,
+    loss: Callable[[Outputs, Batch], jax.Array] = cross_entropy,
     inputs: Inputs = scale_pixels,
     dtype: Any = jnp.float32,
 ) -> Problem:
@@ -198,6 +197,23 @@ class UNet3D(nn.Module):
         return Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
 
+def torch_names(levels: int) -> Names:
+    """Returns the names of `UNet3D` in the package `unet` and in FLamby."""
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
 @model_of(VOLUMES)
 def unet_3d(
     example_shape: tuple[int, ...],
@@ -231,4 +247,4 @@ def unet_3d(
     tensors = None
     if weights is not None:  # PyTorch has a second name for each tensor of these layers
         tensors = {name: t for name, t in load_weights(weights).items() if ".block." not in name}
-    return with_weights(problem, tensors, head, [unet_3d_names(levels)])
+    return with_weights(problem, tensors, head, [torch_names(levels)])

@@ -5,8 +5,8 @@ import flax.linen as nn
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, model_of
+from fedjax_algos.models.layers.common import Initialisation, initialisers
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented

@@ -30,11 +30,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     Raises:
       ValueError: if the pattern matches none of the params, or the model has frozen arrays already.
     """
-    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    if jax.tree.leaves(shapes.frozen):
-        raise ValueError("freeze: the model has frozen arrays already; give one pattern for all")
-    parts = split_params(problem, trainable)
-    check_match("freeze: trainable", parts, trainable)
+    parts = _matching("freeze: trainable", problem, trainable)
 
     def init(key):
         return _divided(parts, problem.init(key))
@@ -58,11 +54,19 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
       ValueError: if the pattern matches none of the params, for params or statistics of another
         structure or other shapes than the problem's, and for arrays that a round has consumed.
     """
-    parts = split_params(problem, trainable)
-    check_match("freeze_model: trainable", parts, trainable)
+    parts = _matching("freeze_model: trainable", problem, trainable)
     whole = model if isinstance(model, Model) else Model(model)
     as_model(problem, whole)  # raises if it is not the problem's
     return _divided(parts, whole)
+
+
+def _matching(name: str, problem: Problem, pattern: Pattern) -> Parts:
+    """Divides the params by a pattern that matches some of them, if all are trained so far."""
+    found = f"{name}: the model has frozen arrays already; give one pattern for all"
+    require(not jax.tree.leaves(problem.shapes().frozen), found)
+    parts = split_params(problem, pattern)
+    check_match(name, parts, pattern)
+    return parts
 
 
 def _divided(parts: Parts, model: Model) -> Model:
@@ -102,27 +106,20 @@ def lora(
       ValueError: if a pattern matches none of the params, for a param that both match or that is
         too small for this rank, or if the model has frozen arrays already.
     """
-    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    found = "lora: the model has frozen arrays already; give the problem before freeze"
-    require(not jax.tree.leaves(shapes.frozen), found)
     check_whole("lora: rank", rank)
     scale = 1.0 if alpha is None else alpha / rank
     require(scale > 0, f"lora: alpha={alpha} is out of range; give a number above 0, or None")
-    parts = split_params(problem, pattern)
-    check_match("lora: pattern", parts, pattern)
+    parts = _matching("lora: pattern", problem, pattern)
     whole = dict.fromkeys(parts.paths, False)
     if trained is not None:
-        own = split_params(problem, trained)
-        check_match("lora: trained", own, trained)
+        own = _matching("lora: trained", problem, trained)
         whole = dict(zip(own.paths, own.own, strict=True))
-    sides = {}
-    leaves = zip(parts.paths, jax.tree.leaves(shapes.params), parts.own, strict=True)
-    for path, leaf, is_chosen in leaves:
-        if is_chosen:
-            sides[path] = matrix_sides(leaf.shape)
-            found = f"lora: {path} is {list(leaf.shape)}, not a matrix or too small for rank={rank}"
-            require(rank <= min(sides[path]), f"{found}; give a smaller rank, or another pattern")
-            require(not whole[path], f"lora: pattern and trained both match {path}; change one")
+    leaves = zip(parts.paths, jax.tree.leaves(problem.shapes().params), parts.own, strict=True)
+    sides = {path: matrix_sides(leaf.shape) for path, leaf, is_chosen in leaves if is_chosen}
+    for path, (rows, columns) in sides.items():
+        found = f"lora: {path} is a matrix of {rows} x {columns}"
+        fix = f"match matrices with sides of at least rank={rank} that `trained` does not match"
+        require(rank <= min(rows, columns) and not whole[path], f"{found}; {fix}")
 
     def init(key):
         model = problem.init(key)
@@ -196,9 +193,9 @@ def store_frozen_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Probl
       ValueError: for another dtype, or for a problem without frozen arrays.
     """
     check_choice("dtype", dtype, get_args(ComputeDtype))
-    frozen = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).frozen
     fix = "give the result of freeze(problem, trainable), or of nnx_classifier with trainable"
-    require(jax.tree.leaves(frozen), f"store_frozen_in: the problem has no frozen arrays; {fix}")
+    found = f"store_frozen_in: the problem has no frozen arrays; {fix}"
+    require(jax.tree.leaves(problem.shapes().frozen), found)
 
     def init(key):
         model = problem.init(key)

@@ -14,7 +14,7 @@ from fedjax_algos.data.partitioning import base
 from fedjax_algos.data.partitioning.base import Partition
 from fedjax_algos.data.partitioning.by_labels import draw_balanced_table
 from fedjax_algos.models import classifier
-from fedjax_algos.models.layers.initialisation import initialisers
+from fedjax_algos.models.layers.common import initialisers
 from fedjax_algos.models.preprocessing import normalise
 
 LEAST = 10  # examples of a client; a table with fewer is drawn again

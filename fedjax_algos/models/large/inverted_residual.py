@@ -5,7 +5,7 @@ https://arxiv.org/abs/1801.04381. Tan and Le, "EfficientNet: Rethinking Model Sc
 Convolutional Neural Networks", ICML 2019, https://arxiv.org/abs/1905.11946.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +16,14 @@ from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.residual import Norm, Normalisation
-from fedjax_algos.models.large.weights import Head, inverted_residual_names, with_weights
+from fedjax_algos.models.large.weights import Head, Names, with_weights
+from fedjax_algos.models.layers.common import (
+    Norm,
+    Normalisation,
+    kaiming_normal_out,
+    symmetric_uniform,
+)
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.preprocessing import Augmentation, augmented
@@ -146,6 +150,39 @@ class InvertedResidualNetwork(nn.Module):
         return Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
 
 
+def torch_names(stages: Sequence[Stage], squeeze: bool) -> list[Names]:
+    """Returns torchvision's and timm's names of EfficientNet, or MobileNetV2 without `squeeze`."""
+    blocks = [(number, block) for number, s in enumerate(stages) for block in range(s.blocks)]
+    last = f"features.{len(stages if squeeze else blocks) + 1}"
+    rows = [
+        ("stem/convolution", "features.0.0", "conv_stem"),
+        ("stem/normalisation", "features.0.1", "bn1"),
+        ("last/convolution", f"{last}.0", "conv_head"),
+        ("last/normalisation", f"{last}.1", "bn2"),
+        ("head", "classifier.1", "classifier"),
+    ]
+    for index, (number, block) in enumerate(blocks, 1):
+        n = int(stages[number].expansion > 1)  # units before the depthwise one
+        last_of_timm = "conv_pwl" if n else "conv_pw"
+        of_block = [
+            ("depthwise/convolution", f"{n}.0", "conv_dw"),
+            ("depthwise/normalisation", f"{n}.1", f"bn{n + 1}"),
+            ("squeeze_excitation/reduce", f"{n + 1}.fc1", "se.conv_reduce"),
+            ("squeeze_excitation/expand", f"{n + 1}.fc2", "se.conv_expand"),
+            ("project/convolution", f"{n + 2}.0" if squeeze else f"{n + 1}", last_of_timm),
+            ("project/normalisation", f"{n + 2}.1" if squeeze else f"{n + 2}", f"bn{n + 2}"),
+        ]
+        if n:
+            of_block += [("expand/convolution", "0.0", "conv_pw")]
+            of_block += [("expand/normalisation", "0.1", "bn1")]
+        first = f"features.{number + 1}.{block}.block" if squeeze else f"features.{index}.conv"
+        rows += [
+            (f"stage{number}_block{block}/{ours}", f"{first}.{a}", f"blocks.{number}.{block}.{b}")
+            for ours, a, b in of_block
+        ]
+    return [{ours: theirs[n] for ours, *theirs in rows} for n in (0, 1)]
+
+
 @model_of(IMAGES)
 def mobilenet_v2(
     example_shape: tuple[int, ...],
@@ -169,7 +206,7 @@ def mobilenet_v2(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
         nn.initializers.normal(0.01),
     )  # fmt: skip
-    names = inverted_residual_names(MOBILENET_V2, squeeze=False)
+    names = torch_names(MOBILENET_V2, squeeze=False)
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 
@@ -204,6 +241,6 @@ def efficientnet_b0(
         EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,
         convolutions, symmetric_uniform(num_classes**-0.5),
     )  # fmt: skip
-    names = inverted_residual_names(EFFICIENTNET_B0, squeeze=True)
+    names = torch_names(EFFICIENTNET_B0, squeeze=True)
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)

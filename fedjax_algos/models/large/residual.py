@@ -4,6 +4,7 @@ He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
 https://arxiv.org/abs/1512.03385.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -14,34 +15,20 @@ from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.weights import Head, residual_names, with_weights
-from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.initialisation import (
+from fedjax_algos.models.large.weights import Head, Names, with_weights
+from fedjax_algos.models.layers.common import (
+    Norm,
+    Normalisation,
     initialisers,
     kaiming_normal,
     kaiming_normal_out,
 )
+from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.native import Dense
-from fedjax_algos.models.layers.normalisation import BatchNorm
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
-Norm = Literal["group", "batch"]
 WIDTHS = (64, 128, 256, 512)
-
-
-class Normalisation(nn.Module):
-    """GroupNorm, or BatchNorm."""
-
-    kind: Norm
-    groups: int  # of channels, for GroupNorm
-    training: bool
-
-    @nn.compact
-    def __call__(self, x):
-        if self.kind == "group":
-            return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        return BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
 
 
 class Block(nn.Module):
@@ -120,6 +107,19 @@ class ResidualNetwork(nn.Module):
         return Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
 
 
+def torch_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
+    """Returns torchvision's and timm's names; blocks have `convolutions` besides the shortcut's."""
+    names = {"Conv_0": "conv1", "Normalisation_0": "bn1", "head": "fc"}
+    kind = {2: "Block", 3: "Bottleneck"}[convolutions]
+    theirs = [f"layer{stage}.{n}" for stage, count in enumerate(blocks, 1) for n in range(count)]
+    for number, block in enumerate(theirs):
+        parts = [(f"conv{n}", f"bn{n}") for n in range(1, convolutions + 1)]
+        for n, (conv, norm) in enumerate([*parts, ("downsample.0", "downsample.1")]):
+            names[f"{kind}_{number}/Conv_{n}"] = f"{block}.{conv}"
+            names[f"{kind}_{number}/Normalisation_{n}"] = f"{block}.{norm}"
+    return [names]
+
+
 @model_of(IMAGES)
 def resnet20(
     example_shape: tuple[int, ...],
@@ -177,7 +177,7 @@ def resnet18_imagenet(
     """
     options = norm, groups, convolutions, Block, True
     module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", *options)
-    names = residual_names((2, 2, 2, 2), 2)
+    names = torch_names(module.blocks, 2)
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 
@@ -202,6 +202,6 @@ def resnet50(
     """
     options = norm, groups, convolutions, Bottleneck, True
     module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)
-    names = residual_names((3, 4, 6, 3), 3)
+    names = torch_names(module.blocks, 3)
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)

@@ -5,17 +5,22 @@ ICLR 2021, https://arxiv.org/abs/2010.11929, as in torchvision's `vit_b_16`: lay
 attention and perceptron, and a class token is classified.
 """
 
+import math
+from functools import partial
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay, Layers
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.weights import Head, vision_transformer_names, with_weights
-from fedjax_algos.models.layers.initialisation import symmetric_uniform
+from fedjax_algos.models.large.weights import Head, Names, with_weights
+from fedjax_algos.models.layers.common import symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -71,12 +76,6 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
-        odd = f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
-        require(self.width % self.heads == 0, odd)
-        size, fix = self.patch_size, "give a patch size that divides both, or other images"
-        whole = not any(length % size for length in x.shape[1:3])
-        cut = f"images of {x.shape[1:3]} cannot be cut into patches of {size}x{size}"
-        require(whole, f"{cut}; {fix}")
         x = x[..., None] if x.ndim == 3 else x
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
@@ -100,6 +99,60 @@ def _patches(images, size):
     rows, columns = height // size, width // size
     split = images.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)
     return split.reshape(batch, rows * columns, size * size * channels)
+
+
+def torch_names(depth: int, grid: tuple[int, int]) -> list[Names]:
+    """Returns torchvision's and timm's names of ViT; positions are resized to rows and columns."""
+    positions = partial(resize_positions, grid=grid)
+    packed = "SelfAttention_0/query_key_value"  # head by head in both libraries
+    kernels = [(f"{name}.weight", _rows_of_patches) for name in ("conv_proj", "patch_embed.proj")]
+    rows: list[Any] = [
+        ("class_token", "class_token", "cls_token"),
+        ("position_embedding", ("encoder.pos_embedding", positions), ("pos_embed", positions)),
+        ("patch_embedding/kernel", *kernels),
+        ("patch_embedding/bias", "conv_proj.bias", "patch_embed.proj.bias"),
+        ("LayerNorm_0", "encoder.ln", "norm"),
+        ("head", "heads.head", "head"),
+    ]
+    of_block = [
+        ("LayerNorm_0", "ln_1", "norm1"),
+        (f"{packed}/kernel", "self_attention.in_proj_weight", "attn.qkv.weight"),
+        (f"{packed}/bias", "self_attention.in_proj_bias", "attn.qkv.bias"),
+        ("SelfAttention_0/projection", "self_attention.out_proj", "attn.proj"),
+        ("LayerNorm_1", "ln_2", "norm2"),
+        ("Dense_0", "mlp.0", "mlp.fc1"),
+        ("Dense_1", "mlp.3", "mlp.fc2"),
+    ]
+    for index in range(depth):
+        of_torchvision, of_timm = f"encoder.layers.encoder_layer_{index}", f"blocks.{index}"
+        rows += [
+            (f"EncoderBlock_{index}/{ours}", f"{of_torchvision}.{first}", f"{of_timm}.{second}")
+            for ours, first, second in of_block
+        ]
+    return [{ours: theirs[n] for ours, *theirs in rows} for n in (0, 1)]
+
+
+def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Resizes a square of patches, float[1, 1 + patches, width], to a grid; keeps other arrays.
+
+    As in timm: bicubic with a = -1/2 and antialiasing; the class token, the first one, stays.
+    """
+    patches = embedding.shape[1] - 1 if embedding.ndim == 3 else 0
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches or (side, side) == grid or not patches:
+        return embedding
+    narrow = np.dtype(embedding.dtype).itemsize < 4  # timm interpolates in float32
+    dtype = np.float32 if narrow else embedding.dtype
+    image = embedding[0, 1:].reshape(side, side, -1).astype(dtype)
+    with jax.ensure_compile_time_eval():  # also where a model is made in a function that is traced
+        resized = jax.image.resize(image, (*grid, image.shape[-1]), "bicubic")
+    resized = np.asarray(resized, dtype).reshape(1, grid[0] * grid[1], -1)
+    return np.concatenate([embedding[:, :1].astype(dtype), resized], 1)
+
+
+def _rows_of_patches(weight):
+    """[width, channels, rows, columns] to [inputs, width], in the order of the patches' pixels."""
+    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
 
 
 @model_of(IMAGES)
@@ -132,12 +185,14 @@ def vit(
         images are resized to other images by bicubic interpolation, as in timm.
 
     Raises:
-      ValueError: when the model is initialised, for a width or images that cannot be divided.
+      ValueError: for a width or images that cannot be divided.
     """
-    sizes = patch_size, width, depth, heads
-    module = VisionTransformer(num_classes, *sizes, dropout)
-    rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
-    names = vision_transformer_names(depth, (rows, columns))
+    height, width_of_image = example_shape[:2]
+    divided = width % heads == height % patch_size == width_of_image % patch_size == 0
+    sizes = f"patch_size={patch_size} and heads={heads} do not divide images of {example_shape}"
+    require(divided, f"{sizes} and width={width}; give divisors")
+    module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout)
+    names = torch_names(depth, (height // patch_size, width_of_image // patch_size))
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 

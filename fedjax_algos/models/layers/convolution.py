@@ -10,7 +10,7 @@ matrix products and additions only; Winograd's form does so with fewer products.
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -90,14 +90,14 @@ def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> lis
 
 def whole_outputs(
     size: Sizes, window: Sizes, strides: Sizes, sides: Sides, pool: Sizes
-) -> tuple[list[int], list[int]]:
-    """Returns `output_size`, and how many outputs are in whole pools; ValueError for none."""
+) -> tuple[int, ...]:
+    """Returns how many outputs along each axis are in whole pools; ValueError for none."""
     outputs = output_size(size, window, strides, sides)
-    whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
+    whole = tuple(length // extent * extent for length, extent in zip(outputs, pool, strict=True))
     small = f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of"
     fix = "give larger inputs, or a model with fewer layers"
     require(min(whole) > 0, f"{small} {pool}; {fix}")
-    return outputs, whole
+    return whole
 
 
 def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **more: Any) -> Any:
@@ -145,24 +145,21 @@ def convolve(
       ValueError: for an unknown padding or implementation, an image that is too small for one pool
         of outputs, and "winograd" for other kernels or strides.
     """
-    check_choice("implementation", implementation, get_args(Implementation))
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
-    _, whole = whole_outputs(size, window, strides, sides, pool)
-    strides = (strides[0], strides[1])
-    winograd_applies = window == (3, 3) and strides == (1, 1)
-    wrong = f"a kernel of {window} with strides of {strides} has no winograd form"
-    fix = "give a kernel of (3, 3) with strides of 1, or implementation='auto'"
-    require(winograd_applies or implementation != "winograd", f"{wrong}; {fix}")
+    whole = whole_outputs(size, window, strides, sides, pool)
+    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides)), "whole": whole}
+    forms: dict[str, Form] = {"patches": _by_patches, "lax": _by_lax}
+    if window == (3, 3) and static["strides"] == (1, 1):
+        forms["winograd"] = _winograd
+    check_choice("implementation", implementation, ("auto", *forms))
+    if implementation != "auto":
+        return forms[implementation](images, kernel, **static)
     precise = jnp.result_type(images, kernel) in (jnp.float32, jnp.float64)  # its sums need bits
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
-    on_cpu: Form | None = _winograd if winograd_applies and precise and large else None
+    on_cpu = forms.get("winograd") if precise and large else None
     on_cpu = native.convolve if native.applies(images, kernel) else on_cpu
-    static = {"strides": strides, "sides": tuple(map(tuple, sides)), "whole": tuple(whole)}
-    if implementation == "auto":
-        return by_platform(_by_patches, _by_lax, on_cpu, **static)(images, kernel)
-    forms = {"patches": _by_patches, "winograd": _winograd, "lax": _by_lax}
-    return forms[implementation](images, kernel, **static)
+    return by_platform(_by_patches, _by_lax, on_cpu, **static)(images, kernel)
 
 
 def _by_lax(images, kernel, strides, sides, whole):
@@ -217,10 +214,6 @@ def _multiply(rows, weights):
     return rows @ weights
 
 
-def _multiply_forward(rows, weights):
-    return _multiply(rows, weights), (rows, weights)
-
-
 def _multiply_backward(residuals, gradient):
     """The gradient of `@`; a CPU is 1.5 times as fast with the longer side of the weights last."""
     rows, weights = residuals
@@ -235,7 +228,9 @@ def _multiply_backward(residuals, gradient):
     return gradient @ weights.T, to_weights
 
 
-_multiply.defvjp(_multiply_forward, _multiply_backward)
+_multiply.defvjp(
+    lambda rows, weights: (_multiply(rows, weights), (rows, weights)), _multiply_backward
+)
 
 
 def _winograd(images, kernel, strides, sides, whole):
@@ -284,10 +279,6 @@ def _inputs(images, axis):
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
 
 
-def _inputs_forward(images, axis):
-    return _inputs(images, axis), None
-
-
 def _inputs_backward(axis, _, gradients):
     """Sums even and odd indices separately; scattering each into zeros would be slower."""
     first, plus, minus, last = gradients
@@ -305,7 +296,7 @@ def _inputs_backward(axis, _, gradients):
     return (pairs.reshape(shape),)
 
 
-_inputs.defvjp(_inputs_forward, _inputs_backward)
+_inputs.defvjp(lambda images, axis: (_inputs(images, axis), None), _inputs_backward)
 
 
 class Conv(nn.Module):

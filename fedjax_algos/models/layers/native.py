@@ -25,6 +25,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 FORWARD, TO_IMAGES, TO_KERNEL = range(3)
+_ROLES = {  # of both operands and the result of each form
+    FORWARD: ("images", "kernel", "outputs"),
+    TO_IMAGES: ("outputs", "kernel", "images"),
+    TO_KERNEL: ("images", "outputs", "kernel"),
+}
+_FORMS = {roles[-1]: form for form, roles in _ROLES.items()}  # by their results
 
 
 def installed() -> bool:
@@ -85,12 +91,9 @@ def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
 
 def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
     """Counts the operations of a layer from the shapes of both operands and the result."""
-    kernel, outputs = (
-        (shapes[1], shapes[2]) if form == FORWARD
-        else (shapes[1], shapes[0]) if form == TO_IMAGES
-        else (shapes[2], shapes[1])
-    )  # fmt: skip
-    return 2 * math.prod(outputs) * math.prod(kernel[-len(params["strides"]) - 2 : -1])
+    of_role = dict(zip(_ROLES[form], shapes, strict=True))
+    window = of_role["kernel"][-len(params["strides"]) - 2 : -1]
+    return 2 * math.prod(of_role["outputs"]) * math.prod(window)
 
 
 def _bind(form, shape, strides, sides, groups, left, right):
@@ -114,30 +117,17 @@ def _result(left, right, **params):
     return jax.core.ShapedArray(shape, left.dtype)
 
 
-def _transposed(form, wanted, params):
-    """Binds the form whose result is the operand `wanted`."""
-    shape = wanted.shape[-len(params["strides"]) - 2 :]
-    rest = {name: params[name] for name in ("strides", "sides", "groups")}
-    return partial(layer_p.bind, form=form, shape=shape, **rest)
+def _gradient(wanted, change, left, right, *, form, **params):
+    """Computes the gradient of an operand, 0 or 1, by the form whose result has its role."""
+    roles = _ROLES[form]
+    known = dict(zip(roles, (left, right, change), strict=True))
+    params["form"] = _FORMS[roles[wanted]]
+    params["shape"] = (left, right)[wanted].aval.shape[-len(params["strides"]) - 2 :]
+    first, second, _ = _ROLES[params["form"]]
+    return layer_p.bind(known[first], known[second], **params)
 
 
-def _to_left(change, left, right, *, form, **params):
-    if form == FORWARD:
-        return _transposed(TO_IMAGES, left.aval, params)(change, right)
-    if form == TO_IMAGES:
-        return _transposed(FORWARD, left.aval, params)(change, right)
-    return _transposed(TO_IMAGES, left.aval, params)(right, change)
-
-
-def _to_right(change, left, right, *, form, **params):
-    if form == FORWARD:
-        return _transposed(TO_KERNEL, right.aval, params)(left, change)
-    if form == TO_IMAGES:
-        return _transposed(TO_KERNEL, right.aval, params)(change, left)
-    return _transposed(FORWARD, right.aval, params)(left, change)
-
-
-ad.defbilinear(layer_p, _to_left, _to_right)
+ad.defbilinear(layer_p, partial(_gradient, 0), partial(_gradient, 1))
 
 
 def _batched(operands, axes, **params):

@@ -97,25 +97,18 @@ def _by_shifts(images, kernel, strides):
     return functools.reduce(jnp.add, (part * weights[i, :, j] for part, (i, j) in parts))
 
 
-def _forward(images, kernel, strides):
-    return _by_shifts(images, kernel, strides), (images, kernel)
-
-
 def _backward(strides, residuals, gradient):
     images, kernel = residuals
     to_kernel = _kernel_gradient(images, gradient, kernel.shape[:2], strides)
-    return _image_gradient(images, kernel, gradient, strides), to_kernel.astype(kernel.dtype)
-
-
-def _image_gradient(images, kernel, gradient, strides):
-    """Convolves the gradient, spread by the strides, with the mirrored kernel."""
+    # to the images: the gradient, spread by the strides, convolved with the mirrored kernel
     sides = [(0, 0, 0)]
     for axis in (1, 2):
         extent, stride = kernel.shape[axis - 1], strides[axis - 1]
         rest = (images.shape[axis] - extent) % stride  # inputs that no window reaches
         sides.append((extent - 1, extent - 1 + rest, stride - 1))
     spread = jax.lax.pad(gradient, jnp.zeros((), gradient.dtype), [*sides, (0, 0, 0)])
-    return _by_shifts(spread, kernel[::-1, ::-1], (1, 1))
+    to_images = _by_shifts(spread, kernel[::-1, ::-1], (1, 1))
+    return to_images, to_kernel.astype(kernel.dtype)
 
 
 def _kernel_gradient(images, gradient, window, strides):
@@ -137,7 +130,7 @@ def _kernel_gradient(images, gradient, window, strides):
     return jnp.stack(sums).reshape(*window, 1, channels)
 
 
-_by_shifts.defvjp(_forward, _backward)
+_by_shifts.defvjp(lambda *inputs: (_by_shifts(*inputs), inputs[:2]), _backward)
 
 
 class DepthwiseConv(nn.Module):

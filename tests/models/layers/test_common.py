@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from model_kinds import in_all
 
-from fedjax_algos.models.large.residual import Normalisation
-from fedjax_algos.models.layers.normalisation import BatchNorm
+from fedjax_algos.models.layers.common import BatchNorm, Normalisation
 
 pytestmark = pytest.mark.usefixtures("x64")
 IMAGES, VOLUMES = (5, 6, 4, 3), (5, 3, 2, 4, 3)

@@ -1,9 +1,38 @@
-"""Batch normalisation that is fast on a CPU, also with the mask of short batches."""
+"""What layers share: initial params, batch normalisation, and division over devices."""
+
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
+
+from fedjax_algos.core.types import MODEL_AXIS
+
+Initialisation = Literal["flax", "torch"]
+Norm = Literal["group", "batch"]
+
+
+def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
+    """Returns the initialiser U(-bound, bound)."""
+
+    def draw(key, shape, dtype=jnp.float32, out_sharding=None):
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw
+
+
+def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
+    """LeCun normal and 0 ("flax"), or both U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)) ("torch")."""
+    if initialisation == "flax":
+        return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}
+    uniform = symmetric_uniform(fan_in**-0.5)
+    return {"kernel_init": uniform, "bias_init": uniform}
+
+
+kaiming_normal = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
+kaiming_normal_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class BatchNorm(nn.BatchNorm):
@@ -49,3 +78,35 @@ def _moments(x, mask):
         count = examples.sum()
     mean, square = (each.sum(0) / (count * of_pixels) for each in sums)
     return mean, jnp.maximum(0, square - mean * mean)
+
+
+class Normalisation(nn.Module):
+    """GroupNorm, or BatchNorm."""
+
+    kind: Norm
+    groups: int  # of channels, for GroupNorm
+    training: bool
+
+    @nn.compact
+    def __call__(self, x):
+        if self.kind == "group":
+            return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
+        return BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
+
+
+def shard(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Divides an array over the devices that compute a client together.
+
+    Call it where a model is applied. It is a constraint for the compiler, and changes no value.
+    Where no devices share a client, as in evaluations, it does nothing.
+
+    Args:
+      x: an array of a model, such as the inputs or outputs of a layer.
+      axes: for each axis of the array, "model" if it is divided, or None, which is the default.
+
+    Raises:
+      ValueError: for other names, and for more names than axes.
+    """
+    if MODEL_AXIS not in jax.sharding.get_abstract_mesh().axis_names:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
