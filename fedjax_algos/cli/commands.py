@@ -4,6 +4,8 @@ This file and its imports do not need JAX. A command imports the file that does 
 called.
 """
 
+import importlib
+import json
 from typing import Any
 
 import click
@@ -13,15 +15,17 @@ from fedjax_algos.analysis.pictures.curves import BANDS
 from fedjax_algos.analysis.pictures.metrics import LOG_AXES
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import (
-    FACETS,
     SEEDS,
     Commands,
     add_options,
+    range_of,
     settings_options,
     shared_options,
+    text_options,
 )
-from fedjax_algos.cli.registries import REGISTRIES, list_registry
+from fedjax_algos.core.registry import Registry
 
 _COMPARE_HELP = {
     "config": "settings and methods: a TOML file, such as tune writes, or a run's config.json",
@@ -61,7 +65,7 @@ _TUNE_HELP = {
     "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
-    "format": f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
+    "format": "[text]",
     "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show each run's quality at that cost [the "
     "run's budget, else its end]",
     "target": "quality to reach [the run's, else the reference's best]",
@@ -75,7 +79,7 @@ _TABLE_HELP = {
 _PLOT_HELP = {
     "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
     "x": f"{', '.join(AXES)}; A,B: a panel for each [round]",
-    "facet": f"a panel for each of: {', '.join(FACETS)}",
+    "facet": "a panel for each",
     "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
     "band": f"{', '.join(BANDS)} [interval from five seeds on, else range]",
     "log": f"logarithmic axes: {', '.join(LOG_AXES)} [none]",
@@ -89,6 +93,15 @@ _PLOT_HELP = {
     "style": f"{' or '.join(PICTURE_STYLES)}: as wide as one or two columns, with a Times font",
     "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
 }
+
+
+REGISTRIES = {  # the package or the module of each
+    "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
+    "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
+    "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
+    "samplers": "participation", "failures": "participation", "local_works": "participation",
+    "trackers": "runs.studies.trackers", "wrappers": "wrappers",
+}  # fmt: skip
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -151,9 +164,9 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     local_steps. Settings that differ in real numbers share a program; others have one each. METHOD
     may be your own function: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
-    from fedjax_algos.cli.sweep import train_grid
+    from fedjax_algos.cli import training
 
-    train_grid(method, grid, values)
+    training.sweep(method, grid, values)
 
 
 @cli.command()
@@ -209,7 +222,15 @@ def pack(
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_TABLE_HELP, {"label"}, reference="METHOD", label="OLD=NEW", columns="A,B", out="FILE")
+@add_options(
+    _TABLE_HELP,
+    {"label"},
+    format=click.Choice([*FORMATS, *RECORD_FORMATS]),
+    reference="METHOD",
+    label="OLD=NEW",
+    columns="A,B",
+    out="FILE",
+)
 def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
@@ -226,7 +247,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_PLOT_HELP, {"label"}, out="FILE")
+@add_options(_PLOT_HELP, {"label"}, facet=click.Choice(["results", "method", "seed"]), out="FILE")
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 
@@ -252,9 +273,27 @@ def report(folder: str, out: str | None) -> None:
     write_report(folder, out)
 
 
-@cli.command("list")
-@click.argument("what", metavar="|".join(REGISTRIES))
+@cli.command("list", help=f"List the names in one of: {', '.join(REGISTRIES)}.")
+@click.argument("what", type=click.Choice([*REGISTRIES]), metavar="REGISTRY")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
 def list_names(what: str, as_json: bool) -> None:
-    """List the registered algorithms, datasets, models, partitions and so on."""
-    list_registry(what, as_json)
+    """Lists a registry."""
+    registry = registry_of(what)
+    if as_json:
+        click.echo(json.dumps(sorted(registry)))
+        return
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(Column("name", no_wrap=True), "description", "options")
+    for name in sorted(registry):
+        own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
+        title = (registry[name].__doc__ or "").split("\n")[0]
+        table.add_row(*map(Text, [printable(name), printable(title), own]))
+    Console().print(table)
+
+
+def registry_of(what: str) -> Registry[Any]:
+    """Imports a registry by name, with everything registered in it."""
+    return getattr(importlib.import_module(f"fedjax_algos.{REGISTRIES[what]}"), what)

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import jax
@@ -14,14 +14,13 @@ import jax
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.rows import within_budget
-from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli import processes
+from fedjax_algos.cli import open_folders, processes
+from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import check_path, values_of
-from fedjax_algos.cli.progress import RunProgress, show_progress
-from fedjax_algos.cli.way_on import open_folders
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
@@ -32,20 +31,24 @@ from fedjax_algos.runs.loops.interruption import finish_calls
 from fedjax_algos.runs.loops.recorder import DivergenceWarning
 from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import (
-    ResultsFolder,
-    missing_runs,
-)
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, missing_runs
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.shares import RunName, describe_missing
 from fedjax_algos.runs.studies.trackers import Tracker, trackers
+
+if TYPE_CHECKING:
+    from fedjax_algos.cli.progress import RunProgress
 
 
 class Training:
     """A command that trains, with its results folder and its progress."""
 
     def __init__(
-        self, folder: ResultsFolder, compiled: Compilation, progress: RunProgress, cache: str | None
+        self,
+        folder: ResultsFolder,
+        compiled: Compilation,
+        progress: "RunProgress",
+        cache: str | None,
     ):
         self.folder, self.compiled, self.progress = folder, compiled, progress
         self.cache = cache  # the folder of compiled programs
@@ -86,14 +89,13 @@ class Training:
         click.echo(f"not ended yet: {left}")
 
     @from_first
-    def write(
-        self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
-    ) -> None:
+    def write(self, experiment: Experiment, rows: list[Row], goal: Goal, **figure: Any) -> None:
         """Writes the results and the accuracy figure; `figure` has options of `plot_metric`."""
+        within, _ = within_budget(rows, goal.budget)
+        summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         results.write(self.folder.path, experiment, rows, summary)
-        shown, _ = within_budget(rows, experiment.settings.budget)
         with written(self.folder.path / "accuracy.png") as beside:
-            pictures.plot_metric(shown, beside, **figure)
+            pictures.plot_metric(within, beside, **figure)
 
     def complete(self, experiment: Experiment, **more: Any) -> None:
         """Marks the folder as complete; `more` is written into its configuration."""
@@ -115,18 +117,21 @@ class Training:
 @contextlib.contextmanager
 def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
     """Yields a command that trains, with the folder that the options of `shared_options` name."""
-    cache = values["compilation_cache"]
-    check_path("out", values["out"])
-    check_path("compilation_cache", cache)
+    from fedjax_algos.cli.progress import show_progress  # imports rich
+
+    cache, devices, shared = (
+        values["compilation_cache"],
+        settings.devices,
+        settings.devices_per_client,
+    )
+    for name_of_path in ("out", "compilation_cache"):
+        check_path(name_of_path, values[name_of_path])
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    texts["share"] = values["share"]
-    given = values_of(options(open_folder), texts)
+    given = values_of(options(open_folder), texts | {"share": values["share"]})
     place = processes.place_of(**values_of(options(processes.place_of), values))
     number = 1 if place is None else place.processes
-    fix = f"give a multiple of {number}"
-    devices, shared = settings.devices, settings.devices_per_client
-    even = (devices or 0) % number == 0
-    require(even, f"devices={devices} do not divide over {number} processes; {fix}")
+    fix = f"do not divide over {number} processes; give a multiple of {number}"
+    require((devices or 0) % number == 0, f"devices={devices} {fix}")
     _start_jax(devices // number if devices else max(shared, usable_cores()), cache)
     with (
         processes.joined(place),

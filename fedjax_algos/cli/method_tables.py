@@ -1,7 +1,7 @@
 """Makes the tables and lines that commands print: of methods, settings, clients and divergence."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_algos.analysis import statistics
@@ -41,10 +41,13 @@ _LATE = " That is often late on a noisy curve; --target sets a fixed one."
 class Goal(NamedTuple):
     """The target that methods are compared on."""
 
-    target: float | None  # the quality to reach; None: the reference's best on the same seed
-    reference: str | None  # the label of a method; None: the first
+    target: float | None = None  # the quality to reach; None: the reference's best on the same seed
+    reference: str | None = None  # the label of a method; None: the first
     metric: str = METRIC  # column of the quality
     budget: str | None = None  # the cost at which methods are compared
+
+
+_DEFAULT_GOAL = Goal()
 
 
 def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
@@ -69,10 +72,7 @@ def quality_name(metric: str) -> str:
 
 def method_tables(
     rows: list[Row],
-    target: float | None = None,
-    reference: str | None = None,
-    metric: str = METRIC,
-    budget: str | None = None,
+    goal: Goal = _DEFAULT_GOAL,
     *,
     is_sweep: bool = False,
     labels: Mapping[str, str] | None = None,
@@ -81,40 +81,41 @@ def method_tables(
 
     Columns that were not measured are left out. A sweep has the second table only with a reference,
     and costs only with a reference or a target: its first setting is the best on test data, so we
-    compare nothing with it. One method alone has costs only with a target. For the target, the
-    reference, the metric and the budget see `Goal`.
+    compare nothing with it. One method alone has costs only with a target.
     """
-    rows, told = within_budget(rows, budget)
-    summary = summarise(rows, target, reference, metric=metric)
+    rows, notes = within_budget(rows, goal.budget)
+    summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
     names = display_names([line.label for line in summary], labels)
-    quality = quality_name(metric)
-    of_sweep = is_sweep and target is None and reference is None
-    if of_sweep or (len(summary) == 1 and target is None):
-        only = _of_methods(summary, None, quality, names, of_sweep)
-        return [only._replace(notes=told + only.notes)]
-    name = label_text(names[reference or summary[0].label])
-    each = statistics.describe_costs(summary[0].seeds_with_target)
-    goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
-    goal = goal if target is None else f"a {quality} of {100 * target:g}%"
-    goal += (f", {each}." if each else ".") + _LATE * (target is None)
-    tables = [_of_methods(summary, goal, quality, names)]
-    tables[0].notes[:0] = told
-    if is_sweep:
-        tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
-    if reference is None and is_sweep:
+    name = label_text(names[goal.reference or summary[0].label])
+    quality = quality_name(goal.metric)
+    of_sweep = is_sweep and goal.target is None and goal.reference is None
+    aim = None
+    if goal.target is not None:
+        aim = f"a {quality} of {100 * goal.target:g}%"
+    elif len(summary) > 1 and not of_sweep:
+        aim = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
+    if aim is not None:
+        each = statistics.describe_costs(summary[0].seeds_with_target)
+        aim += (f", {each}." if each else ".") + _LATE * (goal.target is None)
+    table = _of_methods(summary, aim, quality, names, of_sweep)
+    notes = notes + table.notes
+    if is_sweep and len(summary) > 1:
+        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
+    tables = [table._replace(notes=notes)]
+    if aim is None or len(summary) == 1 or (is_sweep and goal.reference is None):
         return tables
-    pairs = summarise_pairs(rows, target, reference, metric=metric)
-    return [*tables, _of_pairs(pairs, name, names)] if pairs else tables
+    pairs = summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric)
+    return [*tables, _of_pairs(pairs, name, names)]
 
 
 def _of_methods(
     summary: list[MethodSummary],
-    goal: str | None,
+    aim: str | None,
     quality: str,
     names: Mapping[str, str],
-    of_sweep: bool = False,
+    of_sweep: bool,
 ) -> ResultTable:
-    """Makes the table of the methods, with their costs to the goal if there is a goal."""
+    """Makes the table of the methods, with their costs to the aim if there is one."""
     on_clock = any(line.simulated_seconds is not None for line in summary)
     finals, bests = [line.final for line in summary], [line.best for line in summary]
     columns = [
@@ -126,30 +127,33 @@ def _of_methods(
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
         f"best: the highest {quality} over the evaluations, chosen on test data.",
     ]
-    if goal is None:
+    if aim is None:
         diverged = [Share(line.seeds_diverged, line.seeds) for line in summary]
         columns.append(Column("diverged", diverged))
     else:
-        costs = _costs(summary)
+        costs = _measured(
+            Column("rounds", [line.rounds for line in summary], ".10g"),
+            Column("simulated time", [line.simulated_seconds for line in summary], unit="s"),
+            amounts("upload", [line.upload_bytes for line in summary], "B"),
+            amounts("flops", [line.flops for line in summary], "FLOP"),
+        )
         measured = ", ".join(column.heading for column in costs)
         if on_clock:
             measured = measured.replace("rounds", "rounds (server steps)")
         of_all = " (of all clients)" if len(costs) > 1 else ""
-        notes += [
-            f"{measured}{of_all}: to {goal}",
-            *_censored(costs, summary[0].seeds_with_target),
-            *_without_target(summary[0]),
-            "reached: seeds that reach it.",
-        ]
+        notes += [f"{measured}{of_all}: to {aim}"]
+        notes += _censored(costs, summary[0].seeds_with_target)
+        if without := summary[0].seeds_without_target:
+            seeds = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
+            notes.append(f"without {seeds}, on which the reference has diverged: no target.")
+        notes.append("reached: seeds that reach it.")
         reached = [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]
         columns += [*costs, Column("reached", reached)]
-    if of_sweep:
-        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
-    else:
+    if not of_sweep:
         columns.append(Column("wall time", [line.seconds for line in summary], ".2f", unit="s"))
         merged = ", or of all seeds whose plans are merged" * on_clock
         notes.append(f"wall time: of one seed{merged}.")
-        if goal is None:
+        if aim is None:
             notes.append(f"Costs to a {quality} are shown with --target.")
     notes += _why_not_marked(summary)
     return ResultTable(columns, notes, marked=_describe_marks(summary))
@@ -168,13 +172,6 @@ def _censored(costs: list[Column], seeds: int) -> list[str]:
             "when their runs ended."
         )
     return [f"{shown}: {meaning}"] if shown else []
-
-
-def _without_target(summary: MethodSummary) -> list[str]:
-    seeds = ", ".join(map(str, summary.seeds_without_target))
-    plural = "s" * (len(summary.seeds_without_target) > 1)
-    note = f"without seed{plural} {seeds}, on which the reference has diverged: no target."
-    return [note] if seeds else []
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
@@ -202,15 +199,6 @@ def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, st
     return ResultTable(columns, notes, f"compared with {reference}")
 
 
-def _costs(summary: list[MethodSummary]) -> list[Column]:
-    return _measured(
-        Column("rounds", [line.rounds for line in summary], ".10g"),
-        Column("simulated time", [line.simulated_seconds for line in summary], unit="s"),
-        amounts("upload", [line.upload_bytes for line in summary], "B"),
-        amounts("flops", [line.flops for line in summary], "FLOP"),
-    )
-
-
 def _measured(*columns: Column) -> list[Column]:
     return [column for column in columns if any(value is not None for value in column.values)]
 
@@ -221,7 +209,7 @@ def _marks_of(summary: list[MethodSummary], name: str) -> list[Mark]:
     return [*marks.values()] if len(summary) > 1 else []
 
 
-def _describe_marks(summary: Sequence[MethodSummary]) -> str:
+def _describe_marks(summary: list[MethodSummary]) -> str:
     """Explains the marks, with {best} and {other} for their names."""
     diverged = any(line.seeds_diverged for line in summary)
     compared = sum(not line.seeds_diverged for line in summary)
@@ -237,7 +225,7 @@ def _describe_marks(summary: Sequence[MethodSummary]) -> str:
     )
 
 
-def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
+def _why_not_marked(summary: list[MethodSummary]) -> list[str]:
     """Explains why no method is marked as the best, if so."""
     if len(summary) < 2:
         return []

@@ -95,7 +95,6 @@ OF_TRAINING = (
 )  # fmt: skip
 # default seeds of commands; `tune` and `compare` use different ones
 SEEDS = {"compare": "10", "run": "1", "sweep": "3", "tune": "1000-1002"}
-FACETS = ("results", "method", "seed")  # of `plot`
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
@@ -116,28 +115,24 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group that answers an unknown command with the nearest known one."""
+    """A group of such commands."""
 
     command_class = Command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's hook; raises UsageError for an unknown command."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)))
-        return super().resolve_command(ctx, args)
-
 
 def add_options(
-    texts: Mapping[str, str], many: Collection[str] = (), **metavars: str
+    texts: Mapping[str, str], many: Collection[str] = (), **looks: str | click.ParamType
 ) -> Callable[[Callable], Callable]:
-    """Returns a decorator that adds an option for each name, with its help text."""
+    """Returns a decorator that adds an option for each name, with its help text.
+
+    `looks` has the types of options, or the texts that stand for their values in the help.
+    """
 
     def decorate(command: Callable) -> Callable:
         for name, text in reversed([*texts.items()]):
-            look: Any = {"metavar": metavars.get(name, "VALUE"), "help": text}
-            command = click.option(flag(name), name, multiple=name in many, **look)(command)
+            look = looks.get(name, "VALUE")
+            own: Any = {"metavar" if isinstance(look, str) else "type": look, "help": text}
+            command = click.option(flag(name), name, multiple=name in many, **own)(command)
         return command
 
     return decorate
@@ -159,15 +154,13 @@ def shared_options(
     seeds: str, leave_out: Collection[str] = (), texts: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds the options of training commands; see `settings_of`."""
-
     names = [name for name in options(Settings) if name not in leave_out]
     others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
-    metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
-    metavars["share"] = "I/N"
+    looks = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER", "share": "I/N"}
 
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
-        command = add_options(others, {"track"}, **metavars)(command)
+        command = add_options(others, {"track"}, **looks)(command)
         return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 
     return decorate
@@ -207,39 +200,44 @@ def settings_of(
     methods: Iterable[str] = (),
 ) -> Settings:
     """Makes the settings of a file and the command line; the command line takes precedence."""
-    known = options(Settings)
-    given = {name: text for name in known if (text := values.get(name)) is not None}
+    given = {name: values[name] for name in options(Settings) if values.get(name) is not None}
     from_file = dict(config.settings)
     if given.keys() & _LOCAL_WORK:  # steps replace a file's epochs, and epochs its steps
         from_file = {name: from_file[name] for name in from_file.keys() - _LOCAL_WORK}
     typed = from_file | {name: parse_setting(name, text) for name, text in given.items()}
     settings = Settings(**{"seeds": parse_seeds(seeds)} | typed)
-    for name, text in given.items():
-        _check_effect(name, text, settings, methods)
+    fixes = _without_effect(settings)
+    if "system" in given and not (settings.in_system or _wrapper_reads_system(methods)):
+        fixes["system"] = (
+            "is for the virtual clock, and in rounds for --failures late, --sampler in_session and "
+            "the wrapper oort; give --seconds or one of these too"
+        )
+    if wrong := next((name for name in given if name in fixes), None):
+        raise ValueError(f"{flag(wrong)} {given[wrong]} {fixes[wrong]}, or leave it out")
     return settings
 
 
-def _check_effect(name: str, text: str, settings: Settings, methods: Iterable[str]) -> None:
-    """Refuses an option that has no effect with the other options."""
+def _wrapper_reads_system(methods: Iterable[str]) -> bool:
     from fedjax_algos.participation.in_rounds import reads_system
     from fedjax_algos.runs.studies.method import parse_spec
     from fedjax_algos.wrappers import wrappers
 
-    fix, wrapped = None, (each for method in methods for each in parse_spec(method)[2])
-    if name == "evaluations" and settings.seconds is None:
-        fix = "is for the virtual clock; give --seconds too"
-    elif name == "system" and not (
-        settings.in_system or any(reads_system(wrappers, each) for each in wrapped)
-    ):
-        fix = "is for the virtual clock, and in rounds for --failures late, --sampler in_session "
-        fix += "and the wrapper oort; give --seconds or one of these too"
-    elif name in _IN_ROUNDS and settings.seconds is not None:
+    wrapped = (each for method in methods for each in parse_spec(method)[2])
+    return any(reads_system(wrappers, each) for each in wrapped)
+
+
+def _without_effect(settings: Settings) -> dict[str, str]:
+    """Returns what to do instead of options that have no effect with the others."""
+    if settings.seconds is None:
+        fixes = {"evaluations": "is for the virtual clock; give --seconds too"}
+    else:
         fix = "is for rounds and has no effect on the virtual clock; leave --seconds out"
-    elif name == "held_out" and settings.evaluate_clients != "held_out":
-        fix = "is for --evaluate-clients held_out; give that too"
-    elif name == "personal_steps" and settings.evaluate_clients == "none":
-        fix = "is for --evaluate-clients; give train or held_out there"
-    require(not fix, f"{flag(name)} {text} {fix}, or leave it out")
+        fixes = dict.fromkeys(_IN_ROUNDS, fix)
+    if settings.evaluate_clients != "held_out":
+        fixes["held_out"] = "is for --evaluate-clients held_out; give that too"
+    if settings.evaluate_clients == "none":
+        fixes["personal_steps"] = "is for --evaluate-clients; give train or held_out there"
+    return fixes
 
 
 def check_path(name: str, text: str | None) -> None:
@@ -253,12 +251,10 @@ def check_path(name: str, text: str | None) -> None:
 def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
     """Returns the file that --out names; it must not exist."""
     check_path("out", text)
-    if text is not None and text.endswith("/"):
-        raise ValueError(f"out={text!r} is a folder; leave the / out, or name a file in it")
     path = default if text is None else Path(text)
     with writing(path):
-        if path.exists() or path.is_symlink():  # also a broken link
-            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+        if path.exists() or path.is_symlink() or (text or "").endswith("/"):  # also a broken link
+            raise ValueError(f"out={text or str(path)!r} exists or is a folder; name a new file")
     return path
 
 
@@ -275,10 +271,10 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
     for text in texts:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
-        require(splits, f"label={text!r} has no new text; give OLD=NEW")
         found = [(old, new) for old, new in splits if known_as(old, known)]
         if not found:
-            raise ValueError(unknown("label", splits[-1][0], known))
+            old = text.rpartition("=")[0]
+            raise ValueError(f"label={text!r} is not OLD=NEW; {unknown('label', old, known)}")
         old, new = found[0]
         for label in known_as(old, known):
             require(label not in labels, f"label={old!r} is given twice; give it once")

@@ -64,7 +64,7 @@ def test_compare(command, refused, here):
     assert all(f"seed {seed}" in page.text for seed in (0, 1))
     picture = [folder, "--metric", "test_loss", "--x", "upload_bytes"]
     assert command("plot", *picture) == f"{folder / 'test_loss-by-upload_bytes.png'}\n"
-    assert "exists; name another file or remove it" in refused("plot", *picture)
+    assert "exists or is a folder; name a new file" in refused("plot", *picture)
     assert "is not empty; name another folder" in refused(*line, "--out", folder)
 
 

@@ -181,7 +181,7 @@ run my_file.py:narrow | server_update=<lambda> does not take (server, sums, coun
 run fedavg --partition my_file.py:short --clients 50 | has 49 clients, and not clients=
 run fedavg --sampler my_file.py:shared | sampler=<lambda> does not take (seed, rounds, nu
 run my_file.py:tiered --share 0.3 | share='0.3'
-run my_file.py:fedspeed --roh 1 | unknown option '--roh'; did you mean --rho?
+run my_file.py:fedspeed --roh 1 | No such option
 run my_file.py:fedspeed --rho -1 | rho=-1 is out of range
 run my_file.py:tiered@barrier --seconds 9 | its tiers have rounds of their own
 run fedavg+a++b/my_file.py:nothing | returns a NoneType; give a function (algorithm

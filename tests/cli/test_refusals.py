@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedjax_algos.cli.config_file import parse_setting
 from fedjax_algos.cli.options import settings_of
-from fedjax_algos.cli.registries import REGISTRIES, registry_of
+from fedjax_algos.cli.commands import REGISTRIES, registry_of
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.runs.studies.method import Method
@@ -18,7 +18,7 @@ from fedjax_algos.runs.studies.settings import Settings
 
 LINES = """
 run fedavgg | unknown algorithm 'fedavgg'; did you mean fedavg?
-run fedavg --roundz 3 | unknown option '--roundz'; did you mean --rounds?
+run fedavg --roundz 3 | No such option
 run fedavg --rounds 0 | rounds=0 is out of range; give a whole number of at least 1
 run fedavg --rounds | '--rounds' requires an argument
 run fedavg --system simulated | --system simulated is for the virtual clock
@@ -62,7 +62,7 @@ run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,,
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
 compare --track tensorboard --track tensorboard:flush_seconds=1 | track has 'tensorboard' twice
-sweep fedprox --grid mu=1 --evaluate-clients train | unknown option '--evaluate-clients'
+sweep fedprox --grid mu=1 --evaluate-clients train | No such option
 compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
 compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients
 compare --evaluate-clients train --target-metric client_accuracy_worst | is unknown; choose client
@@ -72,11 +72,11 @@ run fedbuff --seconds 9 --evaluate-clients train --evaluate-clients-at evaluatio
 compare fedavg+ | 'fedavg+' has a plus without a wrapper
 compare fedavg+term --seconds 9 | reduce="stack"
 compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candidates
-list algorithm | unknown list 'algorithm'; did you mean algorithms?
+list algorithm | 'algorithm' is not one of 'algorithms', 'client_optimizers',
 run fedasync --seconds 3 --system simulated:dropout=0.9999999 | dispatches are lost
-lisst | unknown command 'lisst'; did you mean list?
+lisst | No such command 'lisst'
 costs | Missing argument
-plot nowhere --facet folder | facet='folder' is unknown; choose results, method or
+plot nowhere --facet folder | 'folder' is not one of 'results', 'method', 'seed'
 table | no results folder is given
 report nowhere | cannot be read
 sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
@@ -89,7 +89,7 @@ sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
-tune fedavg --grid client_learning_rate=1 --track tensorboard | unknown option '--trac
+tune fedavg --grid client_learning_rate=1 --track tensorboard | No such option
 tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
 tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
