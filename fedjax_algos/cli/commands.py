@@ -43,18 +43,8 @@ _SWEEP_HELP = {
     "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
 }
 _NOT_OF_SWEEP = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
-_OF_SWEEP = {
-    "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
-    "reference": "label of the setting to compare the others with there [the first]",
-}
 # --validation sets what clients hold out; trackers would not label rows as held-out results
 _NOT_OF_TUNE = (*_NOT_OF_SWEEP, "track")
-_OF_TUNE = {
-    "target": "quality whose costs `compare --config` shows; not used here",
-    "target_metric": "metric whose mean on held-out examples is a setting's score, such as "
-    "dice_score",
-    "reference": "label of the method to compare the others with then; not used here",
-}
 _TUNE_HELP = {
     "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
     "may be repeated; values for one ALGORITHM prevail over those for all",
@@ -155,7 +145,7 @@ def run() -> None:
 @cli.command()
 @click.argument("method")
 @add_options(_SWEEP_HELP, {"grid"}, grid="NAME=VALUE,...")
-@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP, _OF_SWEEP)
+@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
@@ -172,7 +162,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
 @add_options(_TUNE_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
-@shared_options(SEEDS["tune"], _NOT_OF_TUNE, _OF_TUNE)
+@shared_options(SEEDS["tune"], _NOT_OF_TUNE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 

@@ -45,8 +45,6 @@ def _of_toml(content: dict[str, Any]) -> ConfigFile:
         listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
         fix = 'is not a list of methods; give one such as ["fedavg", "fedprox:mu=0.1"]'
         require(listed, f"methods={reprlib.repr(methods)} {fix}")
-    text = f"compilation_cache={reprlib.repr(cache)} is not a folder; give a text"
-    require(isinstance(cache, str | None), text)
     settings = _settings(content, "methods", "compilation_cache", "tuning")
     return ConfigFile(settings, tuple(methods or ()), cache, tuning)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -46,12 +45,12 @@ HELP = {
     "server_learning_rate": "rate of the server's step [the method's]",
     "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
     "eval_every": "rounds between evaluations",
-    "target": "quality whose rounds and upload are measured [the reference's best]",
+    "target": "quality whose costs are shown, also by `report` [the reference's best]",
     "target_metric": "the quality that methods are compared on: accuracy, or a metric of --metrics "
     "or of the model that is higher for better models, such as dice_score",
     "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: a run ends at the first evaluation where "
     "it has cost as much, and methods are compared within it [none]",
-    "reference": "label of the method to compare the others with [the first]",
+    "reference": "label of the method or setting to compare the others with [the first]",
     "test_examples": "draw this many for evaluation if there are more [all]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
     "its held_out ones: none, train or held_out",
@@ -138,21 +137,17 @@ def add_options(
     return decorate
 
 
-def settings_options(
-    names: Iterable[str], texts: Mapping[str, str] = HELP, **defaults: Any
-) -> Callable[[Callable], Callable]:
+def settings_options(names: Iterable[str], **defaults: Any) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds options for settings; the help shows `defaults` if given."""
     shown = {}
     for name in names:
         default = defaults.get(name, options(Settings)[name].default)
         text = f"{default:g}" if isinstance(default, float) else default
-        shown[name] = texts[name] + ("" if default is None else f" [{text}]")
+        shown[name] = HELP[name] + ("" if default is None else f" [{text}]")
     return add_options(shown)
 
 
-def shared_options(
-    seeds: str, leave_out: Collection[str] = (), texts: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable], Callable]:
+def shared_options(seeds: str, leave_out: Collection[str] = ()) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds the options of training commands; see `settings_of`."""
     names = [name for name in options(Settings) if name not in leave_out]
     others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
@@ -161,7 +156,7 @@ def shared_options(
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
         command = add_options(others, {"track"}, **looks)(command)
-        return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
+        return settings_options(names, seeds=seeds)(command)
 
     return decorate
 
@@ -240,12 +235,11 @@ def _without_effect(settings: Settings) -> dict[str, str]:
     return fixes
 
 
-def check_path(name: str, text: str | None) -> None:
-    """Checks a path."""
-    if text is not None and (not text or text.startswith("--") or "\0" in text):
-        raise ValueError(
-            f"{name}={text!r} is not a path; begin it with ./ if its name begins with --"
-        )
+def check_path(name: str, path: Any) -> None:
+    """Checks the path of a file or a folder; None is none."""
+    is_path = isinstance(path, str) and path and not path.startswith("--") and "\0" not in path
+    fix = "give a text; begin it with ./ if the name begins with --"
+    require(is_path or path is None, f"{name}={path!r} is not a path; {fix}")
 
 
 def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
@@ -273,10 +267,10 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
         found = [(old, new) for old, new in splits if known_as(old, known)]
         if not found:
-            old = text.rpartition("=")[0]
-            raise ValueError(f"label={text!r} is not OLD=NEW; {unknown('label', old, known)}")
+            wrong = unknown("label", text.rpartition("=")[0], known)
+            raise ValueError(f"label={text!r} is not OLD=NEW with a label of its own: {wrong}")
         old, new = found[0]
         for label in known_as(old, known):
-            require(label not in labels, f"label={old!r} is given twice; give it once")
+            del known[label]
             labels[label] = new if label == old else label.removesuffix(old) + new
     return labels

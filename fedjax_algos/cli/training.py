@@ -222,8 +222,7 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
     for text in grid:
         owner, name, listed = split_grid(text)
         require(not owner, f"grid={text!r} names a method; leave {owner}: out, there is one")
-        require(name not in columns, f"{name} is in two grids; give all its values in one")
-        beside = f"{name} is given beside the grid's values; leave one of them out"
-        require(values.get(name) is None, beside)
+        once = name not in columns and values.get(name) is None
+        require(once, f"{name} is given twice; give all its values in one --grid")
         columns[name] = listed.split(",")
     return columns

@@ -131,10 +131,19 @@ WRONG_RESULTS = [
     ([], "it has no settings and methods of a run; give a TOML file"),
     (configuration(methods={}), "it has no settings and methods of a run"),
     (configuration(grid={}), "its command was fedjax-algos compare fedavg"),
-    (configuration(settings={"roundz": 3}), "a.json: not a file of settings: unknown setting 'roundz'; did you mean"),
-    (configuration(methods={"fedavg": {"mu": 1}}), "a.json: not a file of settings: {'mu': 1} is not a method"),
+    (
+        configuration(settings={"roundz": 3}),
+        "a.json: not a file of settings: unknown setting 'roundz'; did you mean",
+    ),
+    (
+        configuration(methods={"fedavg": {"mu": 1}}),
+        "a.json: not a file of settings: {'mu': 1} is not a method",
+    ),
     (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is not a method"),
-    (configuration(tuning={"seeds": "x"}), "a.json: not a file of settings: tuning={'seeds': 'x'} is not what tune"),
+    (
+        configuration(tuning={"seeds": "x"}),
+        "a.json: not a file of settings: tuning={'seeds': 'x'} is not what tune",
+    ),
 ]
 TOML = [*(line.split(" | ") for line in WRONG.strip().splitlines()), *HOSTILE.items()]
 

@@ -86,11 +86,11 @@ WRONG = """
 --band std | band='std' is unknown; choose none, interval, range or seeds
 --methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
 --methods fedavg,fedavg | methods has 'fedavg' twice
---label fedavg | label='fedavg' is not OLD=NEW; unknown label ''; choose
+--label fedavg | label='fedavg' is not OLD=NEW with a label of its own: unknown label ''; choose
 --x-limits 0,x | could not convert string to float: 'x'
 --x-limits , | could not convert string to float: ''
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
---label fedavg=x --label fedavg=y | label='fedavg' is given twice
+--label fedavg=x --label fedavg=y | label='fedavg=y' is not OLD=NEW with a label of its own: unknown label 'fedavg'
 --x-limits 5 | x_limits=(5.0,) is not an interval
 --x-limits 0,5 --log x | does not fit a logarithmic axis
 --size 3.5 | size=(3.5,) is out of range; give the width and the height

@@ -117,7 +117,9 @@ def test_several_folders_are_one_table(command, refused, here):
 def test_a_file_is_written_once(command, refused, here, five):
     assert command("table", five, "--format", "latex", "--out", "a.tex") == "a.tex\n"
     assert (here / "a.tex").read_text() == tables.latex(method_tables(FIVE))
-    assert "out='a.tex' exists or is a folder; name a new" in refused("table", five, "--out", "a.tex")
+    assert "out='a.tex' exists or is a folder; name a new" in refused(
+        "table", five, "--out", "a.tex"
+    )
     assert "'--format': 'tex' is not one of 'text'," in refused("table", five, "--format", "tex")
 
 
@@ -260,7 +262,9 @@ def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, r
     out = command("table", "a", "c")
     assert "to a test accuracy of 65%" in out
     assert "compared with a: FedAvg" in out
-    assert "bad/config.json: not a file of settings: target='high' is no number" in refused("table", "bad")
+    assert "bad/config.json: not a file of settings: target='high' is no number" in refused(
+        "table", "bad"
+    )
 
 
 def test_a_target_has_its_metric(command, refused, here):
