@@ -93,8 +93,7 @@ def _run(given: list[str]) -> None:
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # process 0 prints it
             sys.exit(2)
-        if processes.is_loss(error):
-            processes.end_after_loss(error, _way_on(given))
+        processes.end_if_lost(error, _way_on(given))
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
         # jax may have removed the frames of the user's factory, but not the call

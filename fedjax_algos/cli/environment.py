@@ -63,11 +63,9 @@ class Training:
         `runs` are the runs of all shares, in the order of computation.
         """
         self.record = record | self.folder.divide(runs)
-        longer = self.folder.begin(self.record, extends=extends)
-        if longer is not None:
+        if longer := self.folder.begin(self.record, extends=extends):
             self.progress.note(longer)
-        complete = self.folder.is_complete
-        if complete:
+        if complete := self.folder.is_complete:
             click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")
         return not complete
 
@@ -119,20 +117,20 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
     """Yields a command that trains, with the folder that the options of `shared_options` name."""
     from fedjax_algos.cli.progress import show_progress  # imports rich
 
-    cache, devices, shared = (
-        values["compilation_cache"],
-        settings.devices,
-        settings.devices_per_client,
-    )
-    for name_of_path in ("out", "compilation_cache"):
-        check_path(name_of_path, values[name_of_path])
+    cache, devices = values["compilation_cache"], settings.devices
+    check_path("out", values["out"])
+    check_path("compilation_cache", cache)
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
     given = values_of(options(open_folder), texts | {"share": values["share"]})
     place = processes.place_of(**values_of(options(processes.place_of), values))
     number = 1 if place is None else place.processes
     fix = f"do not divide over {number} processes; give a multiple of {number}"
     require((devices or 0) % number == 0, f"devices={devices} {fix}")
-    _start_jax(devices // number if devices else max(shared, usable_cores()), cache)
+    if cache is not None:
+        keep_compiled(cache)
+    _make_cpu_devices(
+        devices // number if devices else max(settings.devices_per_client, usable_cores())
+    )
     with (
         processes.joined(place),
         measure_compilation() as compiled,
@@ -144,15 +142,13 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
             yield Training(folder, compiled, progress, cache)
 
 
-def _start_jax(devices: int, compilation_cache: str | None) -> None:
+def _make_cpu_devices(number: int) -> None:
     """Makes this many CPU devices, unless jax has started or its own option is set."""
-    if compilation_cache is not None:
-        keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
     # jax's type for its configuration does not know the attribute
     if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", devices)
+            jax.config.update("jax_num_cpu_devices", number)
 
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:

@@ -138,7 +138,8 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     for name in {"x_limits", "y_limits", "size"} & texts.keys():
         options[name] = _numbers(texts[name], "x" if name == "size" else ",")
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
-    path = new_file(values["out"], Path(folders[0], f"{file_name(name)}.png"))
+    default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]
+    path = new_file(default if out is None else out)
     with written(path) as beside:
         hidden = pictures.plot_metric(rows, beside, **options).notes
     for line in hidden:
@@ -158,7 +159,7 @@ def write_report(folder: str, out: str | None) -> None:
     configuration = read_configuration(place)
     if configuration is None:
         raise ValueError(f"{folder!r} has no config.json; {_FIX}")
-    path = new_file(out, place / "report.html")
+    path = new_file(place / "report.html" if out is None else out)
     settings, is_sweep = stored_settings(place, configuration), "grid" in configuration
     clients = None
     if settings.evaluate_clients != "none":

@@ -87,17 +87,13 @@ HELP = {
     "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
     "keep (then runs whose model is not finite go on)",
 }
-# options of commands that train which are not settings
-OF_TRAINING = (
-    "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
-    "coordinator", "processes", "process",
-)  # fmt: skip
+# options of commands that train which are not settings, but for the flag --resume
+OF_TRAINING = [name for name in HELP if name not in (*options(Settings), "resume")]
 # default seeds of commands; `tune` and `compare` use different ones
 SEEDS = {"compare": "10", "run": "1", "sweep": "3", "tune": "1000-1002"}
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
-_NO_PATH = Path()
 
 
 class Command(click.Command):
@@ -242,13 +238,13 @@ def check_path(name: str, path: Any) -> None:
     require(is_path or path is None, f"{name}={path!r} is not a path; {fix}")
 
 
-def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
-    """Returns the file that --out names; it must not exist."""
-    check_path("out", text)
-    path = default if text is None else Path(text)
+def new_file(given: str | Path) -> Path:
+    """Returns the file that --out names, or that is written without it; it must not exist."""
+    check_path("out", str(given))
+    path = Path(given)
     with writing(path):
-        if path.exists() or path.is_symlink() or (text or "").endswith("/"):  # also a broken link
-            raise ValueError(f"out={text or str(path)!r} exists or is a folder; name a new file")
+        if path.exists() or path.is_symlink() or str(given).endswith("/"):  # also a broken link
+            raise ValueError(f"out={str(given)!r} exists or is a folder; name a new file")
     return path
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import click
 import jax
@@ -119,16 +119,15 @@ def name() -> str:
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
 
 
-def is_loss(error: BaseException) -> bool:
-    """Returns whether an error comes from jax's runtime: another process may be lost."""
+def end_if_lost(error: BaseException, way_on: str) -> None:
+    """Ends this process at once if the error comes from jax's runtime: another one may be lost.
+
+    In a normal exit jax would wait for it.
+    """
     # a compiled function raises a ValueError with a status in place of jax's error
     status = isinstance(error, ValueError) and _STATUS.match(str(error))
-    return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
-
-
-def end_after_loss(error: BaseException, way_on: str) -> NoReturn:
-    """Ends this process at once; in a normal exit jax would wait for lost processes."""
-    first_line = next(iter(str(error).splitlines()), "")
-    click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
-    sys.stdout.flush()
-    os._exit(1)
+    if name() and (status or isinstance(error, jax.errors.JaxRuntimeError)):
+        first_line = next(iter(str(error).splitlines()), "")
+        click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
+        sys.stdout.flush()
+        os._exit(1)

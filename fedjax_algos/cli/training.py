@@ -15,16 +15,9 @@ from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.rows import Budget
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import printable
+from fedjax_algos.cli import method_tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
-from fedjax_algos.cli.method_tables import (
-    best_first,
-    clients_table,
-    goal_of,
-    method_tables,
-    non_finite_lines,
-    tuning_line,
-)
 from fedjax_algos.cli.options import (
     OF_TRAINING,
     SEEDS,
@@ -104,7 +97,7 @@ def train(
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder."""
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
-    trackers, goal = make_trackers(values["track"]), goal_of(settings, labels)
+    trackers, goal = make_trackers(values["track"]), method_tables.goal_of(settings, labels)
     runs = [*itertools.product(labels, settings.seeds)]
     texts = labels_of(values.get("label", ()), [{"method": label} for label in labels])
     with training(values, name, settings) as command:
@@ -138,12 +131,12 @@ def train(
         axis = axis if goal.budget is None else Budget.of(goal.budget).column
         command.write(experiment, rows, goal, x=axis, labels=texts)
         command.complete(experiment)
-    click.echo(f"\n{tables.text(method_tables(rows, goal, labels=texts))}")
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, goal, labels=texts))}")
     if tuning:
-        click.echo(tuning_line(tuning, settings))
+        click.echo(method_tables.tuning_line(tuning, settings))
     if of_clients:
-        click.echo(tables.text([clients_table(of_clients, settings)]))
-    for line in non_finite_lines(rows):
+        click.echo(tables.text([method_tables.clients_table(of_clients, settings)]))
+    for line in method_tables.non_finite_lines(rows):
         click.echo(line)
     command.say_end("results and figure")
 
@@ -184,7 +177,7 @@ def sweep(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:
         limits = values_of(options(prepare_sweep), values)
         whole = prepare_sweep(settings, method, columns, **limits)
         experiment = whole.experiment
-        goal = goal_of(settings, [method.label for method in experiment.methods])
+        goal = method_tables.goal_of(settings, [method.label for method in experiment.methods])
         record = results.configuration(experiment, extra={"grid": columns})
         if not command.begin(record, [run[:2] for run in whole.runs], extends=True):
             return
@@ -206,12 +199,12 @@ def sweep(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:
                     progress.note(note)
         if not (rows := command.join(rows)):
             return
-        rows = best_first(rows, goal.metric)
+        rows = method_tables.best_first(rows, goal.metric)
         drawn = [*dict.fromkeys(row["method"] for row in rows)][:_MAX_DRAWN]
         command.write(experiment, rows, goal, methods=drawn)
         command.complete(experiment, sweep_notes=notes)
-    click.echo(f"\n{tables.text(method_tables(rows, goal, is_sweep=True))}")
-    for line in non_finite_lines(rows):
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, goal, is_sweep=True))}")
+    for line in method_tables.non_finite_lines(rows):
         click.echo(line)
     command.say_end("results and figure")
 
