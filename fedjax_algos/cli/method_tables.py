@@ -9,7 +9,6 @@ from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import (
     METRIC,
-    Mark,
     describe_estimates,
     metric_column,
 )
@@ -34,6 +33,15 @@ _WITHOUT = (
 _CHOSEN_BY_TEST_DATA = (
     "The settings are in the order of their final {}: to choose one from this table is "
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
+)
+_MARKED = (  # {best} and {other} stand for the marks
+    "{best}: the highest mean over seeds of the column. {other}: cannot be told from it by a "
+    f"two-sided paired t test on the same {{seeds}} seeds, at {100 * statistics.LEVEL:g}% over all "
+    "pairs of methods (Holm's correction). Methods that have diverged on a seed are not compared."
+)
+_NOT_MARKED = (
+    f"The best is not marked: a test needs at least {statistics.MIN_SEEDS_OF_AN_INTERVAL} seeds, "
+    "and a method that has not diverged on any."
 )
 _LATE = " That is often late on a noisy curve; --target sets a fixed one."
 
@@ -118,10 +126,14 @@ def _of_methods(
     """Makes the table of the methods, with their costs to the aim if there is one."""
     on_clock = any(line.simulated_seconds is not None for line in summary)
     finals, bests = [line.final for line in summary], [line.best for line in summary]
+    final_marks, best_marks = (
+        [*statistics.mark_best(compared_values(summary, name)).values()] * (len(summary) > 1)
+        for name in ("final", "best")
+    )
     columns = [
         Column("setting" if of_sweep else "method", [names[line.label] for line in summary]),
-        percentages("final", finals, marks=_marks_of(summary, "final")),
-        percentages("best", bests, marks=_marks_of(summary, "best")),
+        percentages("final", finals, marks=final_marks),
+        percentages("best", bests, marks=best_marks),
     ]
     notes = [
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
@@ -142,7 +154,7 @@ def _of_methods(
             measured = measured.replace("rounds", "rounds (server steps)")
         of_all = " (of all clients)" if len(costs) > 1 else ""
         notes += [f"{measured}{of_all}: to {aim}"]
-        notes += _censored(costs, summary[0].seeds_with_target)
+        notes += _censored(costs)
         if without := summary[0].seeds_without_target:
             seeds = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
             notes.append(f"without {seeds}, on which the reference has diverged: no target.")
@@ -155,23 +167,20 @@ def _of_methods(
         notes.append(f"wall time: of one seed{merged}.")
         if aim is None:
             notes.append(f"Costs to a {quality} are shown with --target.")
-    notes += _why_not_marked(summary)
-    return ResultTable(columns, notes, marked=_describe_marks(summary))
+    if len(summary) > 1 and not any(final_marks):
+        notes.append(_NOT_MARKED)
+    marked = _MARKED.replace("{seeds}", str(summary[0].seeds))
+    return ResultTable(columns, notes, marked=marked)
 
 
-def _censored(costs: list[Column], seeds: int) -> list[str]:
+def _censored(costs: list[Column]) -> list[str]:
     """Explains costs that are not known, such as `> 100`, by the first of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
     shown = ", ".join(filter(None, first))
-    meaning = f"the seed had not reached the target when its run ended, at {first[0][2:]}."
-    if seeds > statistics.MAX_SEEDS_OF_VALUES:
-        meaning = (
-            "all that is known of the lower median, because some seeds had not reached the target "
-            "when their runs ended."
-        )
-    return [f"{shown}: {meaning}"] if shown else []
+    why = "all that is known, because seeds had not reached the target when their runs ended."
+    return [f"{shown}: {why}"] if shown else []
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
@@ -203,40 +212,6 @@ def _measured(*columns: Column) -> list[Column]:
     return [column for column in columns if any(value is not None for value in column.values)]
 
 
-def _marks_of(summary: list[MethodSummary], name: str) -> list[Mark]:
-    """Returns the marks of a column; empty if there is only one method."""
-    marks = statistics.mark_best(compared_values(summary, name))
-    return [*marks.values()] if len(summary) > 1 else []
-
-
-def _describe_marks(summary: list[MethodSummary]) -> str:
-    """Explains the marks, with {best} and {other} for their names."""
-    diverged = any(line.seeds_diverged for line in summary)
-    compared = sum(not line.seeds_diverged for line in summary)
-    tests = "" if compared == 2 else " over all pairs of methods (Holm's correction)"
-    test = (
-        " {other}: cannot be told from it by a two-sided paired t test on the same "
-        f"{summary[0].seeds} seeds, at {100 * statistics.LEVEL:g}%{tests}."
-    )
-    return (
-        "{best}: the highest mean over seeds of the column."
-        + test * (compared > 1)
-        + " Methods that have diverged on a seed are not compared." * diverged
-    )
-
-
-def _why_not_marked(summary: list[MethodSummary]) -> list[str]:
-    """Explains why no method is marked as the best, if so."""
-    if len(summary) < 2:
-        return []
-    needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
-    if summary[0].seeds < needed:
-        few = f"at least {needed} seeds are needed to tell methods apart by a test"
-        return [f"The best is not marked: {few}."]
-    diverged = all(line.seeds_diverged for line in summary)
-    return ["The best is not marked: every method has diverged on a seed."] * diverged
-
-
 def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable:
     """Makes a table of the accuracy over clients, with one line for each method."""
     summaries = summarise_client_rows(rows_of_clients)
@@ -262,15 +237,12 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
 
 def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
     """Says in a line how the compared methods were tuned; `tuning` is the record of `tune`."""
-    seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
-    shown = label_text(", ".join(map(str, seeds)))
-    line = f"The methods were tuned without test data, with seeds {shown}"
-    if both:
-        line += (
-            f"; this comparison also uses {', '.join(map(str, both))}, which favours methods that "
-            "were tuned more: give other --seeds"
-        )
-    return line + ".\n"
+    line = "The methods were tuned without test data, with seeds "
+    line += label_text(", ".join(map(str, tuning["seeds"])))
+    if both := {*tuning["seeds"]} & {*settings.seeds}:
+        fix = "which favours methods that were tuned more: give other --seeds"
+        line += f"; this comparison also uses {', '.join(map(str, sorted(both)))}, {fix}"
+    return f"{line}.\n"
 
 
 def non_finite_lines(rows: list[Row]) -> list[str]:

@@ -35,8 +35,7 @@ HELP = {
     "batches": f"how batches are drawn: {one_of(options(Settings)['batches'].choices)}",
     "gradient_accumulation": "pieces of a batch, whose gradients are computed one after another",
     "client_learning_rate": "rate of the local steps [the method's, else 0.1]",
-    "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
-    "sgd:momentum=0.9 or adam, see `list client_optimizers` [the method's, else sgd]",
+    "client_optimizer": "such as adam, see `list client_optimizers` [the method's, else sgd]",
     "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
     "rate_schedule": "how the client learning rate changes, see `list rate_schedules`",
     "rate_by": "what the schedule counts: round, dispatch (the client's own), or step (local)",
@@ -46,46 +45,33 @@ HELP = {
     "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
     "eval_every": "rounds between evaluations",
     "target": "quality whose costs are shown, also by `report` [the reference's best]",
-    "target_metric": "the quality that methods are compared on: accuracy, or a metric of --metrics "
-    "or of the model that is higher for better models, such as dice_score",
-    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: a run ends at the first evaluation where "
-    "it has cost as much, and methods are compared within it [none]",
+    "target_metric": "what methods are compared on: accuracy, or another one such as dice_score",
+    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
     "reference": "label of the method or setting to compare the others with [the first]",
     "test_examples": "draw this many for evaluation if there are more [all]",
-    "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
-    "its held_out ones: none, train or held_out",
-    "evaluate_clients_at": "with --evaluate-clients: only at the end, or also at all evaluations, "
-    "which adds columns such as client_accuracy_worst_decile: end or evaluations",
+    "evaluate_clients": "examples for evaluating clients' own models: none, train or held_out",
+    "evaluate_clients_at": "when --evaluate-clients does so: end, or evaluations (at all of them)",
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
-    "system": "speeds and unavailability on the virtual clock, and for --failures late, "
-    "--sampler in_session and the wrapper oort; see `list system_models`",
+    "system": "speeds and unavailability of clients, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
-    "layout": "auto (sequential on a CPU, else as many as fit into memory), vmapped, sequential, "
-    "or a number of clients computed at once",
-    "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
-    "more change the rounding; sweep, which does not depend on it: all; of a CPU one per core]",
+    "layout": "auto, vmapped, sequential, or a number of clients computed at once",
+    "devices": "devices that share a cohort, a wave or a sweep's runs [1; sweep: all, or cores]",
     "devices_per_client": "devices that compute a client together, each with a part of its model",
-    "client_state": "where the clients' own state is kept between rounds: device, host, or "
-    "disk, in the results folder until the runs have ended",
+    "client_state": "where clients' own state is kept between rounds: device, host or disk",
     "examples": "replicated on all devices, or sharded by client",
     "compilation_cache": "folder that keeps compiled programs for later commands [none]",
     "out": "results folder",
-    "track": "also gives each row to a tracker as it is measured: tensorboard, wandb, or your "
-    "own (FILE.py:NAME), see `list trackers`; may be repeated",
+    "track": "tensorboard, wandb or your own (FILE.py:NAME), see `list trackers`; may be repeated",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints to keep of a run [2]",
-    "share": "part I of N of the runs, such as 1/4: N such commands, also at once, compute all of "
-    "them into one --out; a part that is given again goes on where it stopped [all]",
-    "coordinator": "HOST:PORT of process 0, for a command in several processes that no srun or "
-    "mpirun starts",
-    "processes": "number of processes that compute together; 1 is alone, also under srun [set by "
-    "srun or mpirun, else 1]",
+    "share": "part I of N of the runs, for N commands that write into one --out [all]",
+    "coordinator": "HOST:PORT of process 0, unless srun or mpirun starts the processes",
+    "processes": "processes that compute together [set by srun or mpirun, else 1]",
     "process": "number of this process, from 0 [set by srun or mpirun]",
     "resume": "go on where the run in --out stopped; begin it if there is none",
-    "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
-    "keep (then runs whose model is not finite go on)",
+    "non_finite": "clients' updates that are not finite: exclude (and count), error or keep",
 }
 # options of commands that train which are not settings, but for the flag --resume
 OF_TRAINING = [name for name in HELP if name not in (*options(Settings), "resume")]

@@ -91,7 +91,7 @@ def test_what_was_not_tuned_is_not_called_tuned(used, line, tuned):
 
 WRONG = """
 roundz = 3 | a.toml: not a file of settings: unknown setting 'roundz'; did you mean rounds?
-method = ['fedavg'] | a.toml: not a file of settings: unknown setting 'method'; did you mean methods?
+method = ['fedavg'] | unknown setting 'method'; did you mean methods?
 "\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
 [fedavg] | a.toml: not a file of settings: unknown setting 'fedavg'; choose
 rounds = 0 | a.toml: not a file of settings: rounds=0 is out of range
@@ -103,7 +103,7 @@ model = 3 | unknown model '3'
 methods = 'fedavg' | a.toml: not a file of settings: methods='fedavg' is not a list of methods
 methods = [] | a.toml: not a file of settings: methods=[] is not a list of methods
 rounds 3 | a.toml: not a file of settings: Expected '='
-compilation_cache = true | a.toml: not a file of settings: compilation_cache=True is not a folder
+compilation_cache = true | compilation_cache=True is not a path
 compilation_cache = 'a.toml' | compilation_cache='a.toml' cannot be written to
 """
 HOSTILE = {

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import subprocess
 import sys
 
 import jax.numpy as jnp
@@ -251,11 +250,3 @@ def test_a_missing_package_is_told_before_anything_is_written(refused, monkeypat
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     error = refused("run", "fedavg", "--track", "tensorboard")
     assert error.endswith("run: pip install 'fedjax_algos[tensorboard]'\n")
-
-
-@pytest.mark.all
-def test_no_tracker_is_imported_unless_it_is_given():
-    names = "{'tensorboardX', 'wandb', 'tensorboard'}"
-    program = f"import sys, fedjax_algos.cli; print({names} & {{*sys.modules}})"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert run.stdout == b"set()\n"

@@ -90,7 +90,7 @@ WRONG = """
 --x-limits 0,x | could not convert string to float: 'x'
 --x-limits , | could not convert string to float: ''
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
---label fedavg=x --label fedavg=y | label='fedavg=y' is not OLD=NEW with a label of its own: unknown label 'fedavg'
+--label fedavg=x --label fedavg=y | is not OLD=NEW with a label of its own: unknown label 'fed
 --x-limits 5 | x_limits=(5.0,) is not an interval
 --x-limits 0,5 --log x | does not fit a logarithmic axis
 --size 3.5 | size=(3.5,) is out of range; give the width and the height

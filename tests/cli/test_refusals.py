@@ -8,9 +8,9 @@ from bad_input_helpers import UNLIKELY, WRONG, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_algos.cli.commands import REGISTRIES, registry_of
 from fedjax_algos.cli.config_file import parse_setting
 from fedjax_algos.cli.options import settings_of
-from fedjax_algos.cli.commands import REGISTRIES, registry_of
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.runs.studies.method import Method
@@ -79,10 +79,10 @@ costs | Missing argument
 plot nowhere --facet folder | 'folder' is not one of 'results', 'method', 'seed'
 table | no results folder is given
 report nowhere | cannot be read
-sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
+sweep fedprox --grid mu=1 --grid mu=2 | mu is given twice; give all
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
-sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
+sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given twice; give all
 sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
 sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
