@@ -18,7 +18,7 @@ from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import (
     SEEDS,
-    Commands,
+    Command,
     add_options,
     range_of,
     settings_options,
@@ -38,29 +38,24 @@ _OF_COSTS = (
 )  # fmt: skip
 _SWEEP_HELP = {
     "grid": "values; may be repeated",
-    "runs_per_device": "runs computed at once on a device [1 on a CPU, else as many as --memory "
-    "allows]",
+    "runs_per_device": "runs computed at once on a device [1 on a CPU, else what --memory allows]",
     "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
 }
 _NOT_OF_SWEEP = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
 # --validation sets what clients hold out; trackers would not label rows as held-out results
 _NOT_OF_TUNE = (*_NOT_OF_SWEEP, "track")
 _TUNE_HELP = {
-    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
-    "may be repeated; values for one ALGORITHM prevail over those for all",
+    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH; may be repeated",
     "validation": "share of each client's examples to hold out [0.2]",
     "trials": "settings to draw for each method [the whole grid]",
-    "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
-    "times as long as the stage before [all settings run to the end]",
+    "halving": "keep 1/FACTOR of the settings after each stage; the next is FACTOR times as long",
     "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
     "format": "[text]",
-    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show each run's quality at that cost [the "
-    "run's budget, else its end]",
+    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show the quality at that cost [the runs' end]",
     "target": "quality to reach [the run's, else the reference's best]",
-    "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
-    "[the run's, else accuracy]",
+    "target_metric": "the quality: a metric that the runs measured [the run's, else accuracy]",
     "reference": "method to compare the others with [the run's, else the first]",
     "label": "another text for a method; may be repeated [as the papers spell it]",
     "columns": "the columns to show, in this order [all]",
@@ -94,10 +89,13 @@ REGISTRIES = {  # the package or the module of each
 }  # fmt: skip
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fedjax_algos")
 def cli() -> None:
     """Federated learning, simulated in JAX."""
+
+
+cli.command_class = Command
 
 
 @cli.command()
@@ -123,7 +121,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     training.compare(methods, values)
 
 
-class MethodCommands(Commands):
+class MethodCommands(click.Group):
     """A group that makes the command of a method when it is used."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:

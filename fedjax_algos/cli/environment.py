@@ -1,6 +1,7 @@
 """Sets up a command that trains: jax's devices, the results folder, trackers and signals."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import time
@@ -40,20 +41,16 @@ if TYPE_CHECKING:
     from fedjax_algos.cli.progress import RunProgress
 
 
+@dataclasses.dataclass
 class Training:
     """A command that trains, with its results folder and its progress."""
 
-    def __init__(
-        self,
-        folder: ResultsFolder,
-        compiled: Compilation,
-        progress: "RunProgress",
-        cache: str | None,
-    ):
-        self.folder, self.compiled, self.progress = folder, compiled, progress
-        self.cache = cache  # the folder of compiled programs
-        self.record: dict[str, Any] = {}
-        self._started = time.perf_counter()
+    folder: ResultsFolder
+    compiled: Compilation
+    progress: "RunProgress"
+    cache: str | None  # the folder of compiled programs
+    record: dict[str, Any] = dataclasses.field(default_factory=dict)
+    started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def begin(
         self, record: dict[str, Any], runs: Sequence[RunName], *, extends: bool = False
@@ -101,7 +98,7 @@ class Training:
 
     def say_end(self, what: str, *lines: str) -> None:
         """Prints where the results are, how long they took, and how to be faster next time."""
-        seconds = time.perf_counter() - self._started
+        seconds = time.perf_counter() - self.started
         others = seconds - self.compiled.seconds
         took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
         click.echo("\n".join([f"{what} in {printable(self.folder.path)} ({took})", *lines]))

@@ -39,13 +39,11 @@ def show_table(
     folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]
 ) -> None:
     """Prints or writes results folders as a table."""
-
-    def say(text: str) -> None:
-        click.echo(f"warning: {printable(text)}", err=True)
-
     form, columns, out = values["format"] or "text", values["columns"], values["out"]
     path = None if out is None else new_file(out)
-    rows = results.read_folders(folders, on_missing=say)
+    rows = results.read_folders(
+        folders, on_missing=lambda text: click.echo(f"warning: {printable(text)}", err=True)
+    )
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
     given = target, values["target_metric"], values["reference"], values["at"]
@@ -87,23 +85,17 @@ def goal_of_folders(
     names = ("target", "target_metric", "reference", "budget")
     pairs = zip(folders, configurations, strict=True)
     stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
-
-    def shared(name: str) -> Any:
-        """Returns the value of a setting if all folders have the same, else None."""
-        values = {getattr(own, name) for own in stored}
-        return values.pop() if len(values) == 1 else None
-
-    own = shared("target_metric")
-    metric = target_metric or own or "accuracy"
+    values = {name: {getattr(each, name) for each in stored} for name in names}
+    shared = {name: found.pop() if len(found) == 1 else None for name, found in values.items()}
+    metric = target_metric or shared["target_metric"] or "accuracy"
     check_target_metric(metric)
-    if target is None and metric == own:
-        target = shared("target")
-    if reference is None:
-        reference = shared("reference")
-        comparisons = results.comparison_names(folders)
-        if reference is not None and len(set(comparisons)) > 1:
-            reference = f"{comparisons[0]}{SEPARATOR}{reference}"
-    return Goal(target, reference, metric_column(metric), budget or shared("budget"))
+    if target is None and metric == shared["target_metric"]:
+        target = shared["target"]
+    if reference is None and shared["reference"] is not None:
+        first, *others = results.comparison_names(folders)
+        several = {first} != {first, *others}
+        reference = f"{first}{SEPARATOR}" * several + shared["reference"]
+    return Goal(target, reference, metric_column(metric), budget or shared["budget"])
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:

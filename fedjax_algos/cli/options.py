@@ -95,12 +95,6 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Commands(click.Group):
-    """A group of such commands."""
-
-    command_class = Command
-
-
 def add_options(
     texts: Mapping[str, str], many: Collection[str] = (), **looks: str | click.ParamType
 ) -> Callable[[Callable], Callable]:
