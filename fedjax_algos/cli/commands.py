@@ -262,7 +262,7 @@ def report(folder: str, out: str | None) -> None:
 
 
 @cli.command("list", help=f"List the names in one of: {', '.join(REGISTRIES)}.")
-@click.argument("what", type=click.Choice([*REGISTRIES]), metavar="REGISTRY")
+@click.argument("what", type=click.Choice([*REGISTRIES]), metavar="WHAT")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
 def list_names(what: str, as_json: bool) -> None:
     """Lists a registry."""

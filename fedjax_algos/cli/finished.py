@@ -93,7 +93,7 @@ def goal_of_folders(
         target = shared["target"]
     if reference is None and shared["reference"] is not None:
         first, *others = results.comparison_names(folders)
-        several = {first} != {first, *others}
+        several = len({first, *others}) > 1
         reference = f"{first}{SEPARATOR}" * several + shared["reference"]
     return Goal(target, reference, metric_column(metric), budget or shared["budget"])
 

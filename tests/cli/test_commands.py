@@ -83,7 +83,6 @@ def test_updates_that_are_not_finite_are_told_or_an_error(command, capsys, here)
 
 
 @pytest.mark.all
-@pytest.mark.all
 def test_runs_end_with_their_budget(command, refused, here):
     """At 2.6 kB a client and 4 clients a round, 20 kB are used in two rounds; top-k needs more."""
     options = OPTIONS.replace("--eval-every 3", "--eval-every 1 --seeds 1").split()

@@ -19,24 +19,20 @@ from fedjax_algos.runs.studies.settings import Settings
 LINES = """
 run fedavgg | unknown algorithm 'fedavgg'; did you mean fedavg?
 run fedavg --roundz 3 | No such option
-run fedavg --rounds 0 | rounds=0 is out of range; give a whole number of at least 1
 run fedavg --rounds | '--rounds' requires an argument
 run fedavg --system simulated | --system simulated is for the virtual clock
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
 run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
-run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
 run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client participates in
 run fedavg --sampler poisson:mean=1e-30 | no client participates in
 run fedavg --failures late:seconds=1e-9 | no update arrives in
 run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client participates in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
-run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke
 run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
-run fedavg --examples half | examples='half' is unknown; choose replicated or sharded
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
 run fedavg --local-steps 2 --local-epochs 1 | are both given
@@ -91,6 +87,10 @@ tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of ra
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
 tune fedavg --grid client_learning_rate=1 --track tensorboard | No such option
 tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
+run fedavg --batch-size 2000000000 --model linear | batch_size=2000000000
+tune fedavg --grid client_learning_rate=1 --batch-size 2000000000 --model linear | batch_size=20
+sweep fedprox --grid mu=0.1 --batch-size 2000000000 --model linear | batch_size=2000000000
+sweep fedprox --grid mu=0.1 --memory 1 --model linear --clients 12 | memory=1
 tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
 
