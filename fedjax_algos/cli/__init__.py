@@ -2,9 +2,9 @@
 report | list`.
 
 `commands.py` declares the commands, and `options.py` the options that they share. Other files do
-the work: `training.py` for `compare` and `run`, `finished.py` for `table`, `plot` and `report`, and
-a file of its name for each other command. `environment.py` sets up devices, folders and signals
-for training. A command imports JAX when it is called.
+the work: `training.py` for `compare`, `run` and `sweep`, `finished.py` for `table`, `plot` and
+`report`, and a file of its name for `tune`, `costs` and `pack`. `environment.py` sets up devices,
+folders and signals for training. A command imports JAX when it is called.
 """
 
 import contextlib

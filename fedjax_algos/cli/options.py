@@ -219,8 +219,9 @@ def check_path(name: str, path: Any) -> None:
 
 
 def new_file(given: str | Path) -> Path:
-    """Returns the file that --out names, or that is written without it; it must not exist."""
-    check_path("out", str(given))
+    """Returns the file that --out (a text) names, or a default path; it must not exist."""
+    if isinstance(given, str):
+        check_path("out", given)
     path = Path(given)
     with writing(path):
         if path.exists() or path.is_symlink() or str(given).endswith("/"):  # also a broken link
