@@ -13,7 +13,6 @@ import click
 from fedjax_algos.analysis.pictures.axes import AXES, PICTURE_STYLES
 from fedjax_algos.analysis.pictures.curves import BANDS
 from fedjax_algos.analysis.pictures.metrics import LOG_AXES
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import (
@@ -21,7 +20,7 @@ from fedjax_algos.cli.options import (
     Command,
     add_options,
     range_of,
-    settings_options,
+    settings_texts,
     shared_options,
     text_options,
 )
@@ -100,7 +99,7 @@ cli.command_class = Command
 
 @cli.command()
 @click.argument("methods", nargs=-1)
-@add_options(_COMPARE_HELP, {"label"}, config="FILE", label="OLD=NEW")
+@add_options(_COMPARE_HELP)
 @shared_options(SEEDS["compare"])
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -142,7 +141,7 @@ def run() -> None:
 
 @cli.command()
 @click.argument("method")
-@add_options(_SWEEP_HELP, {"grid"}, grid="NAME=VALUE,...")
+@add_options(_SWEEP_HELP)
 @shared_options(SEEDS["sweep"], _NOT_OF_SWEEP)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
@@ -159,7 +158,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@add_options(_TUNE_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
+@add_options(_TUNE_HELP)
 @shared_options(SEEDS["tune"], _NOT_OF_TUNE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
@@ -176,7 +175,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@settings_options(_OF_COSTS)
+@add_options(settings_texts(_OF_COSTS))
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
@@ -210,15 +209,7 @@ def pack(
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(
-    _TABLE_HELP,
-    {"label"},
-    format=click.Choice([*FORMATS, *RECORD_FORMATS]),
-    reference="METHOD",
-    label="OLD=NEW",
-    columns="A,B",
-    out="FILE",
-)
+@add_options(_TABLE_HELP)
 def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
@@ -235,7 +226,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_PLOT_HELP, {"label"}, facet=click.Choice(["results", "method", "seed"]), out="FILE")
+@add_options(_PLOT_HELP)
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 

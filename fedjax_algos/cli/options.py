@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import writing
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
@@ -73,8 +74,20 @@ HELP = {
     "resume": "go on where the run in --out stopped; begin it if there is none",
     "non_finite": "clients' updates that are not finite: exclude (and count), error or keep",
 }
-# options of commands that train which are not settings, but for the flag --resume
-OF_TRAINING = [name for name in HELP if name not in (*options(Settings), "resume")]
+# how options look that are not texts, or whose text is of a special form
+_LOOKS: dict[str, dict[str, Any]] = {
+    "columns": {"metavar": "A,B"},
+    "compilation_cache": {"metavar": "FOLDER"},
+    "config": {"metavar": "FILE"},
+    "facet": {"type": click.Choice(["results", "method", "seed"])},
+    "format": {"type": click.Choice([*FORMATS, *RECORD_FORMATS])},
+    "grid": {"metavar": "NAME=VALUE,...", "multiple": True},
+    "label": {"metavar": "OLD=NEW", "multiple": True},
+    "out": {"metavar": "PATH"},
+    "resume": {"is_flag": True},
+    "share": {"metavar": "I/N"},
+    "track": {"metavar": "TRACKER", "multiple": True},
+}
 # default seeds of commands; `tune` and `compare` use different ones
 SEEDS = {"compare": "10", "run": "1", "sweep": "3", "tune": "1000-1002"}
 _LOCAL_WORK = {"local_steps", "local_epochs"}
@@ -96,45 +109,35 @@ class Command(click.Command):
 
 
 def add_options(
-    texts: Mapping[str, str], many: Collection[str] = (), **looks: str | click.ParamType
+    texts: Mapping[str, str], looks: Mapping[str, dict[str, Any]] = _LOOKS
 ) -> Callable[[Callable], Callable]:
-    """Returns a decorator that adds an option for each name, with its help text.
-
-    `looks` has the types of options, or the texts that stand for their values in the help.
-    """
+    """Returns a decorator that adds an option for each name, with its help text."""
 
     def decorate(command: Callable) -> Callable:
         for name, text in reversed([*texts.items()]):
-            look = looks.get(name, "VALUE")
-            own: Any = {"metavar" if isinstance(look, str) else "type": look, "help": text}
-            command = click.option(flag(name), name, multiple=name in many, **own)(command)
+            look = looks.get(name, {"metavar": "VALUE"})
+            command = click.option(flag(name), name, help=text, **look)(command)
         return command
 
     return decorate
 
 
-def settings_options(names: Iterable[str], **defaults: Any) -> Callable[[Callable], Callable]:
-    """Returns a decorator that adds options for settings; the help shows `defaults` if given."""
-    shown = {}
+def settings_texts(names: Iterable[str], **defaults: Any) -> dict[str, str]:
+    """Returns the help of settings, with their defaults; `defaults` replaces some."""
+    texts = {}
     for name in names:
         default = defaults.get(name, options(Settings)[name].default)
         text = f"{default:g}" if isinstance(default, float) else default
-        shown[name] = HELP[name] + ("" if default is None else f" [{text}]")
-    return add_options(shown)
+        texts[name] = HELP[name] + ("" if default is None else f" [{text}]")
+    return texts
 
 
 def shared_options(seeds: str, leave_out: Collection[str] = ()) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds the options of training commands; see `settings_of`."""
-    names = [name for name in options(Settings) if name not in leave_out]
-    others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
-    looks = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER", "share": "I/N"}
-
-    def decorate(command: Callable) -> Callable:
-        command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
-        command = add_options(others, {"track"}, **looks)(command)
-        return settings_options(names, seeds=seeds)(command)
-
-    return decorate
+    names = [name for name in HELP if name not in leave_out]
+    known = options(Settings)
+    settings = settings_texts([name for name in known if name in names], seeds=seeds)
+    return add_options(settings | {name: HELP[name] for name in names if name not in known})
 
 
 def values_of(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fedjax_algos.cli import method_tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
 from fedjax_algos.cli.options import (
-    OF_TRAINING,
+    HELP,
     SEEDS,
     Command,
     add_options,
@@ -70,8 +70,7 @@ def method_command(spec: str) -> click.Command:
     """Makes the command of a method; raises UsageError for a wrong spec."""
     name, in_spec, _, _ = parse_spec(spec)
     factory = algorithms[name]
-    shared = {*options(Settings), *OF_TRAINING, "resume"}
-    own = [option for option in text_options(factory) if option.name not in shared]
+    own = [option for option in text_options(factory) if option.name not in HELP]
 
     def command(**values: Any) -> None:
         settings = settings_of(values, SEEDS["run"], methods=[spec])
@@ -84,7 +83,7 @@ def method_command(spec: str) -> click.Command:
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
     texts = {option.name: range_of(option) for option in own}  # listed first
-    decorated = add_options(texts)(shared_options(SEEDS["run"])(command))
+    decorated = add_options(texts, {})(shared_options(SEEDS["run"])(command))
     return click.command(printable(spec), cls=Command)(decorated)
 
 
