@@ -56,7 +56,7 @@ def shared_programs(tmp_path_factory):
 def forget_own_names():
     """What a test registers from files of its own is removed after it."""
     yield
-    from fedjax_algos.cli.registries import REGISTRIES, registry_of
+    from fedjax_algos.cli.commands import REGISTRIES, registry_of
     from fedjax_algos.core.registry import own_places
 
     own_places.clear()

@@ -16,7 +16,7 @@ from helpers import public_names
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.cli.registries import REGISTRIES, registry_of
+from fedjax_algos.cli.commands import REGISTRIES, registry_of
 
 ROOT, TESTS = Path(fa.__file__).parent, Path(__file__).parent
 # a folder imports only from those before it, and from itself

@@ -2,14 +2,15 @@
 report | list`.
 
 `commands.py` declares the commands, and `options.py` the options that they share. Other files do
-the work: `training.py` for `compare` and `run`, `finished.py` for `table`, `plot` and `report`, and
-a file of its name for each other command. `environment.py` sets up devices, folders and signals
-for training. A command imports JAX when it is called.
+the work: `training.py` for `compare`, `run` and `sweep`, `finished.py` for `table`, `plot` and
+`report`, and a file of its name for `tune`, `costs` and `pack`. `environment.py` sets up devices,
+folders and signals for training. A command imports JAX when it is called.
 """
 
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -23,11 +24,10 @@ import click
 
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.commands import cli
-from fedjax_algos.cli.way_on import open_folders, way_on
-from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import is_own, own_places
 from fedjax_algos.runs.loops.interruption import Interrupted, end_at_once, interruption
 
+open_folders: list[Path] = []  # the results folder of the command, once it is open
 _PACKAGE = Path(__file__).parents[1]
 _MAX_CHARACTERS = 2000  # of an error
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk or the quota is full
@@ -75,10 +75,6 @@ def _run(given: list[str]) -> None:
     """Runs the command; handles errors as `main` describes."""
     try:
         cli.main(given, prog_name="fedjax-algos", standalone_mode=False)
-    except click.exceptions.NoSuchOption as error:
-        command = error.ctx and error.ctx.command.get_params(error.ctx)
-        names = [name for p in command or () for name in p.opts if name.startswith("-")]
-        _fail(unknown("option", error.option_name, names))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
@@ -97,8 +93,7 @@ def _run(given: list[str]) -> None:
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # process 0 prints it
             sys.exit(2)
-        if processes.is_loss(error):
-            processes.end_after_loss(error, way_on(given))
+        processes.end_if_lost(error, _way_on(given))
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
         # jax may have removed the frames of the user's factory, but not the call
@@ -123,7 +118,27 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         if _process() and not _process().startswith("process 0 "):
             return
-        click.echo(f"interrupted ({signal.Signals(number).name}); {way_on(given)}", err=True)
+        click.echo(f"interrupted ({signal.Signals(number).name}); {_way_on(given)}", err=True)
+
+
+def _way_on(arguments: Sequence[str]) -> str:
+    """Says what to do after an interruption, from the state of the results folder."""
+    if not open_folders:
+        return "give the same command again"
+    from fedjax_algos.runs.studies.results_folder import read_configuration
+
+    path, content = open_folders[-1], None
+    with contextlib.suppress(ValueError):
+        content = read_configuration(path)
+    if not content:
+        return "nothing was saved: give the same command again"
+    if content["complete"]:
+        return f"all results are in {printable(path)}"
+    again = list(arguments)
+    if not any(each.split("=")[0] == "--out" for each in again):
+        again += ["--out", str(path)]
+    again += ["--resume"] * ("--resume" not in again)
+    return f"go on with: fedjax-algos {shlex.join(again)}"
 
 
 def _process() -> str:

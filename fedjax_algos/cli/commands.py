@@ -4,6 +4,8 @@ This file and its imports do not need JAX. A command imports the file that does 
 called.
 """
 
+import importlib
+import json
 from typing import Any
 
 import click
@@ -11,17 +13,18 @@ import click
 from fedjax_algos.analysis.pictures.axes import AXES, PICTURE_STYLES
 from fedjax_algos.analysis.pictures.curves import BANDS
 from fedjax_algos.analysis.pictures.metrics import LOG_AXES
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import (
-    FACETS,
     SEEDS,
-    Commands,
+    Command,
     add_options,
-    settings_options,
+    range_of,
+    settings_texts,
     shared_options,
+    text_options,
 )
-from fedjax_algos.cli.registries import REGISTRIES, list_registry
+from fedjax_algos.core.registry import Registry
 
 _COMPARE_HELP = {
     "config": "settings and methods: a TOML file, such as tune writes, or a run's config.json",
@@ -34,39 +37,24 @@ _OF_COSTS = (
 )  # fmt: skip
 _SWEEP_HELP = {
     "grid": "values; may be repeated",
-    "runs_per_device": "runs computed at once on a device [1 on a CPU, else as many as --memory "
-    "allows]",
+    "runs_per_device": "runs computed at once on a device [1 on a CPU, else what --memory allows]",
     "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
 }
 _NOT_OF_SWEEP = ("evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "budget")
-_OF_SWEEP = {
-    "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
-    "reference": "label of the setting to compare the others with there [the first]",
-}
 # --validation sets what clients hold out; trackers would not label rows as held-out results
 _NOT_OF_TUNE = (*_NOT_OF_SWEEP, "track")
-_OF_TUNE = {
-    "target": "quality whose costs `compare --config` shows; not used here",
-    "target_metric": "metric whose mean on held-out examples is a setting's score, such as "
-    "dice_score",
-    "reference": "label of the method to compare the others with then; not used here",
-}
 _TUNE_HELP = {
-    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
-    "may be repeated; values for one ALGORITHM prevail over those for all",
+    "grid": "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH; may be repeated",
     "validation": "share of each client's examples to hold out [0.2]",
     "trials": "settings to draw for each method [the whole grid]",
-    "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
-    "times as long as the stage before [all settings run to the end]",
+    "halving": "keep 1/FACTOR of the settings after each stage; the next is FACTOR times as long",
     "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
-    "format": f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
-    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show each run's quality at that cost [the "
-    "run's budget, else its end]",
+    "format": "[text]",
+    "at": "COLUMN=NUMBER, such as upload_bytes=5e5: show the quality at that cost [the runs' end]",
     "target": "quality to reach [the run's, else the reference's best]",
-    "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
-    "[the run's, else accuracy]",
+    "target_metric": "the quality: a metric that the runs measured [the run's, else accuracy]",
     "reference": "method to compare the others with [the run's, else the first]",
     "label": "another text for a method; may be repeated [as the papers spell it]",
     "columns": "the columns to show, in this order [all]",
@@ -75,7 +63,7 @@ _TABLE_HELP = {
 _PLOT_HELP = {
     "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
     "x": f"{', '.join(AXES)}; A,B: a panel for each [round]",
-    "facet": f"a panel for each of: {', '.join(FACETS)}",
+    "facet": "a panel for each",
     "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
     "band": f"{', '.join(BANDS)} [interval from five seeds on, else range]",
     "log": f"logarithmic axes: {', '.join(LOG_AXES)} [none]",
@@ -91,15 +79,27 @@ _PLOT_HELP = {
 }
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+REGISTRIES = {  # the package or the module of each
+    "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
+    "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
+    "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
+    "samplers": "participation", "failures": "participation", "local_works": "participation",
+    "trackers": "runs.studies.trackers", "wrappers": "wrappers",
+}  # fmt: skip
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fedjax_algos")
 def cli() -> None:
     """Federated learning, simulated in JAX."""
 
 
+cli.command_class = Command
+
+
 @cli.command()
 @click.argument("methods", nargs=-1)
-@add_options(_COMPARE_HELP, {"label"}, config="FILE", label="OLD=NEW")
+@add_options(_COMPARE_HELP)
 @shared_options(SEEDS["compare"])
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -120,7 +120,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     training.compare(methods, values)
 
 
-class MethodCommands(Commands):
+class MethodCommands(click.Group):
     """A group that makes the command of a method when it is used."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -141,8 +141,8 @@ def run() -> None:
 
 @cli.command()
 @click.argument("method")
-@add_options(_SWEEP_HELP, {"grid"}, grid="NAME=VALUE,...")
-@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP, _OF_SWEEP)
+@add_options(_SWEEP_HELP)
+@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
@@ -151,15 +151,15 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     local_steps. Settings that differ in real numbers share a program; others have one each. METHOD
     may be your own function: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
-    from fedjax_algos.cli.sweep import train_grid
+    from fedjax_algos.cli import training
 
-    train_grid(method, grid, values)
+    training.sweep(method, grid, values)
 
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@add_options(_TUNE_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
-@shared_options(SEEDS["tune"], _NOT_OF_TUNE, _OF_TUNE)
+@add_options(_TUNE_HELP)
+@shared_options(SEEDS["tune"], _NOT_OF_TUNE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 
@@ -175,7 +175,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@settings_options(_OF_COSTS)
+@add_options(settings_texts(_OF_COSTS))
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
@@ -209,7 +209,7 @@ def pack(
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_TABLE_HELP, {"label"}, reference="METHOD", label="OLD=NEW", columns="A,B", out="FILE")
+@add_options(_TABLE_HELP)
 def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
@@ -226,7 +226,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_PLOT_HELP, {"label"}, out="FILE")
+@add_options(_PLOT_HELP)
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 
@@ -252,9 +252,27 @@ def report(folder: str, out: str | None) -> None:
     write_report(folder, out)
 
 
-@cli.command("list")
-@click.argument("what", metavar="|".join(REGISTRIES))
+@cli.command("list", help=f"List the names in one of: {', '.join(REGISTRIES)}.")
+@click.argument("what", type=click.Choice([*REGISTRIES]), metavar="WHAT")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
 def list_names(what: str, as_json: bool) -> None:
-    """List the registered algorithms, datasets, models, partitions and so on."""
-    list_registry(what, as_json)
+    """Lists a registry."""
+    registry = registry_of(what)
+    if as_json:
+        click.echo(json.dumps(sorted(registry)))
+        return
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(Column("name", no_wrap=True), "description", "options")
+    for name in sorted(registry):
+        own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
+        title = (registry[name].__doc__ or "").split("\n")[0]
+        table.add_row(*map(Text, [printable(name), printable(title), own]))
+    Console().print(table)
+
+
+def registry_of(what: str) -> Registry[Any]:
+    """Imports a registry by name, with everything registered in it."""
+    return getattr(importlib.import_module(f"fedjax_algos.{REGISTRIES[what]}"), what)

@@ -1,12 +1,13 @@
 """Sets up a command that trains: jax's devices, the results folder, trackers and signals."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import jax
@@ -14,14 +15,13 @@ import jax
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.rows import within_budget
-from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli import processes
+from fedjax_algos.cli import open_folders, processes
+from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import check_path, values_of
-from fedjax_algos.cli.progress import RunProgress, show_progress
-from fedjax_algos.cli.way_on import open_folders
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
@@ -32,25 +32,25 @@ from fedjax_algos.runs.loops.interruption import finish_calls
 from fedjax_algos.runs.loops.recorder import DivergenceWarning
 from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import (
-    ResultsFolder,
-    missing_runs,
-)
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, missing_runs
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.shares import RunName, describe_missing
 from fedjax_algos.runs.studies.trackers import Tracker, trackers
 
+if TYPE_CHECKING:
+    from fedjax_algos.cli.progress import RunProgress
 
+
+@dataclasses.dataclass
 class Training:
     """A command that trains, with its results folder and its progress."""
 
-    def __init__(
-        self, folder: ResultsFolder, compiled: Compilation, progress: RunProgress, cache: str | None
-    ):
-        self.folder, self.compiled, self.progress = folder, compiled, progress
-        self.cache = cache  # the folder of compiled programs
-        self.record: dict[str, Any] = {}
-        self._started = time.perf_counter()
+    folder: ResultsFolder
+    compiled: Compilation
+    progress: "RunProgress"
+    cache: str | None  # the folder of compiled programs
+    record: dict[str, Any] = dataclasses.field(default_factory=dict)
+    started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def begin(
         self, record: dict[str, Any], runs: Sequence[RunName], *, extends: bool = False
@@ -60,11 +60,9 @@ class Training:
         `runs` are the runs of all shares, in the order of computation.
         """
         self.record = record | self.folder.divide(runs)
-        longer = self.folder.begin(self.record, extends=extends)
-        if longer is not None:
+        if longer := self.folder.begin(self.record, extends=extends):
             self.progress.note(longer)
-        complete = self.folder.is_complete
-        if complete:
+        if complete := self.folder.is_complete:
             click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")
         return not complete
 
@@ -86,14 +84,13 @@ class Training:
         click.echo(f"not ended yet: {left}")
 
     @from_first
-    def write(
-        self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
-    ) -> None:
+    def write(self, experiment: Experiment, rows: list[Row], goal: Goal, **figure: Any) -> None:
         """Writes the results and the accuracy figure; `figure` has options of `plot_metric`."""
+        within, _ = within_budget(rows, goal.budget)
+        summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         results.write(self.folder.path, experiment, rows, summary)
-        shown, _ = within_budget(rows, experiment.settings.budget)
         with written(self.folder.path / "accuracy.png") as beside:
-            pictures.plot_metric(shown, beside, **figure)
+            pictures.plot_metric(within, beside, **figure)
 
     def complete(self, experiment: Experiment, **more: Any) -> None:
         """Marks the folder as complete; `more` is written into its configuration."""
@@ -101,7 +98,7 @@ class Training:
 
     def say_end(self, what: str, *lines: str) -> None:
         """Prints where the results are, how long they took, and how to be faster next time."""
-        seconds = time.perf_counter() - self._started
+        seconds = time.perf_counter() - self.started
         others = seconds - self.compiled.seconds
         took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
         click.echo("\n".join([f"{what} in {printable(self.folder.path)} ({took})", *lines]))
@@ -115,19 +112,22 @@ class Training:
 @contextlib.contextmanager
 def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
     """Yields a command that trains, with the folder that the options of `shared_options` name."""
-    cache = values["compilation_cache"]
+    from fedjax_algos.cli.progress import show_progress  # imports rich
+
+    cache, devices = values["compilation_cache"], settings.devices
     check_path("out", values["out"])
     check_path("compilation_cache", cache)
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    texts["share"] = values["share"]
-    given = values_of(options(open_folder), texts)
+    given = values_of(options(open_folder), texts | {"share": values["share"]})
     place = processes.place_of(**values_of(options(processes.place_of), values))
     number = 1 if place is None else place.processes
-    fix = f"give a multiple of {number}"
-    devices, shared = settings.devices, settings.devices_per_client
-    even = (devices or 0) % number == 0
-    require(even, f"devices={devices} do not divide over {number} processes; {fix}")
-    _start_jax(devices // number if devices else max(shared, usable_cores()), cache)
+    fix = f"do not divide over {number} processes; give a multiple of {number}"
+    require((devices or 0) % number == 0, f"devices={devices} {fix}")
+    if cache is not None:
+        keep_compiled(cache)
+    _make_cpu_devices(
+        devices // number if devices else max(settings.devices_per_client, usable_cores())
+    )
     with (
         processes.joined(place),
         measure_compilation() as compiled,
@@ -139,15 +139,13 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
             yield Training(folder, compiled, progress, cache)
 
 
-def _start_jax(devices: int, compilation_cache: str | None) -> None:
+def _make_cpu_devices(number: int) -> None:
     """Makes this many CPU devices, unless jax has started or its own option is set."""
-    if compilation_cache is not None:
-        keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
     # jax's type for its configuration does not know the attribute
     if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", devices)
+            jax.config.update("jax_num_cpu_devices", number)
 
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:

@@ -23,14 +23,15 @@ from fedjax_algos.cli.method_tables import (
     method_tables,
     non_finite_lines,
 )
-from fedjax_algos.cli.options import FACETS, known_as, labels_of, new_file, values_of
+from fedjax_algos.cli.options import known_as, labels_of, new_file, values_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import check_choice, options
+from fedjax_algos.core.options import options
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
 from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
+_FIX = "name a folder that compare, run or sweep wrote"
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # for the name of the file
 
 
@@ -38,14 +39,11 @@ def show_table(
     folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]
 ) -> None:
     """Prints or writes results folders as a table."""
-
-    def say(text: str) -> None:
-        click.echo(f"warning: {printable(text)}", err=True)
-
-    form, columns = "text" if values["format"] is None else values["format"], values["columns"]
-    check_choice("format", form, [*FORMATS, *RECORD_FORMATS])
-    path = None if values["out"] is None else new_file(values["out"])
-    rows = results.read_folders(folders, on_missing=say)
+    form, columns, out = values["format"] or "text", values["columns"], values["out"]
+    path = None if out is None else new_file(out)
+    rows = results.read_folders(
+        folders, on_missing=lambda text: click.echo(f"warning: {printable(text)}", err=True)
+    )
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
     given = target, values["target_metric"], values["reference"], values["at"]
@@ -56,11 +54,10 @@ def show_table(
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)
     if form in RECORD_FORMATS:
-        if labels:
-            raise ValueError(f"label is given, but {form} has the labels of the runs; leave it out")
+        require(not labels, f"label is given, but {form} has the labels of the runs; leave it out")
         text = RECORD_FORMATS[form](choose_records(_records(rows, goal, is_sweep), names))
     else:
-        tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
+        tables = method_tables(rows, goal, is_sweep=is_sweep, labels=labels)
         text = FORMATS[form](tables if names is None else choose_columns(tables, names))
     if path is None:
         return click.echo(text, nl=False)
@@ -88,61 +85,53 @@ def goal_of_folders(
     names = ("target", "target_metric", "reference", "budget")
     pairs = zip(folders, configurations, strict=True)
     stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
-
-    def shared(name: str) -> Any:
-        """Returns the value of a setting if all folders have the same, else None."""
-        values = {getattr(own, name) for own in stored}
-        return values.pop() if len(values) == 1 else None
-
-    own = shared("target_metric")
-    metric = target_metric or own or "accuracy"
+    values = {name: {getattr(each, name) for each in stored} for name in names}
+    shared = {name: found.pop() if len(found) == 1 else None for name, found in values.items()}
+    metric = target_metric or shared["target_metric"] or "accuracy"
     check_target_metric(metric)
-    if target is None and metric == own:
-        target = shared("target")
-    if reference is None:
-        reference = shared("reference")
-        comparisons = results.comparison_names(folders)
-        if reference is not None and len(set(comparisons)) > 1:
-            reference = f"{comparisons[0]}{SEPARATOR}{reference}"
-    return Goal(target, reference, metric_column(metric), budget or shared("budget"))
+    if target is None and metric == shared["target_metric"]:
+        target = shared["target"]
+    if reference is None and shared["reference"] is not None:
+        first, *others = results.comparison_names(folders)
+        several = len({first, *others}) > 1
+        reference = f"{first}{SEPARATOR}" * several + shared["reference"]
+    return Goal(target, reference, metric_column(metric), budget or shared["budget"])
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
-    target, reference, metric, budget = goal
-    rows, _ = within_budget(rows, budget)
-    own = records(summarise(rows, target, reference, metric=metric))
-    if is_sweep and reference is None:  # as in `method_tables`
+    """Returns the records of methods, with those of their differences from the reference."""
+    rows, _ = within_budget(rows, goal.budget)
+    own = records(summarise(rows, goal.target, goal.reference, metric=goal.metric))
+    lines = records(summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric))
+    if not lines or (is_sweep and goal.reference is None):  # as in `method_tables`
         return own
-    lines = records(summarise_pairs(rows, target, reference, metric=metric))
     pairs = {each["label"]: each for each in lines}
-    without = dict.fromkeys(next(iter(pairs.values()), {}))  # the reference has no pair
-    without |= {"reference": reference or own[0]["label"]} if pairs else {}
+    without = dict.fromkeys(lines[0]) | {"reference": goal.reference or own[0]["label"]}
     return [each | without | pairs.get(each["label"], {}) | each for each in own]
 
 
 def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]) -> None:
     """Draws the metrics of results folders."""
-    facet = values["facet"]
-    if facet is not None:
-        check_choice("facet", facet, FACETS)
-    rows = results.read_folders(folders, apart=facet == "results")
-    seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
-    comparable = facet == "results" or len(folders) == 1 or len(seeds) == 1
-    text = "the results folders have different seeds, whose means are not comparable"
-    require(comparable, f"{text}; add --facet results, for a panel each")
     texts = {name: text for name, text in values.items() if name != "out" and text is not None}
+    apart = texts.get("facet") == "results"
+    rows = results.read_folders(folders, apart=apart)
+    seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
+    text = "the results folders have different seeds, whose means are not comparable"
+    comparable = apart or len(folders) == 1 or len(seeds) == 1
+    require(comparable, f"{text}; add --facet results, for a panel each")
     options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
     for name in {"metric", "x"} & texts.keys():
         whole = texts[name] in rows[0]  # one name, which may contain commas
         options[name] = [texts[name]] if whole else texts[name].split(",")
     if "methods" in texts:
-        options["methods"] = _methods(texts["methods"], rows)
-    for name in {"x_limits", "y_limits"} & texts.keys():
-        options[name] = _numbers(name, texts[name], ",", "A,B; one of them may be left out")
-    if "size" in texts:
-        options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
+        text, known = texts["methods"], dict.fromkeys(str(row["method"]) for row in rows)
+        named = [text] if known_as(text, known) else text.split(",")
+        options["methods"] = [own for name in named for own in known_as(name, known) or [name]]
+    for name in {"x_limits", "y_limits", "size"} & texts.keys():
+        options[name] = _numbers(texts[name], "x" if name == "size" else ",")
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
-    path = new_file(values["out"], Path(folders[0], f"{file_name(name)}.png"))
+    default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]
+    path = new_file(default if out is None else out)
     with written(path) as beside:
         hidden = pictures.plot_metric(rows, beside, **options).notes
     for line in hidden:
@@ -150,46 +139,27 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     click.echo(printable(path))
 
 
-def _methods(text: str, rows: list[Row]) -> list[str]:
-    known = dict.fromkeys(str(row["method"]) for row in rows)
-    whole = [text] if known_as(text, known) else text.split(",")
-    return [label for name in whole for label in known_as(name, known) or [name]]
-
-
-def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | None, ...]:
+def _numbers(text: str, separator: str) -> tuple[float | None, ...]:
+    """Parses numbers; one, but not all, may be left out."""
     parts = text.split(separator)
-    try:
-        numbers = tuple(float(part) if part else None for part in parts)
-    except ValueError:
-        numbers = ()
-    if len(numbers) != 2 or numbers == (None, None):
-        raise ValueError(f"{name}={text!r} is not a pair of numbers; give {fix}")
-    return numbers
+    return tuple(float(part) if part or not any(parts) else None for part in parts)
 
 
 def write_report(folder: str, out: str | None) -> None:
     """Writes the report of a results folder."""
-    rows = results.read_metrics(folder)
-    place = Path(folder)
+    rows, place = results.read_metrics(folder), Path(folder)
     configuration = read_configuration(place)
-    fix = "name a folder that compare, run or sweep wrote"
     if configuration is None:
-        raise ValueError(f"{folder!r} has no config.json; {fix}")
-    path = new_file(out, place / "report.html")
-    settings = stored_settings(place, configuration)
-    tables = _tables(place, rows, "grid" in configuration, settings)
-    write_text(path, make_report(place, rows, configuration, settings, tables))
-    click.echo(printable(path))
-
-
-def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -> ReportTables:
-    goal = goal_of(settings)
-    methods = method_tables(rows, *goal, is_sweep=is_sweep)
+        raise ValueError(f"{folder!r} has no config.json; {_FIX}")
+    path = new_file(place / "report.html" if out is None else out)
+    settings, is_sweep = stored_settings(place, configuration), "grid" in configuration
     clients = None
     if settings.evaluate_clients != "none":
-        rows_of_clients = read_rows(folder / "clients.csv")
+        rows_of_clients = read_rows(place / "clients.csv")
         complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
-        text = f"{folder / 'clients.csv'} has no accuracy of each client"
-        require(complete, f"{text}; name a folder that compare or run wrote")
+        require(complete, f"{place / 'clients.csv'} has no accuracy of each client; {_FIX}")
         clients = clients_table(rows_of_clients, settings)
-    return ReportTables(methods, clients, non_finite_lines(rows))
+    methods = method_tables(rows, goal_of(settings), is_sweep=is_sweep)
+    tables = ReportTables(methods, clients, non_finite_lines(rows))
+    write_text(path, make_report(place, rows, configuration, settings, tables))
+    click.echo(printable(path))

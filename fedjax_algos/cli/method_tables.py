@@ -1,7 +1,7 @@
 """Makes the tables and lines that commands print: of methods, settings, clients and divergence."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_algos.analysis import statistics
@@ -9,7 +9,6 @@ from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import (
     METRIC,
-    Mark,
     describe_estimates,
     metric_column,
 )
@@ -35,16 +34,28 @@ _CHOSEN_BY_TEST_DATA = (
     "The settings are in the order of their final {}: to choose one from this table is "
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
 )
+_MARKED = (  # {best} and {other} stand for the marks
+    "{best}: the highest mean over seeds of the column. {other}: cannot be told from it by a "
+    f"two-sided paired t test on the same {{seeds}} seeds, at {100 * statistics.LEVEL:g}% over all "
+    "pairs of methods (Holm's correction). Methods that have diverged on a seed are not compared."
+)
+_NOT_MARKED = (
+    f"The best is not marked: a test needs at least {statistics.MIN_SEEDS_OF_AN_INTERVAL} seeds, "
+    "and a method that has not diverged on any."
+)
 _LATE = " That is often late on a noisy curve; --target sets a fixed one."
 
 
 class Goal(NamedTuple):
     """The target that methods are compared on."""
 
-    target: float | None  # the quality to reach; None: the reference's best on the same seed
-    reference: str | None  # the label of a method; None: the first
+    target: float | None = None  # the quality to reach; None: the reference's best on the same seed
+    reference: str | None = None  # the label of a method; None: the first
     metric: str = METRIC  # column of the quality
     budget: str | None = None  # the cost at which methods are compared
+
+
+_DEFAULT_GOAL = Goal()
 
 
 def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
@@ -69,10 +80,7 @@ def quality_name(metric: str) -> str:
 
 def method_tables(
     rows: list[Row],
-    target: float | None = None,
-    reference: str | None = None,
-    metric: str = METRIC,
-    budget: str | None = None,
+    goal: Goal = _DEFAULT_GOAL,
     *,
     is_sweep: bool = False,
     labels: Mapping[str, str] | None = None,
@@ -81,100 +89,98 @@ def method_tables(
 
     Columns that were not measured are left out. A sweep has the second table only with a reference,
     and costs only with a reference or a target: its first setting is the best on test data, so we
-    compare nothing with it. One method alone has costs only with a target. For the target, the
-    reference, the metric and the budget see `Goal`.
+    compare nothing with it. One method alone has costs only with a target.
     """
-    rows, told = within_budget(rows, budget)
-    summary = summarise(rows, target, reference, metric=metric)
+    rows, notes = within_budget(rows, goal.budget)
+    summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
     names = display_names([line.label for line in summary], labels)
-    quality = quality_name(metric)
-    of_sweep = is_sweep and target is None and reference is None
-    if of_sweep or (len(summary) == 1 and target is None):
-        only = _of_methods(summary, None, quality, names, of_sweep)
-        return [only._replace(notes=told + only.notes)]
-    name = label_text(names[reference or summary[0].label])
-    each = statistics.describe_costs(summary[0].seeds_with_target)
-    goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
-    goal = goal if target is None else f"a {quality} of {100 * target:g}%"
-    goal += (f", {each}." if each else ".") + _LATE * (target is None)
-    tables = [_of_methods(summary, goal, quality, names)]
-    tables[0].notes[:0] = told
-    if is_sweep:
-        tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
-    if reference is None and is_sweep:
+    name = label_text(names[goal.reference or summary[0].label])
+    quality = quality_name(goal.metric)
+    of_sweep = is_sweep and goal.target is None and goal.reference is None
+    aim = None
+    if goal.target is not None:
+        aim = f"a {quality} of {100 * goal.target:g}%"
+    elif len(summary) > 1 and not of_sweep:
+        aim = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
+    if aim is not None:
+        each = statistics.describe_costs(summary[0].seeds_with_target)
+        aim += (f", {each}." if each else ".") + _LATE * (goal.target is None)
+    table = _of_methods(summary, aim, quality, names, of_sweep)
+    notes = notes + table.notes
+    if is_sweep and len(summary) > 1:
+        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
+    tables = [table._replace(notes=notes)]
+    if aim is None or len(summary) == 1 or (is_sweep and goal.reference is None):
         return tables
-    pairs = summarise_pairs(rows, target, reference, metric=metric)
-    return [*tables, _of_pairs(pairs, name, names)] if pairs else tables
+    pairs = summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric)
+    return [*tables, _of_pairs(pairs, name, names)]
 
 
 def _of_methods(
     summary: list[MethodSummary],
-    goal: str | None,
+    aim: str | None,
     quality: str,
     names: Mapping[str, str],
-    of_sweep: bool = False,
+    of_sweep: bool,
 ) -> ResultTable:
-    """Makes the table of the methods, with their costs to the goal if there is a goal."""
+    """Makes the table of the methods, with their costs to the aim if there is one."""
     on_clock = any(line.simulated_seconds is not None for line in summary)
     finals, bests = [line.final for line in summary], [line.best for line in summary]
+    final_marks, best_marks = (
+        [*statistics.mark_best(compared_values(summary, name)).values()] * (len(summary) > 1)
+        for name in ("final", "best")
+    )
     columns = [
         Column("setting" if of_sweep else "method", [names[line.label] for line in summary]),
-        percentages("final", finals, marks=_marks_of(summary, "final")),
-        percentages("best", bests, marks=_marks_of(summary, "best")),
+        percentages("final", finals, marks=final_marks),
+        percentages("best", bests, marks=best_marks),
     ]
     notes = [
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
         f"best: the highest {quality} over the evaluations, chosen on test data.",
     ]
-    if goal is None:
+    if aim is None:
         diverged = [Share(line.seeds_diverged, line.seeds) for line in summary]
         columns.append(Column("diverged", diverged))
     else:
-        costs = _costs(summary)
+        costs = _measured(
+            Column("rounds", [line.rounds for line in summary], ".10g"),
+            Column("simulated time", [line.simulated_seconds for line in summary], unit="s"),
+            amounts("upload", [line.upload_bytes for line in summary], "B"),
+            amounts("flops", [line.flops for line in summary], "FLOP"),
+        )
         measured = ", ".join(column.heading for column in costs)
         if on_clock:
             measured = measured.replace("rounds", "rounds (server steps)")
         of_all = " (of all clients)" if len(costs) > 1 else ""
-        notes += [
-            f"{measured}{of_all}: to {goal}",
-            *_censored(costs, summary[0].seeds_with_target),
-            *_without_target(summary[0]),
-            "reached: seeds that reach it.",
-        ]
+        notes += [f"{measured}{of_all}: to {aim}"]
+        notes += _censored(costs)
+        if without := summary[0].seeds_without_target:
+            seeds = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
+            notes.append(f"without {seeds}, on which the reference has diverged: no target.")
+        notes.append("reached: seeds that reach it.")
         reached = [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]
         columns += [*costs, Column("reached", reached)]
-    if of_sweep:
-        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
-    else:
+    if not of_sweep:
         columns.append(Column("wall time", [line.seconds for line in summary], ".2f", unit="s"))
         merged = ", or of all seeds whose plans are merged" * on_clock
         notes.append(f"wall time: of one seed{merged}.")
-        if goal is None:
+        if aim is None:
             notes.append(f"Costs to a {quality} are shown with --target.")
-    notes += _why_not_marked(summary)
-    return ResultTable(columns, notes, marked=_describe_marks(summary))
+    if len(summary) > 1 and not any(final_marks):
+        notes.append(_NOT_MARKED)
+    marked = _MARKED.replace("{seeds}", str(summary[0].seeds))
+    return ResultTable(columns, notes, marked=marked)
 
 
-def _censored(costs: list[Column], seeds: int) -> list[str]:
+def _censored(costs: list[Column]) -> list[str]:
     """Explains costs that are not known, such as `> 100`, by the first of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
     shown = ", ".join(filter(None, first))
-    meaning = f"the seed had not reached the target when its run ended, at {first[0][2:]}."
-    if seeds > statistics.MAX_SEEDS_OF_VALUES:
-        meaning = (
-            "all that is known of the lower median, because some seeds had not reached the target "
-            "when their runs ended."
-        )
-    return [f"{shown}: {meaning}"] if shown else []
-
-
-def _without_target(summary: MethodSummary) -> list[str]:
-    seeds = ", ".join(map(str, summary.seeds_without_target))
-    plural = "s" * (len(summary.seeds_without_target) > 1)
-    note = f"without seed{plural} {seeds}, on which the reference has diverged: no target."
-    return [note] if seeds else []
+    why = "all that is known, because seeds had not reached the target when their runs ended."
+    return [f"{shown}: {why}"] if shown else []
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
@@ -202,51 +208,8 @@ def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, st
     return ResultTable(columns, notes, f"compared with {reference}")
 
 
-def _costs(summary: list[MethodSummary]) -> list[Column]:
-    return _measured(
-        Column("rounds", [line.rounds for line in summary], ".10g"),
-        Column("simulated time", [line.simulated_seconds for line in summary], unit="s"),
-        amounts("upload", [line.upload_bytes for line in summary], "B"),
-        amounts("flops", [line.flops for line in summary], "FLOP"),
-    )
-
-
 def _measured(*columns: Column) -> list[Column]:
     return [column for column in columns if any(value is not None for value in column.values)]
-
-
-def _marks_of(summary: list[MethodSummary], name: str) -> list[Mark]:
-    """Returns the marks of a column; empty if there is only one method."""
-    marks = statistics.mark_best(compared_values(summary, name))
-    return [*marks.values()] if len(summary) > 1 else []
-
-
-def _describe_marks(summary: Sequence[MethodSummary]) -> str:
-    """Explains the marks, with {best} and {other} for their names."""
-    diverged = any(line.seeds_diverged for line in summary)
-    compared = sum(not line.seeds_diverged for line in summary)
-    tests = "" if compared == 2 else " over all pairs of methods (Holm's correction)"
-    test = (
-        " {other}: cannot be told from it by a two-sided paired t test on the same "
-        f"{summary[0].seeds} seeds, at {100 * statistics.LEVEL:g}%{tests}."
-    )
-    return (
-        "{best}: the highest mean over seeds of the column."
-        + test * (compared > 1)
-        + " Methods that have diverged on a seed are not compared." * diverged
-    )
-
-
-def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
-    """Explains why no method is marked as the best, if so."""
-    if len(summary) < 2:
-        return []
-    needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
-    if summary[0].seeds < needed:
-        few = f"at least {needed} seeds are needed to tell methods apart by a test"
-        return [f"The best is not marked: {few}."]
-    diverged = all(line.seeds_diverged for line in summary)
-    return ["The best is not marked: every method has diverged on a seed."] * diverged
 
 
 def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable:
@@ -274,15 +237,12 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
 
 def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
     """Says in a line how the compared methods were tuned; `tuning` is the record of `tune`."""
-    seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
-    shown = label_text(", ".join(map(str, seeds)))
-    line = f"The methods were tuned without test data, with seeds {shown}"
-    if both:
-        line += (
-            f"; this comparison also uses {', '.join(map(str, both))}, which favours methods that "
-            "were tuned more: give other --seeds"
-        )
-    return line + ".\n"
+    line = "The methods were tuned without test data, with seeds "
+    line += label_text(", ".join(map(str, tuning["seeds"])))
+    if both := {*tuning["seeds"]} & {*settings.seeds}:
+        fix = "which favours methods that were tuned more: give other --seeds"
+        line += f"; this comparison also uses {', '.join(map(str, sorted(both)))}, {fix}"
+    return f"{line}.\n"
 
 
 def non_finite_lines(rows: list[Row]) -> list[str]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import writing
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
@@ -36,8 +36,7 @@ HELP = {
     "batches": f"how batches are drawn: {one_of(options(Settings)['batches'].choices)}",
     "gradient_accumulation": "pieces of a batch, whose gradients are computed one after another",
     "client_learning_rate": "rate of the local steps [the method's, else 0.1]",
-    "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
-    "sgd:momentum=0.9 or adam, see `list client_optimizers` [the method's, else sgd]",
+    "client_optimizer": "such as adam, see `list client_optimizers` [the method's, else sgd]",
     "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
     "rate_schedule": "how the client learning rate changes, see `list rate_schedules`",
     "rate_by": "what the schedule counts: round, dispatch (the client's own), or step (local)",
@@ -46,60 +45,54 @@ HELP = {
     "server_learning_rate": "rate of the server's step [the method's]",
     "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
     "eval_every": "rounds between evaluations",
-    "target": "quality whose rounds and upload are measured [the reference's best]",
-    "target_metric": "the quality that methods are compared on: accuracy, or a metric of --metrics "
-    "or of the model that is higher for better models, such as dice_score",
-    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: a run ends at the first evaluation where "
-    "it has cost as much, and methods are compared within it [none]",
-    "reference": "label of the method to compare the others with [the first]",
+    "target": "quality whose costs are shown, also by `report` [the reference's best]",
+    "target_metric": "what methods are compared on: accuracy, or another one such as dice_score",
+    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
+    "reference": "label of the method or setting to compare the others with [the first]",
     "test_examples": "draw this many for evaluation if there are more [all]",
-    "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
-    "its held_out ones: none, train or held_out",
-    "evaluate_clients_at": "with --evaluate-clients: only at the end, or also at all evaluations, "
-    "which adds columns such as client_accuracy_worst_decile: end or evaluations",
+    "evaluate_clients": "examples for evaluating clients' own models: none, train or held_out",
+    "evaluate_clients_at": "when --evaluate-clients does so: end, or evaluations (at all of them)",
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
     "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
-    "system": "speeds and unavailability on the virtual clock, and for --failures late, "
-    "--sampler in_session and the wrapper oort; see `list system_models`",
+    "system": "speeds and unavailability of clients, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
-    "layout": "auto (sequential on a CPU, else as many as fit into memory), vmapped, sequential, "
-    "or a number of clients computed at once",
-    "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
-    "more change the rounding; sweep, which does not depend on it: all; of a CPU one per core]",
+    "layout": "auto, vmapped, sequential, or a number of clients computed at once",
+    "devices": "devices that share a cohort, a wave or a sweep's runs [1; sweep: all, or cores]",
     "devices_per_client": "devices that compute a client together, each with a part of its model",
-    "client_state": "where the clients' own state is kept between rounds: device, host, or "
-    "disk, in the results folder until the runs have ended",
+    "client_state": "where clients' own state is kept between rounds: device, host or disk",
     "examples": "replicated on all devices, or sharded by client",
     "compilation_cache": "folder that keeps compiled programs for later commands [none]",
     "out": "results folder",
-    "track": "also gives each row to a tracker as it is measured: tensorboard, wandb, or your "
-    "own (FILE.py:NAME), see `list trackers`; may be repeated",
+    "track": "tensorboard, wandb or your own (FILE.py:NAME), see `list trackers`; may be repeated",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints to keep of a run [2]",
-    "share": "part I of N of the runs, such as 1/4: N such commands, also at once, compute all of "
-    "them into one --out; a part that is given again goes on where it stopped [all]",
-    "coordinator": "HOST:PORT of process 0, for a command in several processes that no srun or "
-    "mpirun starts",
-    "processes": "number of processes that compute together; 1 is alone, also under srun [set by "
-    "srun or mpirun, else 1]",
+    "share": "part I of N of the runs, for N commands that write into one --out [all]",
+    "coordinator": "HOST:PORT of process 0, unless srun or mpirun starts the processes",
+    "processes": "processes that compute together [set by srun or mpirun, else 1]",
     "process": "number of this process, from 0 [set by srun or mpirun]",
     "resume": "go on where the run in --out stopped; begin it if there is none",
-    "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
-    "keep (then runs whose model is not finite go on)",
+    "non_finite": "clients' updates that are not finite: exclude (and count), error or keep",
 }
-# options of commands that train which are not settings
-OF_TRAINING = (
-    "compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints", "share",
-    "coordinator", "processes", "process",
-)  # fmt: skip
+# how options look that are not texts, or whose text is of a special form
+_LOOKS: dict[str, dict[str, Any]] = {
+    "columns": {"metavar": "A,B"},
+    "compilation_cache": {"metavar": "FOLDER"},
+    "config": {"metavar": "FILE"},
+    "facet": {"type": click.Choice(["results", "method", "seed"])},
+    "format": {"type": click.Choice([*FORMATS, *RECORD_FORMATS])},
+    "grid": {"metavar": "NAME=VALUE,...", "multiple": True},
+    "label": {"metavar": "OLD=NEW", "multiple": True},
+    "out": {"metavar": "PATH"},
+    "resume": {"is_flag": True},
+    "share": {"metavar": "I/N"},
+    "track": {"metavar": "TRACKER", "multiple": True},
+}
 # default seeds of commands; `tune` and `compare` use different ones
 SEEDS = {"compare": "10", "run": "1", "sweep": "3", "tune": "1000-1002"}
-FACETS = ("results", "method", "seed")  # of `plot`
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
-_NO_PATH = Path()
 
 
 class Command(click.Command):
@@ -115,62 +108,36 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Commands(click.Group):
-    """A group that answers an unknown command with the nearest known one."""
-
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's hook; raises UsageError for an unknown command."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)))
-        return super().resolve_command(ctx, args)
-
-
 def add_options(
-    texts: Mapping[str, str], many: Collection[str] = (), **metavars: str
+    texts: Mapping[str, str], looks: Mapping[str, dict[str, Any]] = _LOOKS
 ) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds an option for each name, with its help text."""
 
     def decorate(command: Callable) -> Callable:
         for name, text in reversed([*texts.items()]):
-            look: Any = {"metavar": metavars.get(name, "VALUE"), "help": text}
-            command = click.option(flag(name), name, multiple=name in many, **look)(command)
+            look = looks.get(name, {"metavar": "VALUE"})
+            command = click.option(flag(name), name, help=text, **look)(command)
         return command
 
     return decorate
 
 
-def settings_options(
-    names: Iterable[str], texts: Mapping[str, str] = HELP, **defaults: Any
-) -> Callable[[Callable], Callable]:
-    """Returns a decorator that adds options for settings; the help shows `defaults` if given."""
-    shown = {}
+def settings_texts(names: Iterable[str], **defaults: Any) -> dict[str, str]:
+    """Returns the help of settings, with their defaults; `defaults` replaces some."""
+    texts = {}
     for name in names:
         default = defaults.get(name, options(Settings)[name].default)
         text = f"{default:g}" if isinstance(default, float) else default
-        shown[name] = texts[name] + ("" if default is None else f" [{text}]")
-    return add_options(shown)
+        texts[name] = HELP[name] + ("" if default is None else f" [{text}]")
+    return texts
 
 
-def shared_options(
-    seeds: str, leave_out: Collection[str] = (), texts: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable], Callable]:
+def shared_options(seeds: str, leave_out: Collection[str] = ()) -> Callable[[Callable], Callable]:
     """Returns a decorator that adds the options of training commands; see `settings_of`."""
-
-    names = [name for name in options(Settings) if name not in leave_out]
-    others = {name: HELP[name] for name in OF_TRAINING if name not in leave_out}
-    metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
-    metavars["share"] = "I/N"
-
-    def decorate(command: Callable) -> Callable:
-        command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
-        command = add_options(others, {"track"}, **metavars)(command)
-        return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
-
-    return decorate
+    names = [name for name in HELP if name not in leave_out]
+    known = options(Settings)
+    settings = settings_texts([name for name in known if name in names], seeds=seeds)
+    return add_options(settings | {name: HELP[name] for name in names if name not in known})
 
 
 def values_of(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,58 +174,61 @@ def settings_of(
     methods: Iterable[str] = (),
 ) -> Settings:
     """Makes the settings of a file and the command line; the command line takes precedence."""
-    known = options(Settings)
-    given = {name: text for name in known if (text := values.get(name)) is not None}
+    given = {name: values[name] for name in options(Settings) if values.get(name) is not None}
     from_file = dict(config.settings)
     if given.keys() & _LOCAL_WORK:  # steps replace a file's epochs, and epochs its steps
         from_file = {name: from_file[name] for name in from_file.keys() - _LOCAL_WORK}
     typed = from_file | {name: parse_setting(name, text) for name, text in given.items()}
     settings = Settings(**{"seeds": parse_seeds(seeds)} | typed)
-    for name, text in given.items():
-        _check_effect(name, text, settings, methods)
+    fixes = _without_effect(settings)
+    if "system" in given and not (settings.in_system or _wrapper_reads_system(methods)):
+        fixes["system"] = (
+            "is for the virtual clock, and in rounds for --failures late, --sampler in_session and "
+            "the wrapper oort; give --seconds or one of these too"
+        )
+    if wrong := next((name for name in given if name in fixes), None):
+        raise ValueError(f"{flag(wrong)} {given[wrong]} {fixes[wrong]}, or leave it out")
     return settings
 
 
-def _check_effect(name: str, text: str, settings: Settings, methods: Iterable[str]) -> None:
-    """Refuses an option that has no effect with the other options."""
+def _wrapper_reads_system(methods: Iterable[str]) -> bool:
     from fedjax_algos.participation.in_rounds import reads_system
     from fedjax_algos.runs.studies.method import parse_spec
     from fedjax_algos.wrappers import wrappers
 
-    fix, wrapped = None, (each for method in methods for each in parse_spec(method)[2])
-    if name == "evaluations" and settings.seconds is None:
-        fix = "is for the virtual clock; give --seconds too"
-    elif name == "system" and not (
-        settings.in_system or any(reads_system(wrappers, each) for each in wrapped)
-    ):
-        fix = "is for the virtual clock, and in rounds for --failures late, --sampler in_session "
-        fix += "and the wrapper oort; give --seconds or one of these too"
-    elif name in _IN_ROUNDS and settings.seconds is not None:
+    wrapped = (each for method in methods for each in parse_spec(method)[2])
+    return any(reads_system(wrappers, each) for each in wrapped)
+
+
+def _without_effect(settings: Settings) -> dict[str, str]:
+    """Returns what to do instead of options that have no effect with the others."""
+    if settings.seconds is None:
+        fixes = {"evaluations": "is for the virtual clock; give --seconds too"}
+    else:
         fix = "is for rounds and has no effect on the virtual clock; leave --seconds out"
-    elif name == "held_out" and settings.evaluate_clients != "held_out":
-        fix = "is for --evaluate-clients held_out; give that too"
-    elif name == "personal_steps" and settings.evaluate_clients == "none":
-        fix = "is for --evaluate-clients; give train or held_out there"
-    require(not fix, f"{flag(name)} {text} {fix}, or leave it out")
+        fixes = dict.fromkeys(_IN_ROUNDS, fix)
+    if settings.evaluate_clients != "held_out":
+        fixes["held_out"] = "is for --evaluate-clients held_out; give that too"
+    if settings.evaluate_clients == "none":
+        fixes["personal_steps"] = "is for --evaluate-clients; give train or held_out there"
+    return fixes
 
 
-def check_path(name: str, text: str | None) -> None:
-    """Checks a path."""
-    if text is not None and (not text or text.startswith("--") or "\0" in text):
-        raise ValueError(
-            f"{name}={text!r} is not a path; begin it with ./ if its name begins with --"
-        )
+def check_path(name: str, path: Any) -> None:
+    """Checks the path of a file or a folder; None is none."""
+    is_path = isinstance(path, str) and path and not path.startswith("--") and "\0" not in path
+    fix = "give a text; begin it with ./ if the name begins with --"
+    require(is_path or path is None, f"{name}={path!r} is not a path; {fix}")
 
 
-def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
-    """Returns the file that --out names; it must not exist."""
-    check_path("out", text)
-    if text is not None and text.endswith("/"):
-        raise ValueError(f"out={text!r} is a folder; leave the / out, or name a file in it")
-    path = default if text is None else Path(text)
+def new_file(given: str | Path) -> Path:
+    """Returns the file that --out (a text) names, or a default path; it must not exist."""
+    if isinstance(given, str):
+        check_path("out", given)
+    path = Path(given)
     with writing(path):
-        if path.exists() or path.is_symlink():  # also a broken link
-            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+        if path.exists() or path.is_symlink() or str(given).endswith("/"):  # also a broken link
+            raise ValueError(f"out={str(given)!r} exists or is a folder; name a new file")
     return path
 
 
@@ -275,12 +245,12 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
     for text in texts:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
-        require(splits, f"label={text!r} has no new text; give OLD=NEW")
         found = [(old, new) for old, new in splits if known_as(old, known)]
         if not found:
-            raise ValueError(unknown("label", splits[-1][0], known))
+            wrong = unknown("label", text.rpartition("=")[0], known)
+            raise ValueError(f"label={text!r} is not OLD=NEW with a label of its own: {wrong}")
         old, new = found[0]
         for label in known_as(old, known):
-            require(label not in labels, f"label={old!r} is given twice; give it once")
+            del known[label]
             labels[label] = new if label == old else label.removesuffix(old) + new
     return labels

@@ -2,15 +2,12 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import TaskID
 
-from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.options import check_path
-from fedjax_algos.cli.progress import make_bars
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
 from fedjax_algos.data.federated_data import as_dataset
 
@@ -26,10 +23,13 @@ def pack_clients(
         dataset = _divided(dataset, source, partition or "natural", clients, seed or 0)
     elif name := next((name for name, value in given.items() if value is not None), None):
         raise ValueError(f"{source} already has clients; leave --{name} out")
-    console = Console(stderr=True)
-    bars = make_bars(console, "clients")
+    from rich.console import Console
+
+    from fedjax_algos.cli.progress import make_bars
+
+    bars = make_bars(Console(stderr=True), "clients")
+    tasks: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        tasks: dict[str, TaskID] = {}
 
         def show(split: str, done: int, total: int) -> None:
             if not tasks:  # an earlier error then stays on one line
@@ -42,7 +42,7 @@ def pack_clients(
         if not tasks:
             click.echo("all clients were in the folder already")
     for note in dataset.notes:
-        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
+        click.echo(printable(note), err=True)
     click.echo(
         f"{dataset.train.num_clients} clients with {dataset.train.counts.sum()} training examples, "
         f"and {dataset.test.counts.sum()} test examples, in {printable(Path(folder))}"
@@ -55,10 +55,9 @@ def _divided(
     """Divides a data set in memory over clients by a partition."""
     natural = partitions.parse(spec)[0] == "natural"
     users = dataset.users if natural else dataset.train["y"]
-    fix = "give --partition and --clients, such as --partition dirichlet:alpha=0.1 --clients 100"
-    if users is None:
-        raise ValueError(f"{source} has no clients; {fix}")
-    fix = "needs a number of clients; give --clients"
-    require(clients is not None or natural, f"partition={spec} {fix}")
+    what = f"{source} has no clients with partition={spec} and clients={clients}"
+    fix = "give both, such as --partition dirichlet:alpha=0.1 --clients 100"
+    if users is None or not (natural or clients):
+        raise ValueError(f"{what}; {fix}")
     number = clients or len(set(users.tolist()))
     return by_client(dataset, partitions.make(spec, users, number, seed))

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import click
 import jax
@@ -55,17 +55,16 @@ def place_of(
         alone = coordinator is None and (process is None or processes == 1 + process)
         require(alone, "--coordinator and --process need several processes; give --processes P")
         return None
-    if process is None and size == str(number):
+    scheduled = size == str(number)
+    if process is None and scheduled:
         process = int(rank or 0)
-    last = f"one of 0 to {number - 1}"
-    given = f"processes={number} need --process I in each"
-    require(process is not None, f"{given}, {last}, or srun or mpirun that starts so many")
-    assert process is not None
-    require(process < number, f"process={process} is out of range; give {last}")
-    require(coordinator or size == str(number), f"processes={number} have no address; {_FIX}")
-    host, _, port = (coordinator or "host:1").rpartition(":")
-    is_port = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
-    require(host and is_port, f"coordinator={coordinator!r} is not HOST:PORT; {_FIX}")
+    if process is None or process >= number:
+        fix = f"give --process I, one of 0 to {number - 1}, or let srun or mpirun start so many"
+        raise ValueError(f"process={process} is out of range of processes={number}; {fix}")
+    host, _, port = (coordinator or "").rpartition(":")
+    is_address = host and port.isdecimal() and 1 <= int(port) <= _MAX_PORT
+    what = f"coordinator={coordinator!r} is not the address of processes={number}"
+    require(is_address or (scheduled and coordinator is None), f"{what}; {_FIX}")
     return Place(process, number, coordinator)
 
 
@@ -75,20 +74,20 @@ def joined(place: Place | None) -> Iterator[None]:
     if place is None:
         yield
         return
-    if place.coordinator is not None and place.process == 0:
-        _check_port(int(place.coordinator.rpartition(":")[2]))
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     # jax waits in C++, where a Python handler would not be called
     handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
+        if place.coordinator is not None and place.process == 0:  # a port in use would crash jax
+            socket.create_server(("", int(place.coordinator.rpartition(":")[2]))).close()
         jax.distributed.initialize(
             *(place.coordinator, place.processes, place.process),
             initialization_timeout=START,
             heartbeat_timeout_seconds=_LOST,
             shutdown_timeout_seconds=_END,
         )
-    except (RuntimeError, ValueError) as error:
-        fix = "give --coordinator HOST:PORT; your own file must not use jax when it is imported"
+    except (OSError, RuntimeError, ValueError) as error:
+        fix = f"{_FIX}; your own file must not use jax when it is imported"
         raise ValueError(f"process {place.process} cannot start ({error}); {fix}") from None
     finally:
         for number, handler in handlers.items():
@@ -102,15 +101,6 @@ def joined(place: Place | None) -> Iterator[None]:
     silent: Any = contextlib.redirect_stderr(sys.stdout)
     with contextlib.nullcontext() if is_first() else silent:
         yield
-
-
-def _check_port(port):
-    """Raises ValueError if a port is in use: jax would crash, or connect foreign processes."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)  # without the address that Python adds
-        raise ValueError(f"process 0 cannot use port {port} ({reason}); {_FIX}") from None
 
 
 def check_same_command(given: dict[str, Any]) -> None:
@@ -129,16 +119,15 @@ def name() -> str:
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
 
 
-def is_loss(error: BaseException) -> bool:
-    """Returns whether an error comes from jax's runtime: another process may be lost."""
+def end_if_lost(error: BaseException, way_on: str) -> None:
+    """Ends this process at once if the error comes from jax's runtime: another one may be lost.
+
+    In a normal exit jax would wait for it.
+    """
     # a compiled function raises a ValueError with a status in place of jax's error
     status = isinstance(error, ValueError) and _STATUS.match(str(error))
-    return bool(name() and (status or isinstance(error, jax.errors.JaxRuntimeError)))
-
-
-def end_after_loss(error: BaseException, way_on: str) -> NoReturn:
-    """Ends this process at once; in a normal exit jax would wait for lost processes."""
-    first_line = next(iter(str(error).splitlines()), "")
-    click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
-    sys.stdout.flush()
-    os._exit(1)
+    if name() and (status or isinstance(error, jax.errors.JaxRuntimeError)):
+        first_line = next(iter(str(error).splitlines()), "")
+        click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
+        sys.stdout.flush()
+        os._exit(1)

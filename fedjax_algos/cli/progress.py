@@ -48,8 +48,7 @@ class RunProgress:
     """The progress of a command that trains: a bar for each of its parts, or plain lines.
 
     Without a terminal, a line follows the end of each run, and `show_progress` prints `line` from
-    time to time. The time left assumes the mean speed of the runs that this process has computed,
-    and the mean compilation time for each part that has not begun.
+    time to time. The time left assumes the mean speed of this process so far, with compilation.
     """
 
     def __init__(self, compiled: Compilation, console: Console):
@@ -69,12 +68,11 @@ class RunProgress:
         self._unit, self._axis = ("second", "simulated_seconds") if clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = metric_column(settings.target_metric), list(settings.seeds)
-        self._before, self._total = dict[str, float](), 0.0  # work before each part, and all
-        self._length, self._started = settings.seconds or settings.rounds, 0
-        self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
+        self._length, self._begun = settings.seconds or settings.rounds, time.perf_counter()
         unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
         self.bars = make_bars(self._console, unit, self._status, disable=hidden)
-        self._tasks = {}
+        self._before: dict[str, float] = {}  # the work before each part
+        self._tasks: dict[str, TaskID] = {}
         for part, total in totals.items():
             self._before[part], self._total = self._total, self._total + total
             text = label_text(part)
@@ -82,17 +80,12 @@ class RunProgress:
         self.bars.start()
 
     def start(
-        self,
-        part: str,
-        seed: int | None = None,
-        label: str | None = None,
-        length: float | None = None,
+        self, part: str, seed: int | None = None, label: str | None = None, length: float = 0
     ) -> None:
         """Begins a part: the runs of a method, or a stage of it. Earlier parts have ended."""
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
-        self._started += 1
         self._part, self._length = part, length or self._length
         self._done = max(self._done, self._before[part])
         self._where = f"{_run(label or part, self._seeds[0] if seed is None else seed)}: "
@@ -105,29 +98,22 @@ class RunProgress:
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
-            compiled = self._compiled.seconds - self._compiled_before
-            seconds = max(now - self._begun - compiled, 0)
-            left = seconds / self._computed * max(self._total - self._done, 0)
-            left += compiled / self._started * (len(self._tasks) - self._started)
-            self._left = f"about {_duration(left)} left"
+            seconds = (now - self._begun) / self._computed * max(self._total - self._done, 0)
+            self._left = f"about {_duration(seconds)} left"
         self._rows[run] = at, now, wall
         quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""
         if run[0] == self._part:  # not if several runs are computed together
-            status = f"seed {run[1]}: {quality}"
-            self.bars.update(self._task, status=status)
+            self.bars.update(self._task, status=f"seed {run[1]}: {quality}")
         where = f"{self._unit} {at:.6g} of {self._length:g}{quality and f', {quality}'}"
         self._where = f"{_run(*run)}: {where}"
         if at >= self._length:
-            self._end(run, f"{_run(*run)}: ended at {where}")
-            for seed in self._seeds[self._seeds.index(run[1]) + 1 :][:1]:
-                self._where = f"{_run(run[0], seed)}: "
+            self._end(run, f"ended at {where}")
 
     def end(self) -> None:
         """Prints which runs ended early because their model is not finite."""
         for run, (at, _, _) in list(self._rows.items()):
             self._advance(self._length - at)
-            early = f"ended early, at {self._unit} {at:.6g} of {self._length:g}"
-            self._end(run, f"{_run(*run)}: {early}")
+            self._end(run, f"ended early, at {self._unit} {at:.6g} of {self._length:g}")
 
     def finish(self) -> None:
         """Ends the runs and the bars, before the command writes its results."""
@@ -139,9 +125,12 @@ class RunProgress:
         self._done += amount
         self.bars.advance(self._task, amount)
 
-    def _end(self, run: tuple[str, int], text: str) -> None:
+    def _end(self, run: tuple[str, int], how: str) -> None:
+        """Forgets a run, and says where the next one begins."""
         del self._rows[run]
-        self.say(f"{text}; {self._left}")
+        self.say(f"{_run(*run)}: {how}; {self._left}")
+        for seed in self._seeds[self._seeds.index(run[1]) + 1 :][:1]:
+            self._where = f"{_run(run[0], seed)}: "
 
     def line(self) -> str:
         """Says where the command is now."""

@@ -1,38 +1,48 @@
-"""Implements `compare` and `run`, which train methods one after another."""
+"""Implements `compare` and `run`, which train methods one after another, and `sweep`, which trains
+a grid of settings in as few compiled programs as possible.
+"""
 
 import inspect
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import tables
-from fedjax_algos.analysis.rows import Budget, within_budget
-from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.analysis.rows import Budget
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli import method_tables
-from fedjax_algos.cli import options as cli_options
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
 from fedjax_algos.cli.options import (
+    HELP,
     SEEDS,
     Command,
     add_options,
+    flag,
     labels_of,
+    range_of,
     settings_of,
     shared_options,
+    text_options,
+    values_of,
 )
+from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
+from fedjax_algos.core.specs import split_grid
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.studies.experiment import Experiment, prepare
 from fedjax_algos.runs.studies.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.studies.trackers import track_experiment
 
-_NO_FILE = ConfigFile()
+_MAX_DRAWN = 10  # settings of a sweep in its figure, the best ones
 # settings that say which runs are compared, how they are measured, and how they are computed
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
@@ -43,7 +53,7 @@ _NOT_TUNED = {
 
 def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
     """Trains the methods of a command or its file."""
-    file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
+    file = ConfigFile() if values["config"] is None else read_config(values["config"])
     settings = settings_of(values, SEEDS["compare"], file, methods=methods or file.methods)
     specs = methods or file.methods or comparison.TUNED
     chosen = methods_of(specs, settings)
@@ -52,30 +62,28 @@ def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
     before = settings_of({}, SEEDS["compare"], file)
     changed = {name for name, value in vars(settings).items() if value != vars(before)[name]}
     if specs != file.methods or changed - _NOT_TUNED:
-        file = file._replace(tuning=None)
-    train(settings, chosen, "compare", values, file)
+        file = file._replace(tuning=None)  # they were not tuned
+    train(settings, chosen, "compare", values, file.tuning)
 
 
 def method_command(spec: str) -> click.Command:
     """Makes the command of a method; raises UsageError for a wrong spec."""
     name, in_spec, _, _ = parse_spec(spec)
     factory = algorithms[name]
-    shared = {*options(Settings), *cli_options.OF_TRAINING, "resume"}
-    own = [option for option in cli_options.text_options(factory) if option.name not in shared]
+    own = [option for option in text_options(factory) if option.name not in HELP]
 
     def command(**values: Any) -> None:
         settings = settings_of(values, SEEDS["run"], methods=[spec])
         changes = {o.name: text for o in own if (text := values[o.name]) is not None}
-        twice = [name for name in changes if name in in_spec]
-        if twice:
-            option = cli_options.flag(twice[0])
-            raise ValueError(f"{option} is given beside {spec}; give {twice[0]} once")
+        for name in changes:
+            fix = f"{flag(name)} is given beside {spec}; give {name} once"
+            require(name not in in_spec, fix)
         method = Method.of(spec, settings, changes)
         train(settings, [method], method.label, values)
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
-    texts = {option.name: cli_options.range_of(option) for option in own}  # listed first
-    decorated = add_options(texts)(shared_options(SEEDS["run"])(command))
+    texts = {option.name: range_of(option) for option in own}  # listed first
+    decorated = add_options(texts, {})(shared_options(SEEDS["run"])(command))
     return click.command(printable(spec), cls=Command)(decorated)
 
 
@@ -84,7 +92,7 @@ def train(
     methods: list[Method],
     name: str,
     values: dict[str, Any],
-    file: ConfigFile = _NO_FILE,
+    tuning: Mapping[str, Any] | None = None,
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder."""
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
@@ -97,7 +105,7 @@ def train(
         experiment = prepare(
             settings, methods, files=True, client_state_folder=place, on_plan=progress.plan
         )
-        extra = {"tuning": dict(file.tuning)} if file.tuning else {}
+        extra = {"tuning": dict(tuning)} if tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         on_disk = settings.client_state == "disk"  # the rows are removed when the runs have ended
         if not command.begin(record, runs, extends=in_rounds and not on_disk):
@@ -117,16 +125,14 @@ def train(
             progress.finish()
         if not (rows := command.join(rows)):
             return
-        within, _ = within_budget(rows, goal.budget)
-        summary = summarise(within, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)
         axis = "round" if in_rounds else "simulated_seconds"
         axis = axis if goal.budget is None else Budget.of(goal.budget).column
-        command.write(experiment, rows, summary, x=axis, labels=texts)
+        command.write(experiment, rows, goal, x=axis, labels=texts)
         command.complete(experiment)
-    click.echo(f"\n{tables.text(method_tables.method_tables(rows, *goal, labels=texts))}")
-    if file.tuning:
-        click.echo(method_tables.tuning_line(file.tuning, settings))
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, goal, labels=texts))}")
+    if tuning:
+        click.echo(method_tables.tuning_line(tuning, settings))
     if of_clients:
         click.echo(tables.text([method_tables.clients_table(of_clients, settings)]))
     for line in method_tables.non_finite_lines(rows):
@@ -158,3 +164,57 @@ def _introduction(experiment: Experiment) -> list[str]:
             f"in all{', after local steps' * bool(settings.personal_steps)}"
         )
     return [*lines, *experiment.notes]
+
+
+def sweep(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Trains a method on every setting of a grid."""
+    trackers = make_trackers(values["track"])
+    settings = settings_of(values, SEEDS["sweep"], methods=[method])
+    with training(values, "sweep", settings) as command:
+        folder, progress = command.folder, command.progress
+        columns = _columns(grid, values)
+        limits = values_of(options(prepare_sweep), values)
+        whole = prepare_sweep(settings, method, columns, **limits)
+        experiment = whole.experiment
+        goal = method_tables.goal_of(settings, [method.label for method in experiment.methods])
+        record = results.configuration(experiment, extra={"grid": columns})
+        if not command.begin(record, [run[:2] for run in whole.runs], extends=True):
+            return
+        prepared = whole.of_share(folder)
+        rows: list[Row] = []
+        notes: list[str] = []
+        if prepared.runs:
+            part, first = f"{len(prepared.runs)} runs", prepared.runs[0]
+            points = {run.label: run.swept for run in prepared.runs}
+            with computing():
+                progress.begin({part: len(prepared.runs) * settings.rounds}, experiment.settings)
+                progress.start(part, first.seed, first.label)
+                with track_experiment(
+                    trackers, folder, experiment, progress.row, points
+                ) as add_row:
+                    rows, notes = run_sweep(prepared, add_row, folder)
+                progress.finish()
+                for note in [*experiment.notes, *notes]:
+                    progress.note(note)
+        if not (rows := command.join(rows)):
+            return
+        rows = method_tables.best_first(rows, goal.metric)
+        drawn = [*dict.fromkeys(row["method"] for row in rows)][:_MAX_DRAWN]
+        command.write(experiment, rows, goal, methods=drawn)
+        command.complete(experiment, sweep_notes=notes)
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, goal, is_sweep=True))}")
+    for line in method_tables.non_finite_lines(rows):
+        click.echo(line)
+    command.say_end("results and figure")
+
+
+def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, list[str]]:
+    """Returns the grid's values by name, as texts."""
+    columns: dict[str, list[str]] = {}
+    for text in grid:
+        owner, name, listed = split_grid(text)
+        require(not owner, f"grid={text!r} names a method; leave {owner}: out, there is one")
+        once = name not in columns and values.get(name) is None
+        require(once, f"{name} is given twice; give all its values in one --grid")
+        columns[name] = listed.split(",")
+    return columns

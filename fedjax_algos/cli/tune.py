@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from fedjax_algos.analysis.tables import plain_table
+from fedjax_algos.analysis import tables
+from fedjax_algos.analysis.tables import Column, ResultTable, percentages
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import write_text
 from fedjax_algos.base.reprs import printable
@@ -71,27 +70,44 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
         path = command.folder.path / "tuned.toml"
         only_first(write_text)(path, tuned_text(tuning, trials))
         command.complete(experiment)
-    Console(width=1000).print("", _table(tuning, trials), "", sep="\n")
-    click.echo(_legend(tuning))
+    click.echo(f"\n{tables.text([_table(tuning, trials)])}")
     way = f"go on with: fedjax-algos compare --config {printable(path)}"
     command.say_end("all trials", way)
 
 
-def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> Table:
+def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> ResultTable:
     """Makes a line for each method: its best setting, its score, and values at an edge."""
-    rows = []
+    lines = []
     for space in tuning.spaces:
         label = space.method.label
         best, *others = trials[label][-1]
         values = best.setting.method.label.removeprefix(label).strip()
+        next_best = others[0].score if others else None
+        edges = ", ".join(space.edges(best.setting.values)) or None
         diverged = sum(math.isnan(trial.score) for stage in trials[label] for trial in stage)
-        has_next = others and math.isfinite(others[0].score)
-        next_best = f"{100 * others[0].score:.1f}" if has_next else "-"
-        edges = ", ".join(space.edges(best.setting.values)) or "-"
-        score = f"{100 * best.score:.1f}"
-        rows.append([label, values, score, next_best, edges, str(diverged or "-")])
-    headings = ["method", "best setting", "score", "next best", "at the edge", "diverged"]
-    return plain_table(headings, rows, justify="left")
+        lines.append((label, values, best.score, next_best, edges, diverged or None))
+    labels, settings_of_each, scores, next_scores, edges_of_each, numbers = zip(*lines, strict=True)
+    columns = [
+        Column("method", labels),
+        Column("best setting", settings_of_each),
+        percentages("score", scores),
+        percentages("next best", next_scores),
+        Column("at the edge", edges_of_each),
+        Column("diverged", numbers),
+    ]
+    settings, engines = tuning.experiment.settings, tuning.experiment.engines
+    notes = [
+        f"score: {quality_name(settings.target_metric)} in % on {100 * settings.held_out:g}% of "
+        "each client's training examples, which are not trained on; test data are not used.",
+        f"Each method: {_stages(tuning)}, with seeds {', '.join(map(str, settings.seeds))}; the "
+        "mean over the last fifth of the evaluations and over seeds.",
+        "at the edge: the smallest or largest value that was tried; a wider grid may be better.",
+    ]
+    personal = [label for label, engine in engines.items() if engine.algorithm.personal is not None]
+    if personal:
+        who = " and ".join(personal)
+        notes.append(f"{who}: the score is the global model's, not the clients' own models'.")
+    return ResultTable(columns, notes)
 
 
 def _stages(tuning: Tuning) -> str:
@@ -102,20 +118,3 @@ def _stages(tuning: Tuning) -> str:
 
 def _unit(tuning: Tuning) -> str:
     return "rounds" if tuning.experiment.settings.seconds is None else "simulated seconds"
-
-
-def _legend(tuning: Tuning) -> str:
-    """Explains the columns."""
-    settings, engines = tuning.experiment.settings, tuning.experiment.engines.items()
-    text = (
-        f"score: {quality_name(settings.target_metric)} in % on {100 * settings.held_out:g}% of "
-        "each client's training examples, which are not trained on; test data are not used.\n"
-        f"Each method: {_stages(tuning)}, with seeds {', '.join(map(str, settings.seeds))}; the "
-        "mean over the last fifth of the evaluations and over seeds.\n"
-        "at the edge: the smallest or largest value that was tried; a wider grid may be better.\n"
-    )
-    personal = [label for label, engine in engines if engine.algorithm.personal is not None]
-    if personal:
-        who = " and ".join(personal)
-        text += f"{who}: the score is the global model's, not the clients' own models'.\n"
-    return text

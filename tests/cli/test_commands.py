@@ -64,7 +64,7 @@ def test_compare(command, refused, here):
     assert all(f"seed {seed}" in page.text for seed in (0, 1))
     picture = [folder, "--metric", "test_loss", "--x", "upload_bytes"]
     assert command("plot", *picture) == f"{folder / 'test_loss-by-upload_bytes.png'}\n"
-    assert "exists; name another file or remove it" in refused("plot", *picture)
+    assert "exists or is a folder; name a new file" in refused("plot", *picture)
     assert "is not empty; name another folder" in refused(*line, "--out", folder)
 
 
@@ -82,7 +82,6 @@ def test_updates_that_are_not_finite_are_told_or_an_error(command, capsys, here)
     assert re.search(told, capsys.readouterr().err)
 
 
-@pytest.mark.all
 @pytest.mark.all
 def test_runs_end_with_their_budget(command, refused, here):
     """At 2.6 kB a client and 4 clients a round, 20 kB are used in two rounds; top-k needs more."""

@@ -37,7 +37,7 @@ def used(here, monkeypatch):
         given = []
         monkeypatch.setattr("fedjax_algos.cli.training.train", lambda *values: given.extend(values))
         main(["compare", "--config", name, *line.split()])
-        names = ("settings", "methods", "name", "values", "file")
+        names = ("settings", "methods", "name", "values", "tuning")
         return SimpleNamespace(**dict(zip(names, given, strict=True)))
 
     return compare
@@ -68,7 +68,7 @@ def test_a_run_is_repeated_from_its_configuration(used):
     again = used(json.dumps(configuration(tuning={"seeds": [7]})), "", "a.json")
     assert [method.spec for method in again.methods] == ["fedavg:client_learning_rate=0.1"]
     assert (again.settings.rounds, again.settings.seeds) == (3, (0,))
-    assert again.file.tuning == {"seeds": [7]}
+    assert again.tuning == {"seeds": [7]}
 
 
 @pytest.mark.parametrize(
@@ -85,33 +85,33 @@ def test_a_run_is_repeated_from_its_configuration(used):
     ],
 )
 def test_what_was_not_tuned_is_not_called_tuned(used, line, tuned):
-    assert used(TUNED, line).file.tuning == ({"seeds": [1000]} if tuned else None)
-    assert used("[tuning]\nseeds = [1]\n", line).file.tuning is None  # it names no methods
+    assert used(TUNED, line).tuning == ({"seeds": [1000]} if tuned else None)
+    assert used("[tuning]\nseeds = [1]\n", line).tuning is None  # it names no methods
 
 
 WRONG = """
-roundz = 3 | a.toml: unknown setting 'roundz'; did you mean rounds?
-method = ['fedavg'] | a.toml: unknown setting 'method'; did you mean methods?
+roundz = 3 | a.toml: not a file of settings: unknown setting 'roundz'; did you mean rounds?
+method = ['fedavg'] | unknown setting 'method'; did you mean methods?
 "\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
-[fedavg] | a.toml: unknown setting 'fedavg'; choose
-rounds = 0 | a.toml: rounds=0 is out of range
-rounds = true | a.toml: rounds=True is no whole number
-rounds = [3] | a.toml: rounds=[3] is not one value
-clip_norm = nan | a.toml: clip_norm=nan is no number
-seeds = [1.5] | a.toml: seeds=[1.5] is not a seed count
+[fedavg] | a.toml: not a file of settings: unknown setting 'fedavg'; choose
+rounds = 0 | a.toml: not a file of settings: rounds=0 is out of range
+rounds = true | a.toml: not a file of settings: rounds=True is no whole number
+rounds = [3] | rounds=[3] is no whole number
+clip_norm = nan | a.toml: not a file of settings: clip_norm=nan is no number
+seeds = [1.5] | a.toml: not a file of settings: seeds=[1.5] is not a seed count
 model = 3 | unknown model '3'
-methods = 'fedavg' | a.toml: methods='fedavg' is not a list of methods
-methods = [] | a.toml: methods=[] is not a list of methods
-rounds 3 | config='a.toml' is not a TOML file
-compilation_cache = true | a.toml: compilation_cache=True is not a folder
+methods = 'fedavg' | a.toml: not a file of settings: methods='fedavg' is not a list of methods
+methods = [] | a.toml: not a file of settings: methods=[] is not a list of methods
+rounds 3 | a.toml: not a file of settings: Expected '='
+compilation_cache = true | compilation_cache=True is not a path
 compilation_cache = 'a.toml' | compilation_cache='a.toml' cannot be written to
 """
 HOSTILE = {
     "rounds = " + "[" * 10_000 + "]" * 10_000: "it is nested too deeply",
     "\n[rounds" + ".a" * 300 + "]": "line 2 has more than 256 dots",
     "rounds" + ".a" * 200 + " = 1": "rounds={'a': {'a': {'a': {",
-    "rounds = " + "9" * 5000: "not a TOML file: Exceeds the limit",
-    "seeds = [0x" + "f" * 5000 + "]": "a.toml: seeds has too many digits",
+    "rounds = " + "9" * 5000: "a.toml: not a file of settings: Exceeds the limit",
+    "seeds = [0x" + "f" * 5000 + "]": "Exceeds the limit",
     "methods = [" + "1," * 10_000 + "]": "methods=[1, 1, 1, 1, 1, 1, ...] is not a list of",
     "#" * 300_000: "it has more than 262 kB",
 }
@@ -127,14 +127,23 @@ def configuration(**changes):
 
 
 WRONG_RESULTS = [
-    ("{", "config='a.json' is not a JSON file: "),
-    ([], "config='a.json' has no settings and methods of a run"),
-    (configuration(methods={}), "config='a.json' has no methods"),
+    ("{", "a.json: not a file of settings: Expecting"),
+    ([], "it has no settings and methods of a run; give a TOML file"),
+    (configuration(methods={}), "it has no settings and methods of a run"),
     (configuration(grid={}), "its command was fedjax-algos compare fedavg"),
-    (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),
-    (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is not a method"),
+    (
+        configuration(settings={"roundz": 3}),
+        "a.json: not a file of settings: unknown setting 'roundz'; did you mean",
+    ),
+    (
+        configuration(methods={"fedavg": {"mu": 1}}),
+        "a.json: not a file of settings: {'mu': 1} is not a method",
+    ),
     (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is not a method"),
-    (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
+    (
+        configuration(tuning={"seeds": "x"}),
+        "a.json: not a file of settings: tuning={'seeds': 'x'} is not what tune",
+    ),
 ]
 TOML = [*(line.split(" | ") for line in WRONG.strip().splitlines()), *HOSTILE.items()]
 

@@ -36,20 +36,6 @@ def test_an_error_of_the_package_while_it_runs_is_one_line(refused, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "run fedavg --batch-size 2000000000",
-        "tune fedavg --grid client_learning_rate=0.1 --batch-size 2000000000",
-        "sweep fedprox --grid mu=0.1 --batch-size 2000000000",
-        "sweep fedprox --grid mu=0.1 --memory 1",
-    ],
-)
-def test_what_does_not_fit_is_refused_before_a_folder_is_made(refused, line):
-    error = refused(*line.split(), *SMALL, "--out", "there")
-    assert error.startswith(("error: batch_size=2000000000 ", "error: memory=1 "))
-
-
-@pytest.mark.parametrize(
     ("file", "error"), [(PACKAGE, TypeError), (PACKAGE, KeyError), (LIBRARY, ValueError)]
 )
 def test_an_internal_error_keeps_its_traceback_and_asks_for_a_report(monkeypatch, file, error):

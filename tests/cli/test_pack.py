@@ -49,8 +49,8 @@ def test_pack(command, refused, folder):
 
 
 WRONG = """
-pack digits x | digits has no clients; give --partition and --clients
-pack digits x --partition iid | partition=iid needs a number of clients
+pack digits x | digits has no clients with partition=natural and clients=None; give both
+pack digits x --partition iid | digits has no clients with partition=iid and clients=None
 pack digits x --partition iid --clients 0 | 0 is not in the range
 pack packed:packed x --seed 0 | packed:packed already has clients; leave --seed out
 pack packed:nowhere x | there is no such file

@@ -86,12 +86,14 @@ WRONG = """
 --band std | band='std' is unknown; choose none, interval, range or seeds
 --methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
 --methods fedavg,fedavg | methods=['fedavg', 'fedavg'] are not different
---label fedavg | label='fedavg' has no new text
+--label fedavg | label='fedavg' is not OLD=NEW with a label of its own: unknown label ''; choose
+--x-limits 0,x | could not convert string to float: 'x'
+--x-limits , | could not convert string to float: ''
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
---label fedavg=x --label fedavg=y | label='fedavg' is given twice
---x-limits 5 | x_limits='5' is not a pair of numbers
+--label fedavg=x --label fedavg=y | is not OLD=NEW with a label of its own: unknown label 'fed
+--x-limits 5 | x_limits=(5.0,) is not an interval
 --x-limits 0,5 --log x | give finite numbers above 0, lower first
---size 3.5 | size='3.5' is not a pair of numbers; give WIDTHxHEIGHT
+--size 3.5 | size=(3.5,) is out of range; give the width and the height
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
 one | different seeds, whose means are not comparable; add --facet results

@@ -8,9 +8,9 @@ from bad_input_helpers import UNLIKELY, WRONG, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_algos.cli.commands import REGISTRIES, registry_of
 from fedjax_algos.cli.config_file import parse_setting
 from fedjax_algos.cli.options import settings_of
-from fedjax_algos.cli.registries import REGISTRIES, registry_of
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.runs.studies.method import Method
@@ -18,25 +18,21 @@ from fedjax_algos.runs.studies.settings import Settings
 
 LINES = """
 run fedavgg | unknown algorithm 'fedavgg'; did you mean fedavg?
-run fedavg --roundz 3 | unknown option '--roundz'; did you mean --rounds?
-run fedavg --rounds 0 | rounds=0 is out of range; give a whole number of at least 1
+run fedavg --roundz 3 | No such option
 run fedavg --rounds | '--rounds' requires an argument
 run fedavg --system simulated | --system simulated is for the virtual clock
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
 run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
-run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
 run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client participates in
 run fedavg --sampler poisson:mean=1e-30 | no client participates in
 run fedavg --failures late:seconds=1e-9 | no update arrives in
 run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client participates in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
-run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke
 run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
-run fedavg --examples half | examples='half' is unknown; choose replicated or sharded
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
 run fedavg --local-steps 2 --local-epochs 1 | are both given
@@ -62,7 +58,7 @@ run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,,
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
 compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
 compare --track tensorboard --track tensorboard:flush_seconds=1 | are not different names
-sweep fedprox --grid mu=1 --evaluate-clients train | unknown option '--evaluate-clients'
+sweep fedprox --grid mu=1 --evaluate-clients train | No such option
 compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
 compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients
 compare --evaluate-clients train --target-metric client_accuracy_worst | is unknown; choose client
@@ -72,25 +68,29 @@ run fedbuff --seconds 9 --evaluate-clients train --evaluate-clients-at evaluatio
 compare fedavg+ | 'fedavg+' has a plus without a wrapper
 compare fedavg+term --seconds 9 | reduce="stack"
 compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candidates
-list algorithm | unknown list 'algorithm'; did you mean algorithms?
+list algorithm | 'algorithm' is not one of 'algorithms', 'client_optimizers',
 run fedasync --seconds 3 --system simulated:dropout=0.9999999 | dispatches are lost
-lisst | unknown command 'lisst'; did you mean list?
+lisst | No such command 'lisst'
 costs | Missing argument
-plot nowhere --facet folder | facet='folder' is unknown; choose results, method or
+plot nowhere --facet folder | 'folder' is not one of 'results', 'method', 'seed'
 table | no results folder is given
 report nowhere | cannot be read
-sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
+sweep fedprox --grid mu=1 --grid mu=2 | mu is given twice; give all
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
-sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
+sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given twice; give all
 sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
 sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
-tune fedavg --grid client_learning_rate=1 --track tensorboard | unknown option '--trac
+tune fedavg --grid client_learning_rate=1 --track tensorboard | No such option
 tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
+run fedavg --batch-size 2000000000 --model linear | batch_size=2000000000
+tune fedavg --grid client_learning_rate=1 --batch-size 2000000000 --model linear | batch_size=20
+sweep fedprox --grid mu=0.1 --batch-size 2000000000 --model linear | batch_size=2000000000
+sweep fedprox --grid mu=0.1 --memory 1 --model linear --clients 12 | memory=1
 tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
 

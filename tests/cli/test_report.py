@@ -203,7 +203,7 @@ def test_other_files_and_wrong_folders(here, command, refused):
     content = (folder / "config.json").read_text()
     for old, new, message in (
         ('"complete": true', '"complete": false', "some' is not complete: 0 of 4 runs have ended"),
-        ('"clients": 100', '"clients": "many"', "config.json': clients="),
+        ('"clients": 100', '"clients": "many"', "config.json: not a file of settings: clients="),
     ):
         (folder / "config.json").write_text(content.replace(old, new))
         assert message in refused("report", folder)
