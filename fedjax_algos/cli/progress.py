@@ -48,7 +48,8 @@ class RunProgress:
     """The progress of a command that trains: a bar for each of its parts, or plain lines.
 
     Without a terminal, a line follows the end of each run, and `show_progress` prints `line` from
-    time to time. The time left assumes the mean speed of this process so far, with compilation.
+    time to time. The time left assumes the mean speed of the runs so far, and the mean compilation
+    time for each part that has not begun.
     """
 
     def __init__(self, compiled: Compilation, console: Console):
@@ -69,6 +70,7 @@ class RunProgress:
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = metric_column(settings.target_metric), list(settings.seeds)
         self._length, self._begun = settings.seconds or settings.rounds, time.perf_counter()
+        self._compiled_before, self._started = self._compiled.seconds, 0
         unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
         self.bars = make_bars(self._console, unit, self._status, disable=hidden)
         self._before: dict[str, float] = {}  # the work before each part
@@ -86,6 +88,7 @@ class RunProgress:
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
+        self._started += 1
         self._part, self._length = part, length or self._length
         self._done = max(self._done, self._before[part])
         self._where = f"{_run(label or part, self._seeds[0] if seed is None else seed)}: "
@@ -98,8 +101,11 @@ class RunProgress:
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
-            seconds = (now - self._begun) / self._computed * max(self._total - self._done, 0)
-            self._left = f"about {_duration(seconds)} left"
+            compiled, started = self._compiled.seconds - self._compiled_before, self._started
+            seconds = max(now - self._begun - compiled, 0) / self._computed
+            left = seconds * max(self._total - self._done, 0)
+            left += compiled / started * (len(self._tasks) - started)
+            self._left = f"about {_duration(left)} left"
         self._rows[run] = at, now, wall
         quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""
         if run[0] == self._part:  # not if several runs are computed together

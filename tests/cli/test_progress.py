@@ -90,27 +90,27 @@ def test_bars_on_a_terminal(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_time_left_is_that_of_all_runs(monkeypatch, capsys):
+def test_the_time_left_is_that_of_all_runs_and_of_what_is_to_be_compiled(monkeypatch, capsys):
     lines, clock, compiled = begun(monkeypatch)
     lines.start("fedavg")
     assert lines.line() == "fedavg, seed 0: starting; time left unknown"
     compiled.is_compiling = True
     assert lines.line() == "fedavg, seed 0: compiling; time left unknown"
     lines.row(row(0, 1.0))  # so it runs; a program that is only lowered is not compiled
-    clock[0] = 150.0
-    lines.row(row(50, 150.0))  # 50 rounds, and 350 are left
-    assert lines.line() == "fedavg, seed 0: round 50 of 100, accuracy 0.500; about 18 min left"
+    clock[0], compiled.backend_seconds = 150.0, 50.0
+    lines.row(row(50, 150.0))  # 50 rounds in 100 s, 350 are left, and the second method is compiled
+    assert lines.line() == "fedavg, seed 0: round 50 of 100, accuracy 0.500; about 12 min left"
     clock[0] = 250.0
     lines.row(row(100, 250.0))
-    last = "fedavg, seed 0: ended at round 100 of 100, accuracy 0.500; about 12 min left\n"
+    last = "fedavg, seed 0: ended at round 100 of 100, accuracy 0.500; about 11 min left\n"
     assert capsys.readouterr().err == last
-    assert lines.line() == "fedavg, seed 1: starting; about 12 min left"
+    assert lines.line() == "fedavg, seed 1: starting; about 11 min left"
     lines.row(row(0, 1.0, seed=1))
     clock[0] = 350.0
     lines.row(row(50, 101.0, seed=1))
     lines.start("fedprox")  # seed 1 has diverged
     assert capsys.readouterr().err.startswith("fedavg, seed 1: ended early, at round 50 of 100; ")
-    assert lines.line() == "fedprox, seed 0: starting; about 10 min left"
+    assert lines.line() == "fedprox, seed 0: starting; about 9 min left"
     lines.finish()
     assert lines.line() == "writing results"
 
