@@ -58,7 +58,6 @@ _TUNE_HELP = {
     "trials": "settings to draw for each method [the whole grid]",
     "halving": "stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR "
     "times as long as the stage before [all settings run to the end]",
-    "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
     "format": f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",

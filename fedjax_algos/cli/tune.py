@@ -35,10 +35,10 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
     settings = settings_of(values, SEEDS["tune"], methods=methods)
     with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
-        for name in ("halving", "search") if share is not None else ():
-            what = f"{name}={given.get(name)} chooses trials by the scores of all earlier trials"
-            fix = f"leave --share {share} or --{name} out"
-            require(given.get(name) in (None, "grid"), f"{what}, which no share has; {fix}")
+        halving = given.get("halving")
+        what = f"halving={halving} chooses trials by the scores of all earlier trials"
+        fix = f"leave --share {share} or --halving out"
+        require(halving is None or share is None, f"{what}, which no share has; {fix}")
         tuning = prepare_tuning(settings, methods, grid, **given)
         experiment, progress = tuning.experiment, command.progress
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
@@ -83,11 +83,11 @@ def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> T
     for space in tuning.spaces:
         label = space.method.label
         best, *others = trials[label][-1]
-        values = best.setting.method.label.removeprefix(label).strip()
+        values = best.method.label.removeprefix(label).strip()
         diverged = sum(math.isnan(trial.score) for stage in trials[label] for trial in stage)
         has_next = others and math.isfinite(others[0].score)
         next_best = f"{100 * others[0].score:.1f}" if has_next else "-"
-        edges = ", ".join(space.edges(best.setting.values)) or "-"
+        edges = ", ".join(space.edges(best.method.swept)) or "-"
         score = f"{100 * best.score:.1f}"
         rows.append([label, values, score, next_best, edges, str(diverged or "-")])
     headings = ["method", "best setting", "score", "next best", "at the edge", "diverged"]

@@ -27,10 +27,10 @@ run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
 run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
 run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
-run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client participates in
-run fedavg --sampler poisson:mean=1e-30 | no client participates in
+run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no update arrives in
+run fedavg --sampler poisson:mean=1e-30 | no update arrives in
 run fedavg --failures late:seconds=1e-9 | no update arrives in
-run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client participates in
+run fedavg --sampler on_off:leave=0.5,join=1e-45 | no update arrives in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
 run scaffold --sampler with_replacement --clients 12 | but this algorithm's clients ke
 run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
@@ -85,13 +85,12 @@ sweep fedprox --grid model=mlp | unknown option 'model'
 sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
 sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
-sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
+sweep fedprox --grid mu=1 --seconds 3 | seconds=3.0 is not for sweeps
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
 tune fedavg --grid client_learning_rate=1 --track tensorboard | unknown option '--trac
 tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
-tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
 
 

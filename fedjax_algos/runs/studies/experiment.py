@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -78,6 +78,7 @@ class Experiment(NamedTuple):
       test: the test examples.
       data: by seed, `FederatedData` or `StoredData`.
       partitions: by seed; None for examples in files.
+      algorithms: by label, also of the settings that a search tries.
       engines: by label, an `Engine`, or an `Executor` on the virtual clock.
       evaluate: the result of `make_evaluate`, for all methods.
       rounds: the rounds of all runs; None on the virtual clock.
@@ -98,6 +99,7 @@ class Experiment(NamedTuple):
     test: Any
     data: dict[int, Any]
     partitions: dict[int, Partition | None]
+    algorithms: dict[str, Algorithm]
     engines: dict[str, Any]
     evaluate: Callable
     rounds: Rounds | None
@@ -142,25 +144,31 @@ def prepare(
     methods: list[Method],
     dataset: AnyDataset | None = None,
     *,
+    searched: Mapping[str, Sequence[Method]] | None = None,
     files: bool = False,
     client_state_folder: Path | None = None,
     on_plan: Callable[[str, int], None] = lambda label, seed: None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds and checks all methods.
 
-    `dataset` replaces the settings' data set. With `files`, the examples of a `ClientDataset` stay
-    in files unless the settings or a method need all clients' examples. `on_plan` is called with
-    each method's label and seed before its plan, which may take minutes.
+    `dataset` replaces the settings' data set. `searched` has the settings of each method that a
+    search tries, by label; the method's engine runs the first. With `files`, the examples of a
+    `ClientDataset` stay in files unless the settings or a method need all clients' examples.
+    `on_plan` is called with each method's label and seed before its plan, which may take minutes.
     """
     settings.check()
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
-    algorithms = {method.label: method.build(problem, settings) for method in methods}
-    methods = [method.on_the_clock(algorithms[method.label], settings) for method in methods]
-    check_different(methods, [*algorithms])
+    searched = searched or {method.label: [method] for method in methods}
+    tried = itertools.chain(*searched.values())
+    algorithms = {method.label: method.build(problem, settings) for method in tried}
+    firsts = {label: algorithms[own[0].label] for label, own in searched.items()}
+    methods = [method.on_the_clock(firsts[method.label], settings) for method in methods]
+    check_different(methods, [*firsts])
 
     pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
-    if isinstance(dataset, ClientDataset) and (pools or not (files and _stays_in_files(settings))):
+    in_files = files and _is_natural(settings) and settings.evaluate_clients == "none"
+    if isinstance(dataset, ClientDataset) and (pools or not in_files):
         dataset = in_memory(dataset, settings.test_examples)
     test, evaluate, labels = _load_test_examples(settings, dataset), make_evaluate(problem), None
     checks.check_metrics(problem, test, settings.target_metric)
@@ -177,7 +185,7 @@ def prepare(
 
     first, layout = next(iter(data.values())), None
     engines: dict[str, Any] = {
-        label: _engine(settings, each, client_state_folder) for label, each in algorithms.items()
+        label: _engine(settings, each, client_state_folder) for label, each in firsts.items()
     }
     rounds: Rounds | None = None
     planned: dict[str, dict[int, PlannedRun]] = {}
@@ -187,9 +195,11 @@ def prepare(
         engines = {label: each.with_layout(layout.layout) for label, each in engines.items()}
         _check_rounds(settings, engines, data, rounds)
     else:
+        how = settings.system_model(), settings.seconds, test, settings.evaluations
         for method in methods:
-            given = engines[method.label], data, _clock(settings, method, test, evaluate)
-            planned[method.label] = plan_runs(*given, partial(on_plan, method.label))
+            clock = Clock(planners.make(method.planner), *how, evaluate=evaluate)
+            given = engines[method.label], data, clock, partial(on_plan, method.label)
+            planned[method.label] = plan_runs(*given)
     return Experiment(
         settings,
         methods,
@@ -198,6 +208,7 @@ def prepare(
         test,
         data,
         partitions,
+        algorithms,
         engines,
         evaluate,
         rounds,
@@ -208,11 +219,6 @@ def prepare(
         speeds=_client_speeds(settings),
         own_functions=_own_functions(engines, first, evaluate, test),
     )
-
-
-def _stays_in_files(settings: Settings) -> bool:
-    """Returns True if the settings need only one cohort's examples at a time."""
-    return _is_natural(settings) and settings.evaluate_clients == "none"
 
 
 def _unused_examples(labels: Any, partition: Partition | None) -> tuple[str, ...]:
@@ -228,36 +234,27 @@ def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> En
     options["devices"] = settings.devices or default_num_devices(alone=shared)
     if settings.seconds is not None:
         return make_executor(algorithm, **options)
-    if place == "disk":
-        if folder is None:
-            fix = "give prepare(..., client_state_folder=...)"
-            raise ValueError(f"client_state='disk' has no folder; {fix}")
+    if place == "disk" and folder is not None:
         place = RowsOnDisk(folder)
     options |= {"layout": settings.layout, "examples": settings.examples}
     return make_engine(algorithm, client_state=place, **options)
-
-
-def _clock(settings: Settings, method: Method, test: Any, evaluate: Callable) -> Clock:
-    """Makes the arguments of a method's runs on the virtual clock."""
-    how = settings.system_model(), settings.seconds or 0.0, test, settings.evaluations
-    return Clock(planners.make(method.planner), *how, evaluate=evaluate)
 
 
 def _choose_layout(
     settings: Settings, engines: dict[str, Engine], data: RunData, rounds: Rounds
 ) -> LayoutChoice:
     """Chooses one layout for all engines; "auto" takes the smallest chunks that any one needs."""
-    per_client, counts, layouts = settings.devices_per_client, data.counts(), []
+    per_client, layouts = settings.devices_per_client, []
     devices = settings.devices or default_num_devices(alone=per_client)
     if settings.layout != "auto":
         return LayoutChoice(settings.layout, devices, "given", per_client)
     if jax.default_backend() == "cpu":
         return LayoutChoice(default_layout(), devices, "rule", per_client)
-    population = Population(len(counts), settings.cohort_size, int(counts.sum()))
     for engine in engines.values():
         cohorts = rounds.cohorts(data, engine.algorithm, engine.algorithm.local, 0)
-        first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
-        layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
+        one = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
+        shapes = _first_state(engine, data, rounds.cohort_size)
+        layouts.append(str(engine.choose_layout(shapes, data, one)))
     if "auto" in layouts:
         return LayoutChoice(default_layout(), devices, "memory unknown", per_client)
     smallest = min(layouts, key=partial(chunk_size, cohort_size=settings.cohort_size))
@@ -302,21 +299,16 @@ def _check_rounds(
     All methods have the same cohorts, except for the number of candidates.
     """
     first, factors, keeping = next(iter(data.values())), {}, False
-    for label, engine in engines.items():
+    for engine in engines.values():
         algorithm, state = engine.algorithm, _first_state(engine, first, rounds.cohort_size)
         keeping |= bool(jax.tree.leaves(state.origin))
         most = min(first.num_clients, rounds.rounds * rounds.cohort_size)
         checks.check_room_for_rows(state, most)
         count_transfer(algorithm, state._replace(clients=()), first, blank_dispatches(1))
         rate_at(algorithm.local.learning_rate, np.arange(rounds.rounds))
-        factors[algorithm.selection and algorithm.selection.factor] = label, algorithm
-    for (seed, own), (label, algorithm) in itertools.product(data.items(), factors.values()):
-        try:
-            cohorts = rounds.cohorts(own, algorithm, algorithm.local, seed)
-        except ValueError as error:
-            if algorithm.selection is None:
-                raise
-            raise ValueError(f"{label}: {error}") from None
+        factors[algorithm.selection and algorithm.selection.factor] = algorithm
+    for (seed, own), algorithm in itertools.product(data.items(), factors.values()):
+        cohorts = rounds.cohorts(own, algorithm, algorithm.local, seed)
         arrived, size = False, rounds.eval_every
         for begin in range(0, rounds.rounds, size):
             dispatches = cohorts.dispatches(min(size, rounds.rounds - begin))
@@ -326,11 +318,9 @@ def _check_rounds(
             arrived |= bool(np.any(cohorts.dispatched if all_arrive else dispatches.arrives))
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
-        found = f"sampler={settings.sampler}: no client participates in {rounds.rounds} rounds"
-        fix = "give one that samples more clients, or more rounds"
-        require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
-        found = f"failures={settings.failures}: no update arrives in {rounds.rounds} rounds"
-        require(arrived, f"{found}, with seed {seed}; give rarer failures, or more rounds")
+        given = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"
+        fix = "give more rounds, a sampler that takes more clients, or rarer failures"
+        require(arrived, f"{given} no update arrives in {rounds.rounds} rounds; {fix}")
 
 
 def _is_natural(settings: Settings) -> bool:
@@ -379,16 +369,9 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     if source is None:
         what = f"partition={settings.partition!r} needs a data set with its own clients"
         raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
-    try:
-        partition = partitions.make(settings.partition, source, settings.clients, seed)
-        found = f"partition={settings.partition!r} has {partition.num_clients} clients"
-        fix = f"return so many, or give clients={partition.num_clients}"
-        fits = partition.num_clients == settings.clients
-        require(fits, f"{found}, and not clients={settings.clients}; {fix}")
-        return partition
-    except ValueError as error:
-        if natural or dataset.users is None:
-            raise
-        own = len(np.unique(dataset.users))
-        fix = f"give partition='natural' for the {own} clients of the data set"
-        raise ValueError(f"{error}; or {fix}") from error
+    partition = partitions.make(settings.partition, source, settings.clients, seed)
+    found = f"partition={settings.partition!r} has {partition.num_clients} clients"
+    fix = f"return so many, or give clients={partition.num_clients}"
+    fits = partition.num_clients == settings.clients
+    require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+    return partition

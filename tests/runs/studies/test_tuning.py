@@ -48,13 +48,13 @@ def tune(path, tuning):
 
 
 def rate_of(trial):
-    return trial.setting.method.client_learning_rate
+    return trial.method.client_learning_rate
 
 
 def scores(results):
     """The scores of methods without stages, by the label of the setting."""
     trials = itertools.chain(*(trials for (trials,) in results.values()))
-    return {trial.setting.method.label: trial.scores for trial in trials}
+    return {trial.method.label: trial.scores for trial in trials}
 
 
 @pytest.mark.all
@@ -99,8 +99,8 @@ def untrained(monkeypatch):
     calls = Calls()
 
     def in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-        calls.append(([setting.method.label for setting in chosen], rounds))
-        rates = {each.method.label: each.method.client_learning_rate for each in chosen}
+        calls.append(([setting.label for setting in chosen], rounds))
+        rates = {each.label: each.client_learning_rate for each in chosen}
         return {name: dict.fromkeys(experiment.data, rates[name] * rounds) for name in rates}
 
     def on_the_clock(executor, *arguments, seconds, seed, **options):
@@ -168,20 +168,6 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, un
     assert tables[0] == tables[1]
 
 
-def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path, untrained):
-    options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..1",), "trials": 6}
-    searches = {"drawn": "grid", "first": "optuna", "again": "optuna"}
-    drawn, first, again = (
-        tune(tmp_path / name, prepared(search=search, **options))
-        for name, search in searches.items()
-    )
-    assert scores(first) == scores(again) != scores(drawn)
-    rates = [rate_of(trial) for trial in first["fedavg"][0]]
-    assert len(rates) == 6
-    assert all(0.01 <= rate <= 1 and rate == float(f"{rate:.3g}") for rate in rates)
-    assert rates == sorted(rates, reverse=True)
-
-
 def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monkeypatch):
     """So that a search that is killed does not train a part of its settings in another program."""
     written = []
@@ -194,8 +180,8 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
     settings = Settings(**vars(SMALL) | {"reference": "fedadam b2=0.9"})
     tuning = prepared(settings, ("fedadam:b2=0.9", "fedadam:b2=0.99"), ("b1=0,0.5",))
     results = {
-        space.method.label: [[Trial(space.setting(settings, {"b1": b1}), 9, {5: 0.5, 6: 0.5})]]
-        for space, b1 in zip(tuning.spaces, (0.5, 0.0), strict=True)
+        label: [[Trial(tried[place], 9, {5: 0.5, 6: 0.5})]]
+        for place, (label, tried) in zip((1, 0), tuning.tried.items(), strict=True)
     }
     content = tomllib.loads(tuned_text(tuning, results))
     assert content["reference"] == "fedadam b1=0.5"
@@ -209,8 +195,9 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
 
 @pytest.mark.all
 def test_an_option_without_a_default_may_be_tuned():
-    (method,) = prepared(specs=("ghbm",), grid=("tau=3,2",)).experiment.methods
-    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
+    tuning = prepared(specs=("ghbm",), grid=("tau=3,2",))
+    assert [method.hyperparameters for method in tuning.tried["ghbm"]] == [{"tau": 3}, {"tau": 2}]
+    assert [*tuning.experiment.algorithms] == ["ghbm tau=3", "ghbm tau=2"]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +206,6 @@ def test_an_option_without_a_default_may_be_tuned():
         ({"reference": "nonsense"}, {}, "reference='nonsense' is unknown"),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
-        ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None"),
-        ({}, {"search": "optuna", "trials": 3, "halving": 3}, "trials=3 and halving=3"),
     ],
 )
 def test_what_cannot_be_tuned(changes, options, message):
@@ -243,25 +228,25 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     assert module.run_score(dice, "dice_score") == 0.25
     scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
     trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
-    assert "".join(trial.setting for trial in module.best_first(trials)) == "cadbe"
+    assert "".join(trial.method for trial in module.best_first(trials)) == "cadbe"
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "cannot be read"),
-        ('{"stage 1": 0.5}', r"cannot be read \(it has no checksum\)"),
-        ({"stage 1": "x"}, "does not hold"),
-        ({"stage 1": math.nan}, "does not hold"),
+        ("", "not the scores of a search: Expecting value"),
+        ('{"stage 1": 0.5}', "not the scores of a search: it has no checksum"),
+        ({"stage 1": "x"}, "not the scores of a search: it has other values"),
+        ({"stage 1": math.nan}, "not the scores of a search: it has other values"),
     ],
 )
 def test_damaged_scores(tmp_path, content, reason):
     path = tmp_path / "scores.json"
     write_json(path, content) if isinstance(content, dict) else path.write_text(content)
-    with pytest.raises(ValueError, match=rf"scores.json {reason}"):
+    with pytest.raises(ValueError, match=f"scores.json: {reason}"):
         Scores(path)
     write_json(path, {"stage 1": 0.5, "stage 2": None})
     assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
     path.write_text(path.read_text().replace("0.5", "0.7"))
-    with pytest.raises(ValueError, match=r"scores.json cannot be read \(its checksum is wrong"):
+    with pytest.raises(ValueError, match="its checksum is wrong"):
         Scores(path)
