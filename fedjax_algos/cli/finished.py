@@ -28,7 +28,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
-from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
+from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # for the name of the file

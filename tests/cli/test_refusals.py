@@ -46,8 +46,8 @@ run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
 run fedavg --seeds 2147483648, | seed=2147483648 is out of range
 run fedavg --client-optimizer sgd:momentum=0.9,nesterov | sgd: nesterov has no value
 run fedavg --rounds=5 --clients 3 --rounds 5 | --rounds is given twice
-run fedavg --resume | resume needs the folder of a run that stopped
-run fedavg --share 1/2 | share='1/2' needs a folder
+run fedavg --resume | resume needs the folder that the runs are in
+run fedavg --share 1/2 | share='1/2' needs the folder
 run fedavg --share 0/4 --out x | share='0/4' is not a part
 run fedavg --share 5/4 --out x | share='5/4' is not a part
 run fedavg --share 1/7 --seeds 6 --model linear --out x | share='1/7': there are only 6 runs
@@ -78,7 +78,7 @@ lisst | unknown command 'lisst'; did you mean list?
 costs | Missing argument
 plot nowhere --facet folder | facet='folder' is unknown; choose results, method or
 table | no results folder is given
-report nowhere | cannot be read
+report nowhere | there is no such file
 sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'

@@ -24,14 +24,10 @@ from fedjax_algos.data import (
     Dataset,
     FederatedData,
     Partition,
-    StoredData,
-    federate,
-    hold_out,
     in_memory,
     partitions,
 )
 from fedjax_algos.data.federated_data import check_examples
-from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.stored_data import load_test
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
 from fedjax_algos.engine.checks import check_no_repeats
@@ -49,7 +45,7 @@ from fedjax_algos.runs.loops import run as checks
 from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
 from fedjax_algos.runs.loops.run import Rounds
 from fedjax_algos.runs.studies.method import Method, check_different
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 from fedjax_algos.wrappers import wrappers
 
 
@@ -167,8 +163,9 @@ def prepare(
     check_different(methods, [*firsts])
 
     pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
-    in_files = files and _is_natural(settings) and settings.evaluate_clients == "none"
-    if isinstance(dataset, ClientDataset) and (pools or not in_files):
+    is_natural = partitions.parse(settings.partition)[0] == "natural"
+    in_files = files and is_natural and settings.evaluate_clients == "none" and not pools
+    if isinstance(dataset, ClientDataset) and not in_files:
         dataset = in_memory(dataset, settings.test_examples)
     test, evaluate, labels = _load_test_examples(settings, dataset), make_evaluate(problem), None
     checks.check_metrics(problem, test, settings.target_metric)
@@ -176,12 +173,16 @@ def prepare(
         check_examples("training examples", dataset.train)  # before the device changes numbers
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
-    splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
-    data: dict[int, Any] = {seed: own for seed, (own, _) in splits.items()}
-    partitions = {seed: partition for seed, (_, partition) in splits.items()}
-    client_data: Any = data if settings.evaluate_clients == "train" else None
-    if isinstance(dataset, Dataset) and settings.evaluate_clients == "held_out":
-        client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
+    splits: dict[int, Any] = {seed: split(settings, dataset, seed) for seed in settings.seeds}
+    data: dict[int, Any] = {seed: own.train for seed, own in splits.items()}
+    held_out: Any = {seed: own.held_out for seed, own in splits.items()}
+    of_clients: Any = {"none": None, "train": data, "held_out": held_out}
+    notes, is_class = dataset.notes, False
+    if labels is not None:
+        is_class = labels.ndim == 1 and labels.dtype.kind in "iu"
+        lost = len(labels) - len(splits[settings.seeds[0]].partition.indices)
+        none = "of the training examples belong to no client of the partition"
+        notes += (f"{lost} {none}",) * (lost > 0)
 
     first, layout = next(iter(data.values())), None
     engines: dict[str, Any] = {
@@ -203,11 +204,11 @@ def prepare(
     return Experiment(
         settings,
         methods,
-        labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" else None,
-        dataset.notes + _unused_examples(labels, partitions[settings.seeds[0]]),
+        labels if is_class else None,
+        notes,
         test,
         data,
-        partitions,
+        {seed: own.partition for seed, own in splits.items()},
         algorithms,
         engines,
         evaluate,
@@ -215,16 +216,10 @@ def prepare(
         planned,
         in_flight={},
         layout=layout,
-        client_data=client_data,
+        client_data=of_clients[settings.evaluate_clients],
         speeds=_client_speeds(settings),
         own_functions=_own_functions(engines, first, evaluate, test),
     )
-
-
-def _unused_examples(labels: Any, partition: Partition | None) -> tuple[str, ...]:
-    """Makes a note of examples that belong to no client, if there are any."""
-    lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
-    return (f"{lost} of the training examples belong to no client of the partition",) * (lost > 0)
 
 
 def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> Engine | Executor:
@@ -323,11 +318,6 @@ def _check_rounds(
         require(arrived, f"{given} no update arrives in {rounds.rounds} rounds; {fix}")
 
 
-def _is_natural(settings: Settings) -> bool:
-    """Returns True if the clients are the data set's own."""
-    return partitions.parse(settings.partition)[0] == "natural"
-
-
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
     """Returns the test examples of a loaded data set, at most `test_examples`."""
     if isinstance(dataset, ClientDataset):
@@ -337,41 +327,3 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
         return dataset.test
     rows = np.random.default_rng(0).choice(total, settings.test_examples, replace=False)
     return {name: leaf[np.sort(rows)] for name, leaf in dataset.test.items()}
-
-
-def split(
-    settings: Settings, dataset: AnyDataset, seed: int
-) -> tuple[FederatedData | StoredData, Partition | None]:
-    """Returns a seed's training examples by client, without held-out ones, and their partition."""
-    if isinstance(dataset, ClientDataset):
-        options = partitions.parse(settings.partition)[1]
-        chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
-        return StoredData(dataset.train, chosen), None
-    partition = _partition(settings, dataset, seed)
-    if settings.evaluate_clients == "held_out":
-        partition, _ = hold_out(partition, settings.held_out, seed)
-    return federate(dataset.train, partition), partition
-
-
-def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
-    """Returns the examples of each client that `split` holds out, for the same arguments."""
-    _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
-    if not partition.indices.size:
-        what = f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
-        what += "clients is less than one"
-        raise ValueError(f"{what}; give a larger share or fewer clients")
-    return federate(dataset.train, partition, allow_empty=True)
-
-
-def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
-    natural = _is_natural(settings)
-    source = dataset.users if natural else np.asarray(dataset.train["y"])
-    if source is None:
-        what = f"partition={settings.partition!r} needs a data set with its own clients"
-        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
-    partition = partitions.make(settings.partition, source, settings.clients, seed)
-    found = f"partition={settings.partition!r} has {partition.num_clients} clients"
-    fix = f"return so many, or give clients={partition.num_clients}"
-    fits = partition.num_clients == settings.clients
-    require(fits, f"{found}, and not clients={settings.clients}; {fix}")
-    return partition

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.analysis.rows import within_budget
@@ -168,9 +170,6 @@ class Settings:
             fa.wrappers.wrappers.parse(spec)
         within_budget([], self.budget)  # checks it
         num_seeds = len(self.seeds)
-        both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
-        fits = self.local_steps is None or self.local_epochs is None
-        require(fits, f"{both} are both given; give one of them")
         # a seed has its own partition, and each client an index and an offset
         what, size = f"{num_seeds} seeds of clients={self.clients}", num_seeds * self.clients * 8
         check_memory(what, size, "give fewer seeds or clients")
@@ -194,9 +193,6 @@ class Settings:
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
-            cohort = self.cohort or self.cohort_size
-            what = f"cohort={cohort:g} is out of range; give at most clients={self.clients}"
-            require(cohort <= self.clients, what)
             # all rounds are drawn before the first one, so that errors appear early
             fa.participation.cohorts.check_dispatch_memory(
                 self.rounds, self.cohort_size, "give fewer rounds or clients"
@@ -205,10 +201,10 @@ class Settings:
     @property
     def cohort_size(self) -> int:
         """Returns the number of clients in a round, or of the slots for them."""
-        if self.cohort is None:
-            slots = getattr(self._sampler(), "slots", None)
-            return 10 if slots is None else min(slots, self.clients)
-        return fa.participation.cohort_count(self.cohort, self.clients)
+        slots = getattr(self._sampler(), "slots", None)
+        if self.cohort is None and slots is not None:
+            return min(slots, self.clients)
+        return fa.participation.cohort_count(self.cohort or 10, self.clients)
 
     @property
     def in_system(self) -> bool:
@@ -305,3 +301,46 @@ def refuse(settings: Settings, what: str, *names: str) -> None:
         other, value = _ELSEWHERE[name], getattr(settings, name)
         if value != other:
             raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
+
+
+class Split(NamedTuple):
+    """One seed's examples by client.
+
+    Attributes:
+      train: the training examples, without held-out ones.
+      partition: their partition; None for examples in files.
+      held_out: the held-out examples of each client; None if the settings hold out none.
+    """
+
+    train: fa.data.FederatedData | fa.data.StoredData
+    partition: fa.data.Partition | None = None
+    held_out: fa.data.FederatedData | None = None
+
+
+def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
+    """Divides the training examples of a data set among the clients."""
+    name, options = fa.data.partitions.parse(settings.partition)
+    if isinstance(dataset, fa.data.ClientDataset):
+        chosen = fa.data.partitioning.simple.choose_clients(
+            dataset.train.counts, settings.clients, seed, **options
+        )
+        return Split(fa.data.StoredData(dataset.train, chosen))
+    source = dataset.users if name == "natural" else np.asarray(dataset.train["y"])
+    if source is None:
+        what = f"partition={settings.partition!r} needs a data set with its own clients"
+        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
+    partition = fa.data.partitions.make(settings.partition, source, settings.clients, seed)
+    found = f"partition={settings.partition!r} has {partition.num_clients} clients"
+    fix = f"return so many, or give clients={partition.num_clients}"
+    fits = partition.num_clients == settings.clients
+    require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+    if settings.evaluate_clients != "held_out":
+        return Split(fa.data.federate(dataset.train, partition), partition)
+    partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
+    what = (
+        f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} clients"
+    )
+    fix = "give a larger share or fewer clients"
+    require(held_out.indices.size, f"{what} is less than one; {fix}")
+    tested = fa.data.federate(dataset.train, held_out, allow_empty=True)
+    return Split(fa.data.federate(dataset.train, partition), partition, tested)

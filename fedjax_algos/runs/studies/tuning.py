@@ -7,7 +7,7 @@ search can resume. `tuned_text` is the file that tuning writes and `compare --co
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -31,11 +31,11 @@ from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.clock import simulate_async
 from fedjax_algos.runs.studies.experiment import Experiment, prepare
+from fedjax_algos.runs.studies.folder_content import RunName, write_table
 from fedjax_algos.runs.studies.method import Method, methods_of
-from fedjax_algos.runs.studies.results_folder import ResultsFolder, write_table
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
 from fedjax_algos.runs.studies.search_space import SearchSpace, parse_spaces
 from fedjax_algos.runs.studies.settings import Settings, refuse
-from fedjax_algos.runs.studies.shares import RunName
 from fedjax_algos.runs.studies.sweeps import batched_runs
 
 LAST_SHARE = 0.2  # the last share of a run, whose evaluations make its score
@@ -43,8 +43,6 @@ LAST_SHARE = 0.2  # the last share of a run, whose evaluations make its score
 _LEFT_OUT = (
     "seeds", "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "devices",
 )  # fmt: skip
-
-Halving = Annotated[int, Range(2, MAX_INT32)]
 
 
 class Stage(NamedTuple):
@@ -101,7 +99,7 @@ def prepare_tuning(
     *,
     validation: Proportion = 0.2,
     trials: Count | None = None,
-    halving: Halving | None = None,
+    halving: Annotated[int, Range(2, MAX_INT32)] | None = None,
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
@@ -169,7 +167,20 @@ def run_tuning(
             return {}
         known.scores = _scores_of_shares(folder)
         results = _run_stages(tuning, folder, known)  # trains nothing
-    only_first(write_table)(folder.path / "trials.csv", _table(results))
+    rows = [
+        {
+            "method": label,
+            "setting": trial.method.label,
+            "stage": number,
+            "length": trial.length,
+            "score": trial.score,
+            **{f"score_seed_{seed}": score for seed, score in trial.scores.items()},
+        }
+        for label, stages in results.items()
+        for number, stage in enumerate(stages, start=1)
+        for trial in stage
+    ]
+    only_first(write_table)(folder.path / "trials.csv", rows)
     return results
 
 
@@ -181,31 +192,24 @@ def _run_stages(
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
     """Computes the runs of this process that have no score yet, and returns all trials."""
-    experiment, results = tuning.experiment, dict[str, list[list[Trial]]]()
-    for label, tried in tuning.tried.items():
-        results[label] = stages = list[list[Trial]]()
-        methods = tried
+    experiment, settings = tuning.experiment, tuning.experiment.settings
+    results: dict[str, list[list[Trial]]] = {label: [] for label in tuning.tried}
+    for label, stages in results.items():
+        methods = tuning.tried[label]
         for number, stage in enumerate(tuning.stages, start=1):
             methods = methods[: stage.settings]
             if any(itertools.starmap(folder.takes, tuning.runs[label])):
                 on_start(label, stage)
-            runs = itertools.product([each.label for each in methods], experiment.data)
+            runs = itertools.product([each.label for each in methods], settings.seeds)
             own = (run for run in runs if folder.takes(*run))
             left = {run for run in own if _key(number, *run) not in known.scores}
-            chosen = [each for each in methods if each.label in dict(left)]
-            if chosen and experiment.settings.seconds is None:
-                saved = folder.checkpoints(label)
-                saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
-                how = stage.length, on_evaluation, saved, lambda *run, left=left: run in left
-                known.add(number, try_in_rounds(experiment, chosen, *how))
-            elif chosen:
-                _try_on_the_clock(experiment, known, number, chosen, stage, on_evaluation, left)
-            trials = [
-                Trial(
-                    own, stage.length, {n: known.get(number, own.label, n) for n in experiment.data}
-                )
-                for own in methods
-            ]
+            saved = folder.checkpoints(label)
+            saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
+            how = methods, stage.length, on_evaluation, saved
+            for rows in _rows_of(experiment, left, *how) if left else ():
+                known.add(number, rows, settings.target_metric)
+            of_runs = partial(known.get, number, seeds=settings.seeds)
+            trials = [Trial(each, stage.length, of_runs(each.label)) for each in methods]
             stages.append(best_first(trials))
             methods = [trial.method for trial in stages[-1]]
     return results
@@ -221,22 +225,6 @@ def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
 def _scores_of_shares(folder: ResultsFolder) -> dict[str, Any]:
     files = sorted(folder.path.glob("scores-*.json"))
     return {key: score for file in files for key, score in Scores(file).scores.items()}
-
-
-def _table(results: Mapping[str, Sequence[Sequence[Trial]]]) -> list[Row]:
-    return [
-        {
-            "method": label,
-            "setting": trial.method.label,
-            "stage": number,
-            "length": trial.length,
-            "score": trial.score,
-            **{f"score_seed_{seed}": score for seed, score in trial.scores.items()},
-        }
-        for label, stages in results.items()
-        for number, stage in enumerate(stages, start=1)
-        for trial in stage
-    ]
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
@@ -293,54 +281,51 @@ def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
     return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
 
 
-def try_in_rounds(
+def _rows_of(
     experiment: Experiment,
+    runs: Collection[RunName],
     methods: Sequence[Method],
-    rounds: float,
+    length: float,
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
-    takes: Callable[[str, int], bool],
-) -> dict[str, dict[int, float]]:
-    """Returns the scores of one method's settings, by label and seed; `rounds` is whole."""
-    batched = batched_runs(experiment, methods, held_out_rows(experiment), rounds=int(rounds))
-    rows, _ = batched.only(takes).run(on_evaluation, checkpoints=checkpoints)
-    metric = experiment.settings.target_metric
-    return {
-        label: {int(seed): run_score(own, metric) for seed, own in by_seed.items()}
-        for label, by_seed in rows_by_run(rows).items()
-    }
-
-
-def _try_on_the_clock(experiment, known, number, methods, stage, on_evaluation, left):
-    """Adds the scores of the runs in `left`; methods that differ in the rate share an executor."""
+) -> Iterator[list[Row]]:
+    """Yields the rows of runs: of all at once in rounds, and of each on the virtual clock."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
-    share, executors = stage.length / settings.seconds, dict[str, Executor]()
+    methods = [method for method in methods if method.label in dict(runs)]
+    if settings.seconds is None:
+        batched = batched_runs(experiment, methods, held_out, rounds=int(length))
+        own = batched.only(lambda *run: run in runs)
+        yield own.run(on_evaluation, checkpoints=checkpoints).rows
+        return
 
     def report(run: Row, row: Row) -> None:
         on_evaluation(run | row)
 
+    executors: dict[str, Executor] = {}  # methods that differ only in the rate share one
     for method, (seed, data) in itertools.product(methods, experiment.data.items()):
-        if (method.label, seed) not in left:
+        if (method.label, seed) not in runs:
             continue
         algorithm = experiment.algorithms[method.label]
         key = method._replace(client_learning_rate=1.0).spec
         if key not in executors:
-            how = settings.devices or default_num_devices(alone=1), settings.non_finite
-            executors[key] = make_executor(algorithm, devices=how[0], non_finite=how[1])
+            devices = settings.devices or default_num_devices(alone=1)
+            executors[key] = make_executor(
+                algorithm, devices=devices, non_finite=settings.non_finite
+            )
+        run: Row = {"method": method.label, "seed": seed}
         result = simulate_async(
             executors[key].with_algorithm(algorithm),
             data,
             planners.make(method.planner),
             settings.system_model(),
-            seconds=stage.length,
+            seconds=length,
             seed=seed,
             test=jax.tree.map(lambda leaf, rows=held_out[seed]: leaf[rows], data.examples),
-            evaluations=max(1, round(settings.evaluations * share)),
-            on_evaluation=partial(report, {"method": method.label, "seed": seed}),
+            evaluations=max(1, round(settings.evaluations * length / settings.seconds)),
+            on_evaluation=partial(report, run),
             evaluate=experiment.evaluate,
         )
-        score = run_score(result.rows, settings.target_metric)
-        known.add(number, {method.label: {seed: score}})
+        yield [run | row for row in result.rows]
 
 
 class Scores:
@@ -350,16 +335,17 @@ class Scores:
         self.path = path
         self.scores = from_first(_read_scores)(path)
 
-    def get(self, stage: int, label: str, seed: int) -> float:
-        """Returns the score of a run; NaN if it has none, or if its model was not finite."""
-        score = self.scores.get(_key(stage, label, seed))
-        return math.nan if score is None else score
+    def get(self, stage: int, label: str, seeds: Iterable[int]) -> dict[int, float]:
+        """Returns scores by seed; NaN if a run has none, or if its model was not finite."""
+        known = {seed: self.scores.get(_key(stage, label, seed)) for seed in seeds}
+        return {seed: math.nan if score is None else score for seed, score in known.items()}
 
-    def add(self, stage: int, scores: Mapping[str, Mapping[int, float]]) -> None:
-        """Writes scores by the setting's label and seed, all of them or none."""
-        for label, by_seed in scores.items():
-            for seed, score in by_seed.items():
-                self.scores[_key(stage, label, seed)] = None if math.isnan(score) else score
+    def add(self, stage: int, rows: list[Row], target_metric: str) -> None:
+        """Writes the scores of the runs with these rows, all of them or none."""
+        for label, by_seed in rows_by_run(rows).items():
+            for seed, own in by_seed.items():
+                score = run_score(own, target_metric)
+                self.scores[_key(stage, label, int(seed))] = None if math.isnan(score) else score
         only_first(write_json)(self.path, self.scores)
 
 

@@ -147,7 +147,11 @@ def test_given_params_and_each_evaluation():
         ({"mu": [0.1, -1]}, {}, "fedprox: mu=-1 is out of range"),
         ({"client_learning_rate": [0.0]}, {}, "client_learning_rate=0.0 is out of range"),
         ({"mu": []}, {}, r"fedprox: the grid has mu=\[\]; give a list"),
-        ({"mu": [1.0]}, {"hyperparameters": {"mu": 2.0}}, "mu=2.0 is given beside the grid's values"),
+        (
+            {"mu": [1.0]},
+            {"hyperparameters": {"mu": 2.0}},
+            "mu=2.0 is given beside the grid",
+        ),
         ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
         ({"mu": [1.0]}, {"seeds": (0, 3)}, r"seeds=\(0, 3\): give at least one seed, each once"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import tomllib
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +12,12 @@ import pytest
 import fedjax_algos as fa
 from fedjax_algos.base.files import write_json
 from fedjax_algos.runs.loops.interruption import Interrupted
+from fedjax_algos.runs.loops.run_batched import BatchedResult, BatchedRuns
 from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.studies import tuning as module
 from fedjax_algos.runs.studies.experiment import prepare
 from fedjax_algos.runs.studies.method import methods_of
-from fedjax_algos.runs.studies.opening import open_folder
+from fedjax_algos.runs.studies.results_folder import open_folder
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.runs.studies.tuning import Scores, Stage, Trial, held_out_rows, tuned_text
 
@@ -98,18 +99,22 @@ def untrained(monkeypatch):
     """The score of a setting is its client learning rate times its length; nothing is trained."""
     calls = Calls()
 
-    def in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-        calls.append(([setting.label for setting in chosen], rounds))
-        rates = {each.label: each.client_learning_rate for each in chosen}
-        return {name: dict.fromkeys(experiment.data, rates[name] * rounds) for name in rates}
+    def in_rounds(batched, on_evaluation, checkpoints):
+        runs, rounds = batched.in_order, batched.loop.rounds
+        calls.append((sorted({run.label for run in runs}), rounds))
+        rows = [
+            row(rounds, run.swept["client_learning_rate"] * rounds)
+            | {"method": run.label, "seed": run.seed}
+            for run in runs
+        ]
+        return BatchedResult(rows, [])
 
     def on_the_clock(executor, *arguments, seconds, seed, **options):
         calls.append((seed, seconds))
         score = float(executor.algorithm.local.learning_rate(0)) * seconds
-        row = {"test_accuracy": score, "test_loss": 1.0, "simulated_seconds": seconds}
-        return types.SimpleNamespace(rows=[row | {"simulated_seconds": 0.0}, row])
+        return SimpleNamespace(rows=[row(1, score) | {"simulated_seconds": seconds}])
 
-    monkeypatch.setattr(module, "try_in_rounds", in_rounds)
+    monkeypatch.setattr(BatchedRuns, "run", in_rounds)
     monkeypatch.setattr(module, "simulate_async", on_the_clock)
     return calls
 
