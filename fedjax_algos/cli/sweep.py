@@ -71,8 +71,7 @@ def _run(
     part = f"{len(runs)} runs"
     progress.begin({part: len(runs) * experiment.settings.rounds}, experiment.settings)
     progress.start(part, runs[0].seed, runs[0].label)
-    points = {run.label: run.swept for run in runs}
-    with track_experiment(trackers, command.folder, experiment, progress.row, points) as add_row:
+    with track_experiment(trackers, command.folder, experiment, progress.row) as add_row:
         rows, notes = run_sweep(prepared, add_row, command.folder)
     progress.finish()
     for note in [*experiment.notes, *notes]:

@@ -25,7 +25,7 @@ run fedavg --system simulated | --system simulated is for the virtual clock
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
-run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
+run fedavg --cohort 200 | a cohort of 200 is out of range; give a whole number from 1 to 100
 run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
 run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no update arrives in
 run fedavg --sampler poisson:mean=1e-30 | no update arrives in
@@ -39,7 +39,7 @@ run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
 run fedavg --examples half | examples='half' is unknown; choose replicated or sharded
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
-run fedavg --local-steps 2 --local-epochs 1 | are both given
+run fedavg --local-steps 2 --local-epochs 1 | steps=2 and epochs=1.0; give exactly one
 run fedavg --layout wide | layout='wide' is unknown; give auto, vmapped, sequential
 run fedavg --seeds x | seeds='x' is not a seed count
 run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
@@ -60,8 +60,8 @@ compare fedbuff fedbuff@buffered:size=10 --seconds 9 | are the same; leave one o
 compare fedprox:1,mu=1 | fedprox: mu is given twice
 run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,, as before 'b.csv'
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
-compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
-compare --track tensorboard --track tensorboard:flush_seconds=1 | track has 'tensorboard' twice
+compare --track wandb:mode=x | mode='x' is unknown; choose online
+compare --track tensorboard --track tensorboard | track has 'tensorboard' twice
 sweep fedprox --grid mu=1 --evaluate-clients train | unknown option '--evaluate-clients'
 compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
 compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients
@@ -83,7 +83,7 @@ sweep fedprox --grid mu=1 --grid mu=2 | mu is in two grids
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
 sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
-sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
+sweep fedprox --grid local_epochs=1,2 --local-steps 3 | steps=3 and epochs=1.0; give exactly one
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
 sweep fedprox --grid mu=1 --seconds 3 | seconds=3.0 is not for sweeps
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps

@@ -1,6 +1,7 @@
 """Commands that are interrupted at every moment and go on; folders of other runs."""
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -169,7 +170,7 @@ def begin(here, monkeypatch, capsys):
     def run(line, **changes):
         with monkeypatch.context() as patch:
             patch.setattr(comparison, "run", stop)
-            patch.setattr(sys.modules["fedjax_algos.cli.tune"], "run_tuning", stop)
+            patch.setattr(importlib.import_module("fedjax_algos.cli.tune"), "run_tuning", stop)
             with pytest.raises(SystemExit, match="130"):
                 main([*line.split(), *PARTS])
         capsys.readouterr()

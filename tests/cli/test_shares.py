@@ -53,7 +53,7 @@ def test_parts_are_contiguous_and_equal():
 def test_what_is_missing_is_told():
     shares = [["a, seed 0", "a, seed 1"], ["b, seed 0"], ["b, seed 1"]]
     missing = [("a", 1), ("b", 0), ("b", 1)]
-    assert describe_missing(missing) == "a on seed 1 and b on seeds 0, 1"
+    assert describe_missing(missing) == "a on seed 1; b on seeds 0, 1"
     told = "a on seed 1 (--share 1/3); b on seed 0 (--share 2/3); b on seed 1 (--share 3/3)"
     assert describe_missing(missing, shares) == told
     assert describe_missing([("c", 0)], shares) == "c on seed 0"  # a method, and not its trials

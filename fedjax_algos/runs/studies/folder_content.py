@@ -34,11 +34,12 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     try:
         content = parse_json(read_file(file))
         settings, packages = content["settings"], content["environment"]["packages"]
-        kinds: list[tuple[Any, Any]] = [(settings, dict), (packages, dict)]
-        kinds += [(content["methods"], dict), (settings["seeds"], list)]
-        kinds += [(content["complete"], bool)]
         shares = content.get("shares", [])
-        kinds += [(shares, list), *((name, str) for each in shares for name in each)]
+        kinds: list[tuple[Any, Any]] = [
+            *((settings, dict), (packages, dict), (content["methods"], dict)),
+            *((settings["seeds"], list), (content["complete"], bool), (shares, list)),
+            *((name, str) for each in shares for name in each),
+        ]
         if (layout := content["layout"]) is not None:
             kinds += [(layout["source"], str), (layout["layout"], str | int)]
             kinds += [(layout["devices"], int)]
@@ -115,12 +116,10 @@ def describe_missing(
     groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
     for label, seed in missing:
         groups.setdefault((numbers.get(run_name(label, seed), 0), label), []).append(seed)
-    by_share: dict[int, list[str]] = {}
-    in_order = sorted(groups.items(), key=lambda group: group[0][0])
+    in_order, texts = sorted(groups.items(), key=lambda group: group[0][0]), []
     for (number, label), seeds in in_order[:listed]:
-        text = f"{label} on seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        by_share.setdefault(number, []).append(text)
-    texts = [" and ".join(each) + _options([n], shares) for n, each in by_share.items()]
+        runs = f"{label} on seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        texts.append(f"{runs}{_options([number], shares)}")
     if others := in_order[listed:]:
         more = sum(len(seeds) for _, seeds in others)
         left = dict.fromkeys(number for (number, _), _ in others)

@@ -106,10 +106,7 @@ class Interval(NamedTuple):
 
     def at(self, share: float) -> float:
         """Returns the number at a share, 0 to 1, of the logarithmic scale, with three digits."""
-        return self.rounded(self.low * (self.high / self.low) ** share)
-
-    def rounded(self, value: float) -> float:
-        """Rounds a number to three digits, within the interval."""
+        value = self.low * (self.high / self.low) ** share
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
 

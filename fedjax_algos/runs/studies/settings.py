@@ -25,18 +25,7 @@ from fedjax_algos.core.options import (
 from fedjax_algos.core.plain_types import Batches, NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
 
-# the fix in a message if a setting can only have one value
-_ELSEWHERE = {
-    "devices_per_client": 1,
-    "client_state": "device",
-    "examples": "replicated",
-    "evaluate_clients": "none",
-    "evaluate_clients_at": "end",
-    "budget": None,
-    "seconds": None,
-    "local_epochs": None,
-    "failures": None,
-}
+# settings that the virtual clock refuses
 _IN_ROUNDS = (
     "client_state", "examples", "evaluate_clients_at", "budget", "local_epochs", "failures",
 )  # fmt: skip
@@ -160,12 +149,12 @@ class Settings:
         fa.models.losses.parse(self.loss or "cross_entropy")
         fa.models.metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
-        if metric_column(self.target_metric) == self.target_metric:
-            columns = fa.analysis.evaluation.CLIENT_COLUMNS
-            check_choice("target_metric", self.target_metric, columns.values())
-            measured = self.evaluate_clients != "none" and self.evaluate_clients_at == "evaluations"
+        at_evaluations = self.evaluate_clients_at == "evaluations"
+        if metric_column(self.target_metric) == self.target_metric:  # it is of the clients
+            columns = fa.analysis.evaluation.CLIENT_COLUMNS.values()
+            check_choice("target_metric", self.target_metric, columns)
             fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
-            require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
+            require(at_evaluations, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             fa.wrappers.wrappers.parse(spec)
         within_budget([], self.budget)  # checks it
@@ -179,9 +168,9 @@ class Settings:
         fix = f"give different numbers from 0 to {2**31 - 1}"
         different = self.seeds and len(set(self.seeds)) == num_seeds
         require(different, f"seeds={self.seeds} is out of range; {fix}")
-        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
-            fix = "give evaluate_clients='train' or 'held_out'"
-            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
+        what = "evaluate_clients_at='evaluations' has no examples"
+        has_examples = self.evaluate_clients != "none" or not at_evaluations
+        require(has_examples, f"{what}; give evaluate_clients='train' or 'held_out'")
         fa.engine.slots.chunk_size(self.layout, 1)
 
     def _check_length(self, num_seeds: int) -> None:
@@ -298,7 +287,7 @@ class Settings:
 def refuse(settings: Settings, what: str, *names: str) -> None:
     """Raises ValueError if one of these settings differs from its default."""
     for name in names:
-        other, value = _ELSEWHERE[name], getattr(settings, name)
+        other, value = options(Settings)[name].default, getattr(settings, name)
         if value != other:
             raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
 
