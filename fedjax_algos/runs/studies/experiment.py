@@ -29,7 +29,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.data.federated_data import check_examples
 from fedjax_algos.data.stored.stored_data import load_test
-from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.exchange import count_transfer
@@ -185,9 +185,8 @@ def prepare(
         notes += (f"{lost} {none}",) * (lost > 0)
 
     first, layout = next(iter(data.values())), None
-    engines: dict[str, Any] = {
-        label: _engine(settings, each, client_state_folder) for label, each in firsts.items()
-    }
+    make = partial(engine_of, settings, folder=client_state_folder)
+    engines: dict[str, Any] = {label: make(each) for label, each in firsts.items()}
     rounds: Rounds | None = None
     planned: dict[str, dict[int, PlannedRun]] = {}
     if settings.seconds is None:
@@ -222,8 +221,8 @@ def prepare(
     )
 
 
-def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> Engine | Executor:
-    """Compiles the algorithm; `folder` is for client state on disk."""
+def engine_of(settings: Settings, algorithm: Algorithm, folder: Path | None = None) -> Any:
+    """Makes an `Engine` or an `Executor`; `folder` is for client state on disk."""
     shared, place = settings.devices_per_client, cast(Any, settings.client_state)
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices_per_client": shared}
     options["devices"] = settings.devices or default_num_devices(alone=shared)
@@ -278,11 +277,11 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     """Returns the clients' seconds per step by seed, float[clients], or {} if not known."""
     if settings.seconds is None:
         return {}
-    factory, clients = settings.system_model(), range(settings.clients)
+    systems = {seed: settings.system_model()(seed) for seed in settings.seeds}
     return {
-        seed: np.array([system.expected_seconds_per_step(i) for i in clients])
-        for seed in settings.seeds
-        if isinstance(system := factory(seed), SystemModelWithSpeeds)
+        seed: np.array([*map(system.expected_seconds_per_step, range(settings.clients))])
+        for seed, system in systems.items()
+        if isinstance(system, SystemModelWithSpeeds)
     }
 
 

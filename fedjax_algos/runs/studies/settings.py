@@ -142,9 +142,7 @@ class Settings:
         self._sampler()
         self._failures()
         fa.participation.local_works.make(self.work)
-        fa.participation.rate_schedules.make(self.rate_schedule, 1.0)
-        if self.client_optimizer is not None:
-            fa.core.client_optimizers.parse(self.client_optimizer)
+        self.local(1.0)
         self.system_model()
         fa.models.losses.parse(self.loss or "cross_entropy")
         fa.models.metrics.parse_all(self.metrics or "accuracy")
@@ -326,10 +324,8 @@ def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
     if settings.evaluate_clients != "held_out":
         return Split(fa.data.federate(dataset.train, partition), partition)
     partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
-    what = (
-        f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} clients"
-    )
-    fix = "give a larger share or fewer clients"
-    require(held_out.indices.size, f"{what} is less than one; {fix}")
+    what = f"held_out={settings.held_out:g} of the examples of each client is less than one"
+    fix = f"give a larger share, or fewer clients than {settings.clients}"
+    require(held_out.indices.size, f"{what}; {fix}")
     tested = fa.data.federate(dataset.train, held_out, allow_empty=True)
     return Split(fa.data.federate(dataset.train, partition), partition, tested)

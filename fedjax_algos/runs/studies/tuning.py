@@ -1,16 +1,16 @@
 """Tunes several methods: tries settings on held-out examples of the clients and keeps the best.
 
-A `Trial` is one setting with its scores. `Scores` keeps scores in a file, so that an interrupted
-search can resume. `tuned_text` is the file that tuning writes and `compare --config` reads.
+A `Trial` is one setting with its scores. The scores of ended runs are kept in a file, so that an
+interrupted search can resume. `tuned_text` is the file that `compare --config` reads.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
@@ -21,16 +21,14 @@ from fedjax_algos.asynchrony import planners
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import checked_json, parse_json, read_file, reading, write_json
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.data import AnyDataset
-from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.engine.placed.devices import default_num_devices
+from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.clock import simulate_async
-from fedjax_algos.runs.studies.experiment import Experiment, prepare
+from fedjax_algos.runs.studies.experiment import Experiment, engine_of, prepare
 from fedjax_algos.runs.studies.folder_content import RunName, write_table
 from fedjax_algos.runs.studies.method import Method, methods_of
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
@@ -55,21 +53,18 @@ class Stage(NamedTuple):
 class Trial(NamedTuple):
     """A method with some values of its grid, and its scores after a stage.
 
-    A score is the mean quality on held-out examples in the last fifth of a run; NaN if its model
+    A score is the mean quality on held-out examples in the last fifth of a run; None if its model
     was not finite or its last updates were all left out.
     """
 
     method: Method
     length: float  # rounds or simulated seconds
-    scores: dict[int, float]  # by seed
-
-    def __repr__(self) -> str:
-        return describe(self, method=self.method.label, score=round(self.score, 4))
+    scores: dict[int, float | None]  # by seed
 
     @property
     def score(self) -> float:
         """The mean over seeds; NaN if a run's model was not finite."""
-        return float(np.mean([*self.scores.values()]))
+        return float(np.mean(np.array([*self.scores.values()], float)))
 
 
 class Tuning(NamedTuple):
@@ -80,9 +75,6 @@ class Tuning(NamedTuple):
     tried: dict[str, list[Method]]  # with the values of each setting
     stages: list[Stage]  # one stage, or several for successive halving
     runs: dict[str, list[RunName]]  # of the first stage, in the order of computation
-
-    def __repr__(self) -> str:
-        return describe(self, spaces=self.spaces, stages=self.stages)
 
     @property
     def budget(self) -> float:
@@ -113,23 +105,23 @@ def prepare_tuning(
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
-    if settings.reference is not None:
-        check_choice("reference", settings.reference, [method.label for method in methods])
+    labels = [method.label for method in methods]
+    check_choice("reference", settings.reference or labels[0], labels)
     spaces = parse_spaces(grid, methods, specs, settings, trials)
     tried = {space.method.label: space.methods(trials, settings.seeds[0]) for space in spaces}
     experiment = prepare(settings, methods, dataset, searched=tried)
     runs: dict[str, list[RunName]] = {}
-    for label, planner in [(method.label, method.planner) for method in experiment.methods]:
+    for label, planner in zip(labels, [each.planner for each in experiment.methods], strict=True):
         tried[label] = [each._replace(planner=planner) for each in tried[label]]
         runs[label] = [*itertools.product([each.label for each in tried[label]], settings.seeds)]
         if settings.seconds is None:  # raises if the runs do not fit into memory
             batched = batched_runs(experiment, tried[label], held_out_rows(experiment))
             runs[label] = [(run.label, run.seed) for run in batched.in_order]
-    number = min(map(len, tried.values()))
     length, shortest = float(settings.rounds), float(min(settings.eval_every, settings.rounds))
     if settings.seconds is not None:
         length, shortest = settings.seconds, settings.seconds / settings.evaluations
-    stages = stages_of(number, length, shortest, halving, settings.seconds is None)
+    how = length, shortest, halving, settings.seconds is None
+    stages = stages_of(min(map(len, tried.values())), *how)
     return Tuning(experiment, spaces, tried, stages, runs)
 
 
@@ -160,13 +152,12 @@ def run_tuning(
     Scores are written as they come, and `trials.csv` at the end, once no share is missing.
     """
     name = "scores.json" if folder.share is None else f"scores-{folder.share.number}.json"
-    known = Scores(folder.path / name)
-    results = _run_stages(tuning, folder, known, on_evaluation, on_start)
+    path = folder.path / name
+    results = _run_stages(tuning, folder, path, read_scores(path), on_evaluation, on_start)
     if folder.share is not None:
         if missing_trials(tuning, folder):
             return {}
-        known.scores = _scores_of_shares(folder)
-        results = _run_stages(tuning, folder, known)  # trains nothing
+        results = _run_stages(tuning, folder, path, _scores_of_shares(folder))  # trains nothing
     rows = [
         {
             "method": label,
@@ -174,7 +165,7 @@ def run_tuning(
             "stage": number,
             "length": trial.length,
             "score": trial.score,
-            **{f"score_seed_{seed}": score for seed, score in trial.scores.items()},
+            **{f"score_seed_{n}": math.nan if s is None else s for n, s in trial.scores.items()},
         }
         for label, stages in results.items()
         for number, stage in enumerate(stages, start=1)
@@ -187,11 +178,15 @@ def run_tuning(
 def _run_stages(
     tuning: Tuning,
     folder: ResultsFolder,
-    known: "Scores",
+    path: Path,
+    known: dict[str, float | None],
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
-    """Computes the runs of this process that have no score yet, and returns all trials."""
+    """Computes the runs of this process without a `known` score, and returns all trials.
+
+    Writes the scores to `path`: of the runs in a program, all of them or none.
+    """
     experiment, settings = tuning.experiment, tuning.experiment.settings
     results: dict[str, list[list[Trial]]] = {label: [] for label in tuning.tried}
     for label, stages in results.items():
@@ -202,14 +197,21 @@ def _run_stages(
                 on_start(label, stage)
             runs = itertools.product([each.label for each in methods], settings.seeds)
             own = (run for run in runs if folder.takes(*run))
-            left = {run for run in own if _key(number, *run) not in known.scores}
+            left = {run for run in own if _key(number, *run) not in known}
             saved = folder.checkpoints(label)
             saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
             how = methods, stage.length, on_evaluation, saved
             for rows in _rows_of(experiment, left, *how) if left else ():
-                known.add(number, rows, settings.target_metric)
-            of_runs = partial(known.get, number, seeds=settings.seeds)
-            trials = [Trial(each, stage.length, of_runs(each.label)) for each in methods]
+                for name, by_seed in rows_by_run(rows).items():
+                    for seed, own_rows in by_seed.items():
+                        score = run_score(own_rows, settings.target_metric)
+                        known[_key(number, name, int(seed))] = score
+                only_first(write_json)(path, known)
+            trials = []
+            for each in methods:
+                keys = {seed: _key(number, each.label, seed) for seed in settings.seeds}
+                scores = {seed: known.get(key) for seed, key in keys.items()}
+                trials.append(Trial(each, stage.length, scores))
             stages.append(best_first(trials))
             methods = [trial.method for trial in stages[-1]]
     return results
@@ -217,14 +219,13 @@ def _run_stages(
 
 def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
     """Lists the runs, by the label of their setting, that have no score yet from any share."""
-    scores = _scores_of_shares(folder)
-    runs = itertools.chain(*tuning.runs.values())
+    runs, scores = itertools.chain(*tuning.runs.values()), _scores_of_shares(folder)
     return [run for run in runs if _key(1, *run) not in scores]
 
 
-def _scores_of_shares(folder: ResultsFolder) -> dict[str, Any]:
+def _scores_of_shares(folder: ResultsFolder) -> dict[str, float | None]:
     files = sorted(folder.path.glob("scores-*.json"))
-    return {key: score for file in files for key, score in Scores(file).scores.items()}
+    return {key: score for file in files for key, score in read_scores(file).items()}
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
@@ -265,14 +266,18 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
 
 
-def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
-    """Computes the score of a run, whose first row is before any training; see `Trial`."""
+def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float | None:
+    """Computes a run's score, see `Trial`; None if its model was not finite.
+
+    The first row is before any training.
+    """
     losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
     if not np.isfinite(losses).all():
-        return math.nan
+        return None
     axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
     start = (1 - LAST_SHARE) * rows[-1][axis]
-    return float(np.mean([row[metric_column(target_metric)] for row in rows if row[axis] > start]))
+    mean = np.mean([row[metric_column(target_metric)] for row in rows if row[axis] > start])
+    return float(mean) if np.isfinite(mean) else None
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
@@ -308,10 +313,7 @@ def _rows_of(
         algorithm = experiment.algorithms[method.label]
         key = method._replace(client_learning_rate=1.0).spec
         if key not in executors:
-            devices = settings.devices or default_num_devices(alone=1)
-            executors[key] = make_executor(
-                algorithm, devices=devices, non_finite=settings.non_finite
-            )
+            executors[key] = engine_of(settings, algorithm)
         run: Row = {"method": method.label, "seed": seed}
         result = simulate_async(
             executors[key].with_algorithm(algorithm),
@@ -328,28 +330,9 @@ def _rows_of(
         yield [run | row for row in result.rows]
 
 
-class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a JSON file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.scores = from_first(_read_scores)(path)
-
-    def get(self, stage: int, label: str, seeds: Iterable[int]) -> dict[int, float]:
-        """Returns scores by seed; NaN if a run has none, or if its model was not finite."""
-        known = {seed: self.scores.get(_key(stage, label, seed)) for seed in seeds}
-        return {seed: math.nan if score is None else score for seed, score in known.items()}
-
-    def add(self, stage: int, rows: list[Row], target_metric: str) -> None:
-        """Writes the scores of the runs with these rows, all of them or none."""
-        for label, by_seed in rows_by_run(rows).items():
-            for seed, own in by_seed.items():
-                score = run_score(own, target_metric)
-                self.scores[_key(stage, label, int(seed))] = None if math.isnan(score) else score
-        only_first(write_json)(self.path, self.scores)
-
-
-def _read_scores(path: Path) -> dict[str, float | None]:
+@from_first
+def read_scores(path: Path) -> dict[str, float | None]:
+    """Reads the scores of ended runs, None if a model was not finite; {} without the file."""
     if not path.exists():
         return {}
     with reading(path, "the scores of a search", "delete it, and the search computes them again"):

@@ -19,7 +19,7 @@ from fedjax_algos.runs.studies.experiment import prepare
 from fedjax_algos.runs.studies.method import methods_of
 from fedjax_algos.runs.studies.results_folder import open_folder
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.tuning import Scores, Stage, Trial, held_out_rows, tuned_text
+from fedjax_algos.runs.studies.tuning import Stage, Trial, held_out_rows, read_scores, tuned_text
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
@@ -226,7 +226,7 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
     assert module.run_score(rows) == pytest.approx(0.2)
     assert module.run_score(rows[:1] + [row(3, 0.7)]) == 0.7
-    assert math.isnan(module.run_score([*rows, row(105, 0.5, math.nan)]))
+    assert module.run_score([*rows, row(105, 0.5, math.nan)]) is None
     clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
     assert module.run_score(clock) == pytest.approx(0.2)
     dice = [row(0, 0.0), row(4, 0.5), row(5, 0.9) | {"test_dice_score": 0.25}]
@@ -249,9 +249,9 @@ def test_damaged_scores(tmp_path, content, reason):
     path = tmp_path / "scores.json"
     write_json(path, content) if isinstance(content, dict) else path.write_text(content)
     with pytest.raises(ValueError, match=f"scores.json: {reason}"):
-        Scores(path)
+        read_scores(path)
     write_json(path, {"stage 1": 0.5, "stage 2": None})
-    assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
+    assert read_scores(path) == {"stage 1": 0.5, "stage 2": None}
     path.write_text(path.read_text().replace("0.5", "0.7"))
     with pytest.raises(ValueError, match="its checksum is wrong"):
-        Scores(path)
+        read_scores(path)
