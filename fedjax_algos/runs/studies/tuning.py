@@ -111,7 +111,7 @@ def prepare_tuning(
     tried = {space.method.label: space.methods(trials, settings.seeds[0]) for space in spaces}
     experiment = prepare(settings, methods, dataset, searched=tried)
     runs: dict[str, list[RunName]] = {}
-    for label, planner in zip(labels, [each.planner for each in experiment.methods], strict=True):
+    for label, planner in {method.label: method.planner for method in experiment.methods}.items():
         tried[label] = [each._replace(planner=planner) for each in tried[label]]
         runs[label] = [*itertools.product([each.label for each in tried[label]], settings.seeds)]
         if settings.seconds is None:  # raises if the runs do not fit into memory
