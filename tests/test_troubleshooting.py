@@ -177,7 +177,7 @@ SCENARIOS = {
     "is in use": in_use,
     "is not empty": lambda: interrupted(RUN),
     "holds other runs": lambda: interrupted(RUN.replace("eval-every 2", "eval-every 1 --resume")),
-    "config.json'": edited,
+    "config.json: not": edited,
     "is damaged": lambda: damaged(1),
     "no checkpoint in": lambda: damaged(2),
     "the checkpoint in": other_checkpoint,
