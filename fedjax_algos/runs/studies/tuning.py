@@ -1,7 +1,6 @@
 """Tunes several methods: tries settings on held-out examples of the clients and keeps the best.
 
-A `Trial` is one setting with its scores. The scores of ended runs are kept in a file, so that an
-interrupted search can resume. `tuned_text` is the file that `compare --config` reads.
+A `Trial` is a setting with its scores. A file keeps them, so an interrupted search can resume.
 """
 
 import dataclasses
@@ -100,8 +99,7 @@ def prepare_tuning(
     the same number. With `halving`, each stage keeps the best 1/`halving` of the settings and runs
     them `halving` times as long.
     """
-    names = "client_state", "examples", "devices_per_client", "evaluate_clients"
-    refuse(settings, "tuning", *names)
+    refuse(settings, "tuning", "client_state", "examples", "devices_per_client", "evaluate_clients")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
@@ -191,6 +189,7 @@ def _run_stages(
     results: dict[str, list[list[Trial]]] = {label: [] for label in tuning.tried}
     for label, stages in results.items():
         methods = tuning.tried[label]
+        executors = {_but_rate(methods[0]): experiment.engines[label]}
         for number, stage in enumerate(tuning.stages, start=1):
             methods = methods[: stage.settings]
             if any(itertools.starmap(folder.takes, tuning.runs[label])):
@@ -200,7 +199,7 @@ def _run_stages(
             left = {run for run in own if _key(number, *run) not in known}
             saved = folder.checkpoints(label)
             saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
-            how = methods, stage.length, on_evaluation, saved
+            how = methods, executors, stage.length, on_evaluation, saved
             for rows in _rows_of(experiment, left, *how) if left else ():
                 for name, by_seed in rows_by_run(rows).items():
                     for seed, own_rows in by_seed.items():
@@ -290,6 +289,7 @@ def _rows_of(
     experiment: Experiment,
     runs: Collection[RunName],
     methods: Sequence[Method],
+    executors: dict[str, Executor],
     length: float,
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
@@ -306,13 +306,11 @@ def _rows_of(
     def report(run: Row, row: Row) -> None:
         on_evaluation(run | row)
 
-    executors: dict[str, Executor] = {}  # methods that differ only in the rate share one
     for method, (seed, data) in itertools.product(methods, experiment.data.items()):
         if (method.label, seed) not in runs:
             continue
         algorithm = experiment.algorithms[method.label]
-        key = method._replace(client_learning_rate=1.0).spec
-        if key not in executors:
+        if (key := _but_rate(method)) not in executors:
             executors[key] = engine_of(settings, algorithm)
         run: Row = {"method": method.label, "seed": seed}
         result = simulate_async(
@@ -341,6 +339,11 @@ def read_scores(path: Path) -> dict[str, float | None]:
         finite = kinds and all(map(math.isfinite, filter(None, scores.values())))
         require(finite, "it has other values")
     return scores
+
+
+def _but_rate(method: Method) -> str:
+    """Names methods that share an executor: they differ only in the client learning rate."""
+    return method._replace(client_learning_rate=1.0).spec
 
 
 def _key(stage: int, label: str, seed: int) -> str:
