@@ -35,9 +35,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Problem, Row
 from fedjax_algos.data import Dataset
-from fedjax_algos.runs.studies.experiment import split, split_held_out
-from fedjax_algos.runs.studies.results_folder import write_table
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.folder_content import write_table
+from fedjax_algos.runs.studies.settings import Settings, split
 
 RATES = (0.01, 0.032, 0.1, 0.32, 1.0, 3.2)
 TUNING_SEEDS, SEEDS = (1000, 1001, 1002), (0, 1, 2, 3, 4)
@@ -147,7 +146,7 @@ def evaluations(
     engine: fa.Engine, evaluate: Any, settings: Settings, dataset: Dataset, seed: int, steps: int
 ) -> Iterator[tuple[int, float]]:
     """The rounds of a run, with the mean accuracy of the clients' own models after them."""
-    (data, _), held_out = split(settings, dataset, seed), split_held_out(settings, dataset, seed)
+    data, _, held_out = split(settings, dataset, seed)
     more = {"train": data, "num_steps": steps} if steps else {}
     for state, row in fa.iterate_rounds(engine, data, seed=seed, **settings.loop()):
         accuracy = evaluate(state, held_out, **more)["accuracy"]

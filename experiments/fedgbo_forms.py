@@ -18,8 +18,7 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.studies.experiment import split
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 SETTINGS = Settings()
 CASES = [
@@ -33,7 +32,7 @@ CASES += [("rmsprop", 1e-4, 0.9, {"beta": 0.9}), ("adam", 1e-4, 0.9, {"b1": 0.9}
 def error(name, rate, options):
     """|inverse - mean gradient| / |mean gradient| after the first round."""
     dataset = SETTINGS.load()
-    problem, (data, _) = SETTINGS.problem(dataset), split(SETTINGS, dataset, 0)
+    problem, (data, *_) = SETTINGS.problem(dataset), split(SETTINGS, dataset, 0)
     local = SETTINGS.local(rate)
     found = {}
     for upload in ("model", "gradient"):

@@ -26,8 +26,7 @@ from matplotlib.figure import Figure
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import Dataset, federate
-from fedjax_algos.runs.studies.experiment import split, split_held_out
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 TASKS = {
     "Dirichlet .1": ("dirichlet:alpha=0.1", False),
@@ -49,10 +48,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], int]] = {  # algorithm, options, l
 
 def clients_of(settings: Settings, dataset: Dataset, seed: int, reverse: bool) -> tuple[Any, Any]:
     """The training and the held-out examples of the clients, with labels reversed for odd ones."""
-    (data, partition), held_out = (
-        split(settings, dataset, seed),
-        split_held_out(settings, dataset, seed),
-    )
+    data, partition, held_out = split(settings, dataset, seed)
     if not reverse:
         return data, held_out
     labels = np.array(dataset.train["y"])

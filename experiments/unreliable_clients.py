@@ -16,8 +16,7 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.core import Algorithm, Row
-from fedjax_algos.runs.studies.experiment import split
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 SENDING_NAN = 0.2  # the share of all clients
 DROPPING_OUT = 0.2  # the share of each cohort
@@ -53,7 +52,7 @@ def compare(settings: Settings) -> dict[str, list[list[Row]]]:
     ):
         engine = fa.make_engine(algorithm)
         for seed in settings.seeds:
-            data, _ = split(settings, dataset, seed)
+            data, *_ = split(settings, dataset, seed)
             options = settings.loop() | {"cohort_size": cohort_size, "seed": seed}
             _, history = fa.simulate(engine, data, test=dataset.test, evaluate=evaluate, **options)
             rows.setdefault(name, []).append(history)

@@ -13,7 +13,7 @@ from page_helpers import blocks, commands, executed
 
 import fedjax_algos as fa
 from fedjax_algos.cli import main
-from fedjax_algos.runs.studies.results_folder import read_configuration
+from fedjax_algos.runs.studies.folder_content import read_configuration
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("here")]
 PEERS = [page for page in PAGES if page.startswith("docs/coming_from/") and "index" not in page]

@@ -18,8 +18,7 @@ from helpers import ROOT, Case, dispatches_of, one_round, small_network
 import fedjax_algos as fa
 from fedjax_algos.cli import main
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import ResultsFolder
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, open_folder
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()
 TEXTS = re.findall(r"^\| `(.*?)` \|", PAGE, re.MULTILINE)
@@ -178,7 +177,7 @@ SCENARIOS = {
     "is in use": in_use,
     "is not empty": lambda: interrupted(RUN),
     "holds other runs": lambda: interrupted(RUN.replace("eval-every 2", "eval-every 1 --resume")),
-    "config.json'": edited,
+    "config.json: not": edited,
     "is damaged": lambda: damaged(1),
     "no checkpoint in": lambda: damaged(2),
     "the checkpoint in": other_checkpoint,

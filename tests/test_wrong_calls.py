@@ -335,7 +335,7 @@ WRONG = [  # (call, what its message names)
     (lambda: sweep(grid={"mu": 0.1}), "mu=0.1"),
     (lambda: sweep(data=EXAMPLES), "data=<ndarray>"),
     (lambda: sweep(algorithm()), "algorithm=<Algorithm>"),
-    (lambda: sweep(seeds=[0, 0]), "seed 0"),
+    (lambda: sweep(seeds=[0, 0]), "seeds=[0, 0]"),
     (lambda: evaluate(MODEL.params), "model=<dict>"),
     (lambda: fa.make_evaluate(with_statistics(PROBLEM))(MODEL, EXAMPLES), "statistics"),
     (lambda: evaluate(x=X[:0], y=Y[:0]), "examples=0"),

@@ -25,7 +25,7 @@ from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import Command, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.runs.results import read_folders
-from fedjax_algos.runs.studies.results_folder import read_configuration
+from fedjax_algos.runs.studies.folder_content import read_configuration
 
 
 class Paper(NamedTuple):

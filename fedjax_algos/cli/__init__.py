@@ -125,7 +125,7 @@ def _way_on(arguments: Sequence[str]) -> str:
     """Says what to do after an interruption, from the state of the results folder."""
     if not open_folders:
         return "give the same command again"
-    from fedjax_algos.runs.studies.results_folder import read_configuration
+    from fedjax_algos.runs.studies.folder_content import read_configuration
 
     path, content = open_folders[-1], None
     with contextlib.suppress(ValueError):

@@ -48,7 +48,6 @@ _TUNE_HELP = {
     "validation": "share of each client's examples to hold out [0.2]",
     "trials": "settings to draw for each method [the whole grid]",
     "halving": "keep 1/FACTOR of the settings after each stage; the next is FACTOR times as long",
-    "search": "grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 }
 _TABLE_HELP = {
     "format": "[text]",

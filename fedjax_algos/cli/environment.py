@@ -31,10 +31,9 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.loops.interruption import finish_calls
 from fedjax_algos.runs.loops.recorder import DivergenceWarning
 from fedjax_algos.runs.studies.experiment import Experiment
-from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import ResultsFolder, missing_runs
+from fedjax_algos.runs.studies.folder_content import RunName, describe_missing, missing_runs
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.shares import RunName, describe_missing
 from fedjax_algos.runs.studies.trackers import Tracker, trackers
 
 if TYPE_CHECKING:

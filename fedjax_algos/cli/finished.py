@@ -28,7 +28,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
-from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
+from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
 _FIX = "name a folder that compare, run or sweep wrote"

@@ -185,13 +185,10 @@ def sweep(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:
         notes: list[str] = []
         if prepared.runs:
             part, first = f"{len(prepared.runs)} runs", prepared.runs[0]
-            points = {run.label: run.swept for run in prepared.runs}
             with computing():
                 progress.begin({part: len(prepared.runs) * settings.rounds}, experiment.settings)
                 progress.start(part, first.seed, first.label)
-                with track_experiment(
-                    trackers, folder, experiment, progress.row, points
-                ) as add_row:
+                with track_experiment(trackers, folder, experiment, progress.row) as add_row:
                     rows, notes = run_sweep(prepared, add_row, folder)
                 progress.finish()
                 for note in [*experiment.notes, *notes]:

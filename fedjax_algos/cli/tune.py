@@ -34,10 +34,10 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
     settings = settings_of(values, SEEDS["tune"], methods=methods)
     with training(values, "tune", settings) as command:
         given, share = values_of(options(prepare_tuning), values), command.folder.share
-        for name in ("halving", "search") if share is not None else ():
-            what = f"{name}={given.get(name)} chooses trials by the scores of all earlier trials"
-            fix = f"leave --share {share} or --{name} out"
-            require(given.get(name) in (None, "grid"), f"{what}, which no share has; {fix}")
+        halving = given.get("halving")
+        what = f"halving={halving} chooses trials by the scores of all earlier trials"
+        fix = f"leave --share {share} or --halving out"
+        require(halving is None or share is None, f"{what}, which no share has; {fix}")
         tuning = prepare_tuning(settings, methods, grid, **given)
         experiment, progress = tuning.experiment, command.progress
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
@@ -81,9 +81,9 @@ def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> R
     for space in tuning.spaces:
         label = space.method.label
         best, *others = trials[label][-1]
-        values = best.setting.method.label.removeprefix(label).strip()
+        values = best.method.label.removeprefix(label).strip()
         next_best = others[0].score if others else None
-        edges = ", ".join(space.edges(best.setting.values)) or None
+        edges = ", ".join(space.edges(best.method.swept)) or None
         diverged = sum(math.isnan(trial.score) for stage in trials[label] for trial in stage)
         lines.append((label, values, best.score, next_best, edges, diverged or None))
     labels, settings_of_each, scores, next_scores, edges_of_each, numbers = zip(*lines, strict=True)

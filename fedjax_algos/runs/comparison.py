@@ -21,7 +21,6 @@ from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.studies.experiment import Experiment
-from fedjax_algos.runs.studies.method import Method
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
 # Found by the `tune` command in docs/results.md: 24 settings of each method, without test data and
@@ -61,8 +60,8 @@ def run(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     seeds, text = experiment.data, experiment.settings.budget
-    rounds = {} if experiment.rounds is None else experiment.rounds._asdict()
-    own_models = {n: make_evaluate_own(each.algorithm) for n, each in experiment.engines.items()}
+    add_row: Any = (lambda row: None) if folder is None else folder.add_row
+    saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
     rows: list[Row] = []
 
     def remember(label: str, memory: InFlightMemory) -> None:
@@ -76,16 +75,13 @@ def run(
         on_evaluation(row)
         return text is not None and Budget.of(text).is_used(row)
 
-    add_row: Any = (lambda row: None) if folder is None else folder.add_row
-    saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
-    for method in experiment.methods:
-        label, engine = method.label, experiment.engines[method.label]
+    for label, engine in experiment.engines.items():
         own = {n: data for n, data in seeds.items() if folder is None or folder.takes(label, n)}
         if not own:
             continue
         histories: dict[int, list[Row]] = {seed: [] for seed in own}
         show = partial(report, label, histories)
-        end = partial(_end_run, experiment, folder, own_models[label], label)
+        evaluate = partial(_evaluate_clients, experiment, make_evaluate_own(engine.algorithm))
         check_interruption()
         on_start(label, next(iter(own)))
         if experiment.rounds is None:
@@ -94,8 +90,7 @@ def run(
                 told = show, partial(remember, label)
                 results = run_planned(engine, planned, *told, saved_in(label))
             for seed, result in results.items():
-                of_run = seed, result.state, histories[seed][-1]
-                end(*of_run, partial(_ended, experiment, result.plan))
+                _end_run(experiment, folder, evaluate, result.state, histories[seed], result.plan)
         else:
             for seed, data in own.items():
                 check_interruption()
@@ -104,14 +99,19 @@ def run(
                     for row in ended:
                         on_evaluation(row)
                     continue
-                saved = {"checkpoints": saved_in(label, seed), "evaluate": experiment.evaluate}
-                options = rounds | saved | _measures(experiment, own_models[label], seed)
+                options = experiment.rounds._asdict() | {"evaluate": experiment.evaluate}
+                if experiment.settings.evaluate_clients_at == "evaluations":
+                    options["measure"] = partial(_client_columns, evaluate, seed)
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
-                        engine, data, seed=seed, on_evaluation=partial(show, seed), **options
+                        engine,
+                        data,
+                        seed=seed,
+                        on_evaluation=partial(show, seed),
+                        checkpoints=saved_in(label, seed),
+                        **options,
                     )
-                of_run = seed, state, histories[seed][-1]
-                end(*of_run, partial(_dispatched, experiment, method, seed))
+                _end_run(experiment, folder, evaluate, state, histories[seed])
         rows += [row for history in histories.values() for row in history]
     return rows
 
@@ -119,19 +119,23 @@ def run(
 def _end_run(
     experiment: Experiment,
     folder: ResultsFolder | None,
-    evaluate: EvaluateOwn,
-    label: str,
-    seed: int,
+    evaluate: Callable[[int, FederatedState], Metrics],
     state: FederatedState,
-    last: Row,
-    counted: Callable[[Row], np.ndarray],
+    history: list[Row],
+    plan: Plan | None = None,
 ) -> None:
     """Writes a finished run's clients and model, and removes its client state on disk."""
     if folder is None:
         return
+    last = history[-1]
+    label, seed = last["method"], last["seed"]
     if experiment.client_data is not None:
-        metrics = _evaluate_clients(experiment, evaluate, seed, state)
-        folder.add_clients(client_rows(label, seed, last["round"], metrics, counted(last)))
+        if plan is None:
+            counts = _dispatched(experiment, label, seed, last["round"])
+        else:
+            how = experiment.settings.clients, last["simulated_seconds"]
+            counts = participations(plan, *how)
+        folder.add_clients(client_rows(label, seed, last["round"], evaluate(seed, state), counts))
     folder.end(label, seed, state.model)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.remove()
@@ -147,31 +151,19 @@ def _evaluate_clients(
     return evaluate(state, data[seed], train=train, num_steps=steps, seed=seed)
 
 
-def _measures(experiment: Experiment, evaluate: EvaluateOwn, seed: int) -> dict[str, Any]:
-    """Returns `simulate`'s argument `measure` if every evaluation also evaluates the clients."""
-    if experiment.settings.evaluate_clients_at != "evaluations":
-        return {}
-    return {"measure": partial(_client_columns, experiment, evaluate, seed)}
-
-
-def _client_columns(*arguments: Any) -> dict[str, float]:
-    """Calls `_evaluate_clients` and returns the columns of the distribution over clients."""
-    summary = summarise_clients(_evaluate_clients(*arguments)["accuracy"], "lowest")._asdict()
+def _client_columns(evaluate: Callable, seed: int, state: FederatedState) -> dict[str, float]:
+    """Returns the columns of the distribution over clients."""
+    summary = summarise_clients(evaluate(seed, state)["accuracy"], "lowest")._asdict()
     return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
 
 
-def _ended(experiment: Experiment, plan: Plan, last: Row) -> np.ndarray:
-    """Returns int[clients]: each client's dispatches that have ended by a row on the clock."""
-    return participations(plan, experiment.settings.clients, last["simulated_seconds"])
-
-
-def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) -> np.ndarray:
-    """Redraws each client's dispatches until a row, [clients]; NaN if the device chooses."""
-    algorithm, data = experiment.engines[method.label].algorithm, experiment.data[seed]
+def _dispatched(experiment: Experiment, label: str, seed: int, rounds: int) -> np.ndarray:
+    """Redraws each client's dispatches of the rounds, [clients]; NaN if the device chooses."""
+    algorithm, data = experiment.engines[label].algorithm, experiment.data[seed]
     if algorithm.selection is not None:
         return np.full(data.num_clients, np.nan)
     assert experiment.rounds is not None
     cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
-    if last["round"]:
-        cohorts.dispatches(last["round"])
+    if rounds:
+        cohorts.dispatches(rounds)
     return cohorts.dispatched

@@ -26,17 +26,16 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.models.layers import native
 from fedjax_algos.runs.studies.experiment import Experiment
-from fedjax_algos.runs.studies.results_folder import (
-    METRICS_SUM,
-    ResultsFolder,
+from fedjax_algos.runs.studies.folder_content import (
+    describe_incomplete,
     facts,
     folders_of_methods,
     missing_runs,
     read_configuration,
     read_rows,
     write_table,
-)  # fmt: skip
-from fedjax_algos.runs.studies.shares import describe_incomplete
+)
+from fedjax_algos.runs.studies.results_folder import METRICS_SUM, ResultsFolder
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # a picture has no room for more
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")

@@ -1,4 +1,4 @@
-"""A comparison builds each algorithm, engine and plan once."""
+"""A comparison builds each algorithm, engine and plan once, and a search each setting's."""
 
 import functools
 from collections import Counter
@@ -11,18 +11,21 @@ from fedjax_algos.cli import main
 from fedjax_algos.runs.studies import experiment
 
 METHODS = "fedavg", "fedbuff", "scaffold"
+RATES = "--evaluations 1 --grid client_learning_rate=0.1,0.3"
 SMALL = "--model linear --clients 2 --local-steps 1 --batch-size 2 --seeds 2"
 
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    ("options", "engines"),
+    ("command", "options", "times", "engines"),
     [
-        ("--cohort 1 --rounds 2", {"make_engine": 3}),
-        ("--seconds 9", {"make_executor": 3, "barrier": 2 * 2, "buffered": 2}),
+        ("compare", "--cohort 1 --rounds 2", 1, {"make_engine": 3}),
+        ("compare", "--seconds 9", 1, {"make_executor": 3, "barrier": 2 * 2, "buffered": 2}),
+        # a search also plans each run of its two settings
+        ("tune", f"--seconds 9 {RATES}", 2, {"make_executor": 3, "barrier": 12, "buffered": 6}),
     ],
 )
-def test_everything_is_built_once(options, engines, here, monkeypatch, capsys):
+def test_everything_is_built_once(command, options, times, engines, here, monkeypatch, capsys):
     made = Counter()
 
     def counted(name, function):
@@ -42,5 +45,5 @@ def test_everything_is_built_once(options, engines, here, monkeypatch, capsys):
         monkeypatch.setitem(planners, name, planner_of(name, factory))
     for name in ("make_engine", "make_executor"):
         monkeypatch.setattr(experiment, name, counted(name, getattr(experiment, name)))
-    main(["compare", *METHODS, *SMALL.split(), *options.split()])
-    assert made == dict.fromkeys(METHODS, 1) | engines
+    main([command, *METHODS, *SMALL.split(), *options.split()])
+    assert made == dict.fromkeys(METHODS, times) | engines

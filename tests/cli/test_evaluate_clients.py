@@ -14,8 +14,7 @@ from fedjax_algos.cli import main
 from fedjax_algos.core import Mean
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.results import client_rows, participation_ginis, summarise_client_rows
-from fedjax_algos.runs.studies.experiment import split, split_held_out
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
 SHAPE = {"model": "linear", "clients": 12, "cohort": 4, "rounds": 2, "local_steps": 2}
@@ -38,8 +37,8 @@ def test_compare_evaluates_each_client(command, here, capsys):
     assert len(written) == 2 * 2 * 12
     settings = Settings(**SHAPE, eval_every=1, evaluate_clients="held_out", held_out=0.3)
     dataset = settings.load()
-    (data, _), test = split(settings, dataset, 1), split_held_out(settings, dataset, 1)
-    examples = 3 * split_held_out(settings, dataset, 0).counts().sum()
+    data, _, test = split(settings, dataset, 1)
+    examples = 3 * split(settings, dataset, 0).held_out.counts().sum()
     assert f"clients are evaluated 3 times in a run, with {examples} exa" in notes
     ditto = fa.algorithms.ditto(settings.problem(dataset), settings.local(0.1))
     state, _ = fa.simulate(fa.make_engine(ditto), data, seed=1, **settings.loop())

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
 from fedjax_algos.analysis import pictures
-from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
+from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
 nightly = pytest.mark.nightly
@@ -33,20 +33,20 @@ ROWS = [
 TABLE = "\n".join([COLUMNS, *ROWS, ""])
 NO_TABLES = {  # and what is told of each
     "": "not enough values",
-    TABLE[:-3]: "7 cells for 8 columns",
-    TABLE[:-1]: "cut off in row 12",
-    TABLE + ROWS[-1] + "\n": "row 13 .* is row 12 again",
+    TABLE[:-3] + "\n": "7 cells for 8 columns",
+    TABLE[:-1]: "cut off",
+    TABLE + ROWS[-1] + "\n": "row 13 .* is a row before it again",
     TABLE.replace("fedprox", "fed\0prox"): "null character",
-    TABLE.replace("method,", "m,"): "holds no metrics",
-    TABLE.replace("test_loss", "test_accuracy"): "column 'test_accuracy' twice",
+    TABLE.replace("method,", "m,"): "has not each of",
+    TABLE.replace("test_loss", "test_accuracy"): "the other columns once",
     TABLE.replace("0.7", "\x1b[31m"): r"test_accuracy='\\x1b\[31m', which is not a number",
     TABLE.replace(",1,", ",one,"): "seed='one', which is not a whole number",
     TABLE.replace(",2,0", ",2.5,0"): "round='2.5', which is not a whole number",
     TABLE.replace("fedprox", ""): "method='', which is not a text",
     TABLE + 'a,0,0,"0.1': "unexpected end of data",
     TABLE.replace("fedprox", "x" * 200_000): "field limit",
-    bytes(range(256)): "cannot be read",
-    "\ufeff" + TABLE: "holds no metrics",
+    bytes(range(256)): "is not UTF-8",
+    "\ufeff" + TABLE: "has not each of",
 }
 READABLE = [TABLE.replace("0.7", text) for text in ("nan", "inf", "", "9" * 5000)]
 READABLE += [TABLE.replace(",2,", ",-2,"), TABLE.replace("fedprox", "\x1b[31m[red]é")]
@@ -227,9 +227,9 @@ def test_pipes_and_devices_are_refused(refused, here, name):
         (here / path).symlink_to(here / name)
     for line in (f"compare --config {name}", f"run fedavg --dataset npz:{name}", "run own.py:f"):
         assert "not a regular file" in refused(*line.split())
-    assert "metrics.csv cannot be read; name a folder that " in refused("table", ".")
-    (here / ".lock").touch()
-    assert "repeat its command, which ended before the first row" in refused("table", ".")
+    assert "metrics.csv: cannot be read: it is a pipe or a device, not a regular" in refused(
+        "table", "."
+    )
 
 
 OUTCOMES = {

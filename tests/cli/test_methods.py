@@ -249,4 +249,4 @@ def test_a_tracker_in_python(tmp_path):
 def test_a_missing_package_is_told_before_anything_is_written(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     error = refused("run", "fedavg", "--track", "tensorboard")
-    assert error.endswith("run: pip install 'fedjax_algos[tensorboard]'\n")
+    assert error.endswith("run: pip install tensorboardX\n")

@@ -24,26 +24,27 @@ run fedavg --system simulated | --system simulated is for the virtual clock
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
-run fedavg --cohort 200 | cohort=200 is out of range; give at most clients=100
-run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no client participates in
-run fedavg --sampler poisson:mean=1e-30 | no client participates in
+run fedavg --cohort 200 | a cohort of 200 is out of range; give a whole number from 1 to 100
+run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
+run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no update arrives in
+run fedavg --sampler poisson:mean=1e-30 | no update arrives in
 run fedavg --failures late:seconds=1e-9 | no update arrives in
-run fedavg --sampler on_off:leave=0.5,join=1e-45 | no client participates in
+run fedavg --sampler on_off:leave=0.5,join=1e-45 | no update arrives in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
 run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock
 run fedavg --client-state host --seconds 9 | 'host' is not for the virtual clock
-run fedavg --local-steps 2 --local-epochs 1 | are both given
+run fedavg --local-steps 2 --local-epochs 1 | steps=2 and epochs=1.0; give exactly one
 run fedavg --layout wide | layout='wide' is unknown; give auto, vmapped, sequential
 run fedavg --seeds x | seeds='x' is not a seed count
 run fedavg --seeds 3,3 | seeds=(3, 3) is out of range
 run fedavg --seeds 2147483648, | seed=2147483648 is out of range
 run fedavg --client-optimizer sgd:momentum=0.9,nesterov | sgd: nesterov has no value
 run fedavg --rounds=5 --clients 3 --rounds 5 | --rounds is given twice
-run fedavg --resume | resume needs the folder of a run that stopped
-run fedavg --share 1/2 | share='1/2' needs a folder
+run fedavg --resume | resume needs the folder that the runs are in
+run fedavg --share 1/2 | share='1/2' needs the folder
 run fedavg --share 0/4 --out x | share='0/4' is not a part
 run fedavg --share 5/4 --out x | share='5/4' is not a part
 run fedavg --share 1/7 --seeds 6 --model linear --out x | share='1/7': there are only 6 runs
@@ -56,8 +57,8 @@ compare fedbuff fedbuff@buffered:size=10 --seconds 9 | are the same; leave one o
 compare fedprox:1,mu=1 | fedprox: mu is given twice
 run fedavg --dataset csv:path=a,b.csv,label=y | write a comma in a value as \\,, as before 'b.csv'
 compare --track tensorbord | unknown tracker 'tensorbord'; did you mean tensorboard?
-compare --track tensorboard:flush_seconds=-1 | flush_seconds=-1
-compare --track tensorboard --track tensorboard:flush_seconds=1 | are not different names
+compare --track wandb:mode=x | mode='x' is unknown; choose online
+compare --track tensorboard --track tensorboard | are not different names
 sweep fedprox --grid mu=1 --evaluate-clients train | No such option
 compare --evaluate-clients-at evaluations | has no examples; give evaluate_clients
 compare --target-metric client_accuracy_worst_decile | is not measured; give evaluate_clients
@@ -74,14 +75,14 @@ lisst | No such command 'lisst'
 costs | Missing argument
 plot nowhere --facet folder | 'folder' is not one of 'results', 'method', 'seed'
 table | no results folder is given
-report nowhere | cannot be read
+report nowhere | there is no such file
 sweep fedprox --grid mu=1 --grid mu=2 | mu is given twice; give all
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
-sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given twice; give all
-sweep fedprox --grid local_epochs=1,2 --local-steps 3 | local_epochs=1.0 are both give
+sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
+sweep fedprox --grid local_epochs=1,2 --local-steps 3 | steps=3 and epochs=1.0; give exactly one
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
-sweep fedprox --grid mu=1 --seconds 3 | seconds=3 is for the virtual clock
+sweep fedprox --grid mu=1 --seconds 3 | seconds=3.0 is not for sweeps
 sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for sweeps
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
@@ -91,7 +92,6 @@ run fedavg --batch-size 2000000000 --model linear | batch_size=2000000000
 tune fedavg --grid client_learning_rate=1 --batch-size 2000000000 --model linear | batch_size=20
 sweep fedprox --grid mu=0.1 --batch-size 2000000000 --model linear | batch_size=2000000000
 sweep fedprox --grid mu=0.1 --memory 1 --model linear --clients 12 | memory=1
-tune fedavg --grid q=1 --search optuna --share 1/2 --out x | leave --share 1/2 or --search out
 """
 
 

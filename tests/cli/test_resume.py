@@ -1,6 +1,7 @@
 """Commands that are interrupted at every moment and go on; folders of other runs."""
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -22,8 +23,8 @@ from fedjax_algos.base.files import checked_json, write_json, write_sums
 from fedjax_algos.cli import main, processes
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.loops.interruption import Interrupted, finish_calls
-from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import ResultsFolder, read_rows
+from fedjax_algos.runs.studies.folder_content import read_rows
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.studies.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
@@ -169,7 +170,7 @@ def begin(here, monkeypatch, capsys):
     def run(line, **changes):
         with monkeypatch.context() as patch:
             patch.setattr(comparison, "run", stop)
-            patch.setattr(sys.modules["fedjax_algos.cli.tune"], "run_tuning", stop)
+            patch.setattr(importlib.import_module("fedjax_algos.cli.tune"), "run_tuning", stop)
             with pytest.raises(SystemExit, match="130"):
                 main([*line.split(), *PARTS])
         capsys.readouterr()
@@ -227,9 +228,10 @@ def test_a_folder_of_something_else_or_in_use_is_refused(begin, refused, here, m
     for command in ("table", "report"):
         assert "0 of 4 runs have ended; go on with" in refused(command, "parts")
     changed = config.read_text().replace('"rounds": 6', '"rounds": 7')
-    for content, message in ((changed, "as it was written"), ("{}", "what compare, run")):
+    told = "config.json: not as it was written", "config.json' is not what compare, run"
+    for content, message in zip((changed, "{}"), told, strict=True):
         config.write_text(content)
-        assert f"config.json' is not {message}" in refused(*RUN, *PARTS, "--resume")
+        assert message in refused(*RUN, *PARTS, "--resume")
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("mine")
     assert "'mine' is not empty; name another folder" in refused(*RUN, "--out", "mine", "--resume")

@@ -11,9 +11,12 @@ from same_runs import folder_content
 
 from fedjax_algos.base.files import SUMS
 from fedjax_algos.cli import main
-from fedjax_algos.runs.studies.opening import open_folder
-from fedjax_algos.runs.studies.results_folder import ResultsFolder, missing_runs, read_configuration
-from fedjax_algos.runs.studies.shares import Share, describe_missing
+from fedjax_algos.runs.studies.folder_content import (
+    describe_missing,
+    missing_runs,
+    read_configuration,
+)
+from fedjax_algos.runs.studies.results_folder import ResultsFolder, Share, open_folder
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "quick_pictures")
 SMALL = "--model linear --clients 8 --batch-size 4 --cohort 2 --rounds 4 --eval-every 2"
@@ -26,7 +29,6 @@ GRID = "--grid client_learning_rate=0.1,0.3,0.9"
 KILLED = """
 import os, signal, sys
 from fedjax_algos.cli import main
-from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
 def killed(folder, *run):
     number[0] -= 1
@@ -51,7 +53,7 @@ def test_parts_are_contiguous_and_equal():
 def test_what_is_missing_is_told():
     shares = [["a, seed 0", "a, seed 1"], ["b, seed 0"], ["b, seed 1"]]
     missing = [("a", 1), ("b", 0), ("b", 1)]
-    assert describe_missing(missing) == "a on seed 1 and b on seeds 0, 1"
+    assert describe_missing(missing) == "a on seed 1; b on seeds 0, 1"
     told = "a on seed 1 (--share 1/3); b on seed 0 (--share 2/3); b on seed 1 (--share 3/3)"
     assert describe_missing(missing, shares) == told
     assert describe_missing([("c", 0)], shares) == "c on seed 0"  # a method, and not its trials
@@ -84,12 +86,12 @@ def test_each_share_takes_its_own_runs(here, refused):
     (here / "metrics.csv").write_text("method,seed,round,test_accuracy\na,0,0,0.5\n")
     assert "2 of 4 runs have ended" in (error := refused("plot", str(here)))
     assert "b on seeds 0, 1 (--share 2/2)" in error
-    with pytest.raises(ValueError, match="in 2 shares; give --share I/2"):
+    with pytest.raises(ValueError, match=r"shares: .* in the folder"):
         begun(here, 1, 3)
     with pytest.raises(ValueError, match="rounds: 4 in the folder, 6 here"):
         begun(here, 2, rounds=6)
     begun(here / "one", parts=0)
-    with pytest.raises(ValueError, match=r"one' are computed without shares; leave"):
+    with pytest.raises(ValueError, match="shares: none in the folder"):
         begun(here / "one")
 
 

@@ -19,8 +19,7 @@ import question_lines
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.participation import Cohorts
-from fedjax_algos.runs.studies.experiment import split
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 BETAS = (0.0, 0.6, 0.9)
 EVERY = 5

@@ -24,8 +24,7 @@ from paper_measures.approximation import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.participation.cohorts import Cohorts
-from fedjax_algos.runs.studies.experiment import split
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 ROUNDS = (1, 20, 100)
 RATE = 0.002
@@ -50,7 +49,7 @@ def rows(run) -> list[tuple]:
     engine = fa.make_engine(algorithms["fedavg"](SETTINGS.problem(dataset), local))
     own = []
     for seed in run.seeds:
-        data, _ = split(SETTINGS, dataset, seed)
+        data, *_ = split(SETTINGS, dataset, seed)
         cohorts = Cohorts(data.counts(), local, seed=seed, **SETTINGS.cohorts())
         dispatches = cohorts.dispatches(max(ROUNDS) + 1)
         state, done = None, 0

@@ -20,8 +20,7 @@ import jax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.runs.studies.experiment import split
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 
 METHODS = {
     "fedavg": {"weighting": "uniform"},
@@ -63,7 +62,7 @@ def milliseconds(
     }
     fastest = {}
     for seed in seeds:
-        data, _ = split(settings, dataset, seed)
+        data, *_ = split(settings, dataset, seed)
         times: dict[str, list[float]] = {name: [] for name in METHODS}
         states = {
             name: fa.simulate(engine, data, seed=seed, **settings.loop())[0]

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -24,16 +24,12 @@ from fedjax_algos.data import (
     Dataset,
     FederatedData,
     Partition,
-    StoredData,
-    federate,
-    hold_out,
     in_memory,
     partitions,
 )
 from fedjax_algos.data.federated_data import check_examples
-from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.stored_data import load_test
-from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.checks import check_no_repeats
 from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.exchange import count_transfer
@@ -49,7 +45,7 @@ from fedjax_algos.runs.loops import run as checks
 from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
 from fedjax_algos.runs.loops.run import Rounds
 from fedjax_algos.runs.studies.method import Method, check_different
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, split
 from fedjax_algos.wrappers import wrappers
 
 
@@ -78,6 +74,7 @@ class Experiment(NamedTuple):
       test: the test examples.
       data: by seed, `FederatedData` or `StoredData`.
       partitions: by seed; None for examples in files.
+      algorithms: by label, also of the settings that a search tries.
       engines: by label, an `Engine`, or an `Executor` on the virtual clock.
       evaluate: the result of `make_evaluate`, for all methods.
       rounds: the rounds of all runs; None on the virtual clock.
@@ -98,6 +95,7 @@ class Experiment(NamedTuple):
     test: Any
     data: dict[int, Any]
     partitions: dict[int, Partition | None]
+    algorithms: dict[str, Algorithm]
     engines: dict[str, Any]
     evaluate: Callable
     rounds: Rounds | None
@@ -142,25 +140,32 @@ def prepare(
     methods: list[Method],
     dataset: AnyDataset | None = None,
     *,
+    searched: Mapping[str, Sequence[Method]] | None = None,
     files: bool = False,
     client_state_folder: Path | None = None,
     on_plan: Callable[[str, int], None] = lambda label, seed: None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds and checks all methods.
 
-    `dataset` replaces the settings' data set. With `files`, the examples of a `ClientDataset` stay
-    in files unless the settings or a method need all clients' examples. `on_plan` is called with
-    each method's label and seed before its plan, which may take minutes.
+    `dataset` replaces the settings' data set. `searched` has the settings of each method that a
+    search tries, by label; the method's engine runs the first. With `files`, the examples of a
+    `ClientDataset` stay in files unless the settings or a method need all clients' examples.
+    `on_plan` is called with each method's label and seed before its plan, which may take minutes.
     """
     settings.check()
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
-    algorithms = {method.label: method.build(problem, settings) for method in methods}
-    methods = [method.on_the_clock(algorithms[method.label], settings) for method in methods]
-    check_different(methods, [*algorithms])
+    searched = searched or {method.label: [method] for method in methods}
+    tried = itertools.chain(*searched.values())
+    algorithms = {method.label: method.build(problem, settings) for method in tried}
+    firsts = {label: algorithms[own[0].label] for label, own in searched.items()}
+    methods = [method.on_the_clock(firsts[method.label], settings) for method in methods]
+    check_different(methods, [*firsts])
 
     pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
-    if isinstance(dataset, ClientDataset) and (pools or not (files and _stays_in_files(settings))):
+    is_natural = partitions.parse(settings.partition)[0] == "natural"
+    in_files = files and is_natural and settings.evaluate_clients == "none" and not pools
+    if isinstance(dataset, ClientDataset) and not in_files:
         dataset = in_memory(dataset, settings.test_examples)
     test, evaluate, labels = _load_test_examples(settings, dataset), make_evaluate(problem), None
     checks.check_metrics(problem, test, settings.target_metric)
@@ -168,17 +173,20 @@ def prepare(
         check_examples("training examples", dataset.train)  # before the device changes numbers
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
-    splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
-    data: dict[int, Any] = {seed: own for seed, (own, _) in splits.items()}
-    partitions = {seed: partition for seed, (_, partition) in splits.items()}
-    client_data: Any = data if settings.evaluate_clients == "train" else None
-    if isinstance(dataset, Dataset) and settings.evaluate_clients == "held_out":
-        client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
+    splits: dict[int, Any] = {seed: split(settings, dataset, seed) for seed in settings.seeds}
+    data: dict[int, Any] = {seed: own.train for seed, own in splits.items()}
+    held_out: Any = {seed: own.held_out for seed, own in splits.items()}
+    of_clients: Any = {"none": None, "train": data, "held_out": held_out}
+    notes, is_class = dataset.notes, False
+    if labels is not None:
+        is_class = labels.ndim == 1 and labels.dtype.kind in "iu"
+        lost = len(labels) - len(splits[settings.seeds[0]].partition.indices)
+        none = "of the training examples belong to no client of the partition"
+        notes += (f"{lost} {none}",) * (lost > 0)
 
     first, layout = next(iter(data.values())), None
-    engines: dict[str, Any] = {
-        label: _engine(settings, each, client_state_folder) for label, each in algorithms.items()
-    }
+    make = partial(engine_of, settings, folder=client_state_folder)
+    engines: dict[str, Any] = {label: make(each) for label, each in firsts.items()}
     rounds: Rounds | None = None
     planned: dict[str, dict[int, PlannedRun]] = {}
     if settings.seconds is None:
@@ -187,77 +195,60 @@ def prepare(
         engines = {label: each.with_layout(layout.layout) for label, each in engines.items()}
         _check_rounds(settings, engines, data, rounds)
     else:
+        how = settings.system_model(), settings.seconds, test, settings.evaluations
         for method in methods:
-            given = engines[method.label], data, _clock(settings, method, test, evaluate)
-            planned[method.label] = plan_runs(*given, partial(on_plan, method.label))
+            clock = Clock(planners.make(method.planner), *how, evaluate=evaluate)
+            given = engines[method.label], data, clock, partial(on_plan, method.label)
+            planned[method.label] = plan_runs(*given)
     return Experiment(
         settings,
         methods,
-        labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" else None,
-        dataset.notes + _unused_examples(labels, partitions[settings.seeds[0]]),
+        labels if is_class else None,
+        notes,
         test,
         data,
-        partitions,
+        {seed: own.partition for seed, own in splits.items()},
+        algorithms,
         engines,
         evaluate,
         rounds,
         planned,
         in_flight={},
         layout=layout,
-        client_data=client_data,
+        client_data=of_clients[settings.evaluate_clients],
         speeds=_client_speeds(settings),
         own_functions=_own_functions(engines, first, evaluate, test),
     )
 
 
-def _stays_in_files(settings: Settings) -> bool:
-    """Returns True if the settings need only one cohort's examples at a time."""
-    return _is_natural(settings) and settings.evaluate_clients == "none"
-
-
-def _unused_examples(labels: Any, partition: Partition | None) -> tuple[str, ...]:
-    """Makes a note of examples that belong to no client, if there are any."""
-    lost = 0 if labels is None or partition is None else len(labels) - len(partition.indices)
-    return (f"{lost} of the training examples belong to no client of the partition",) * (lost > 0)
-
-
-def _engine(settings: Settings, algorithm: Algorithm, folder: Path | None) -> Engine | Executor:
-    """Compiles the algorithm; `folder` is for client state on disk."""
+def engine_of(settings: Settings, algorithm: Algorithm, folder: Path | None = None) -> Any:
+    """Makes an `Engine` or an `Executor`; `folder` is for client state on disk."""
     shared, place = settings.devices_per_client, cast(Any, settings.client_state)
     options: dict[str, Any] = {"non_finite": settings.non_finite, "devices_per_client": shared}
     options["devices"] = settings.devices or default_num_devices(alone=shared)
     if settings.seconds is not None:
         return make_executor(algorithm, **options)
-    if place == "disk":
-        if folder is None:
-            fix = "give prepare(..., client_state_folder=...)"
-            raise ValueError(f"client_state='disk' has no folder; {fix}")
+    if place == "disk" and folder is not None:
         place = RowsOnDisk(folder)
     options |= {"layout": settings.layout, "examples": settings.examples}
     return make_engine(algorithm, client_state=place, **options)
-
-
-def _clock(settings: Settings, method: Method, test: Any, evaluate: Callable) -> Clock:
-    """Makes the arguments of a method's runs on the virtual clock."""
-    how = settings.system_model(), settings.seconds or 0.0, test, settings.evaluations
-    return Clock(planners.make(method.planner), *how, evaluate=evaluate)
 
 
 def _choose_layout(
     settings: Settings, engines: dict[str, Engine], data: RunData, rounds: Rounds
 ) -> LayoutChoice:
     """Chooses one layout for all engines; "auto" takes the smallest chunks that any one needs."""
-    per_client, counts, layouts = settings.devices_per_client, data.counts(), []
+    per_client, layouts = settings.devices_per_client, []
     devices = settings.devices or default_num_devices(alone=per_client)
     if settings.layout != "auto":
         return LayoutChoice(settings.layout, devices, "given", per_client)
     if jax.default_backend() == "cpu":
         return LayoutChoice(default_layout(), devices, "rule", per_client)
-    population = Population(len(counts), settings.cohort_size, int(counts.sum()))
     for engine in engines.values():
         cohorts = rounds.cohorts(data, engine.algorithm, engine.algorithm.local, 0)
-        first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
-        layouts.append(str(engine.choose_layout(engine.shapes(population), data, first)))
+        one = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
+        shapes = _first_state(engine, data, rounds.cohort_size)
+        layouts.append(str(engine.choose_layout(shapes, data, one)))
     if "auto" in layouts:
         return LayoutChoice(default_layout(), devices, "memory unknown", per_client)
     smallest = min(layouts, key=partial(chunk_size, cohort_size=settings.cohort_size))
@@ -286,11 +277,11 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     """Returns the clients' seconds per step by seed, float[clients], or {} if not known."""
     if settings.seconds is None:
         return {}
-    factory, clients = settings.system_model(), range(settings.clients)
+    systems = {seed: settings.system_model()(seed) for seed in settings.seeds}
     return {
-        seed: np.array([system.expected_seconds_per_step(i) for i in clients])
-        for seed in settings.seeds
-        if isinstance(system := factory(seed), SystemModelWithSpeeds)
+        seed: np.array([*map(system.expected_seconds_per_step, range(settings.clients))])
+        for seed, system in systems.items()
+        if isinstance(system, SystemModelWithSpeeds)
     }
 
 
@@ -302,21 +293,16 @@ def _check_rounds(
     All methods have the same cohorts, except for the number of candidates.
     """
     first, factors, keeping = next(iter(data.values())), {}, False
-    for label, engine in engines.items():
+    for engine in engines.values():
         algorithm, state = engine.algorithm, _first_state(engine, first, rounds.cohort_size)
         keeping |= bool(jax.tree.leaves(state.origin))
         most = min(first.num_clients, rounds.rounds * rounds.cohort_size)
         checks.check_room_for_rows(state, most)
         count_transfer(algorithm, state._replace(clients=()), first, blank_dispatches(1))
         rate_at(algorithm.local.learning_rate, np.arange(rounds.rounds))
-        factors[algorithm.selection and algorithm.selection.factor] = label, algorithm
-    for (seed, own), (label, algorithm) in itertools.product(data.items(), factors.values()):
-        try:
-            cohorts = rounds.cohorts(own, algorithm, algorithm.local, seed)
-        except ValueError as error:
-            if algorithm.selection is None:
-                raise
-            raise ValueError(f"{label}: {error}") from None
+        factors[algorithm.selection and algorithm.selection.factor] = algorithm
+    for (seed, own), algorithm in itertools.product(data.items(), factors.values()):
+        cohorts = rounds.cohorts(own, algorithm, algorithm.local, seed)
         arrived, size = False, rounds.eval_every
         for begin in range(0, rounds.rounds, size):
             dispatches = cohorts.dispatches(min(size, rounds.rounds - begin))
@@ -326,16 +312,9 @@ def _check_rounds(
             arrived |= bool(np.any(cohorts.dispatched if all_arrive else dispatches.arrives))
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
-        found = f"sampler={settings.sampler}: no client participates in {rounds.rounds} rounds"
-        fix = "give one that samples more clients, or more rounds"
-        require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
-        found = f"failures={settings.failures}: no update arrives in {rounds.rounds} rounds"
-        require(arrived, f"{found}, with seed {seed}; give rarer failures, or more rounds")
-
-
-def _is_natural(settings: Settings) -> bool:
-    """Returns True if the clients are the data set's own."""
-    return partitions.parse(settings.partition)[0] == "natural"
+        given = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"
+        fix = "give more rounds, a sampler that takes more clients, or rarer failures"
+        require(arrived, f"{given} no update arrives in {rounds.rounds} rounds; {fix}")
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
@@ -347,48 +326,3 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
         return dataset.test
     rows = np.random.default_rng(0).choice(total, settings.test_examples, replace=False)
     return {name: leaf[np.sort(rows)] for name, leaf in dataset.test.items()}
-
-
-def split(
-    settings: Settings, dataset: AnyDataset, seed: int
-) -> tuple[FederatedData | StoredData, Partition | None]:
-    """Returns a seed's training examples by client, without held-out ones, and their partition."""
-    if isinstance(dataset, ClientDataset):
-        options = partitions.parse(settings.partition)[1]
-        chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
-        return StoredData(dataset.train, chosen), None
-    partition = _partition(settings, dataset, seed)
-    if settings.evaluate_clients == "held_out":
-        partition, _ = hold_out(partition, settings.held_out, seed)
-    return federate(dataset.train, partition), partition
-
-
-def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
-    """Returns the examples of each client that `split` holds out, for the same arguments."""
-    _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
-    if not partition.indices.size:
-        what = f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
-        what += "clients is less than one"
-        raise ValueError(f"{what}; give a larger share or fewer clients")
-    return federate(dataset.train, partition, allow_empty=True)
-
-
-def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
-    natural = _is_natural(settings)
-    source = dataset.users if natural else np.asarray(dataset.train["y"])
-    if source is None:
-        what = f"partition={settings.partition!r} needs a data set with its own clients"
-        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
-    try:
-        partition = partitions.make(settings.partition, source, settings.clients, seed)
-        found = f"partition={settings.partition!r} has {partition.num_clients} clients"
-        fix = f"return so many, or give clients={partition.num_clients}"
-        fits = partition.num_clients == settings.clients
-        require(fits, f"{found}, and not clients={settings.clients}; {fix}")
-        return partition
-    except ValueError as error:
-        if natural or dataset.users is None:
-            raise
-        own = len(np.unique(dataset.users))
-        fix = f"give partition='natural' for the {own} clients of the data set"
-        raise ValueError(f"{error}; or {fix}") from error

@@ -1,15 +1,18 @@
 """The methods of a comparison, and the specs and labels that name them."""
 
+import contextlib
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.planning import check_planner
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Problem
+from fedjax_algos.core import Algorithm, Local, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import Option, options
 from fedjax_algos.core.registry import Registry
@@ -27,6 +30,12 @@ from fedjax_algos.wrappers import wrap, wrappers
 
 CLIENT_OPTIMIZER = "client_optimizer"  # its name in specs, grids and settings
 LOCAL_OPTIONS = {name: options(Settings)[name] for name in (CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER)}
+# settings of a client's local work, which the grid of a sweep may have
+_LOCAL_WORK = (
+    "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
+    "rate_schedule", "rate_by",
+)  # fmt: skip
+LOCAL_WORK = {name: options(Settings)[name] for name in _LOCAL_WORK}
 _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
@@ -59,6 +68,8 @@ class Method(NamedTuple):
         own planner until an `Experiment` has built the algorithm.
       client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
       wrappers: the specs of its wrappers, the innermost first; `Settings.wrap` adds outer ones.
+      swept: the values of a grid that the method was made with, by name: options of the method,
+        and settings of its clients' local work, which replace those of all methods.
     """
 
     label: str
@@ -68,6 +79,7 @@ class Method(NamedTuple):
     planner: str = ""
     client_optimizer: str = PLAIN
     wrappers: tuple[str, ...] = ()
+    swept: Mapping[str, Any] = types.MappingProxyType({})
 
     @classmethod
     def of(
@@ -118,11 +130,44 @@ class Method(NamedTuple):
         if settings.seconds is None:
             return self
         planner = self.planner or _with_steps(algorithm.traits.asynchrony.default, settings)
-        try:
+        with _naming(self.algorithm):
             check_planner(algorithm, planners.parse(planner)[0])
-        except ValueError as error:
-            raise ValueError(f"{self.algorithm}: {error}") from None
         return self._replace(planner=planner)
+
+    def with_values(self, label: str, values: Mapping[str, Any]) -> "Method":
+        """Changes options of the method and settings of its clients' local work.
+
+        Args:
+          label: the new label.
+          values: checked values by name.
+        """
+        known = options(algorithms[self.algorithm])
+        own = {name: value for name, value in values.items() if name in known}
+        return self._replace(
+            label=label,
+            hyperparameters=self.hyperparameters | own,
+            client_learning_rate=values.get(CLIENT_LEARNING_RATE, self.client_learning_rate),
+            client_optimizer=canonical(values.get(CLIENT_OPTIMIZER, self.client_optimizer)),
+            swept=values,
+        )
+
+    def own_settings(self, settings: Settings) -> Settings:
+        """Returns the settings with the method's own values of the clients' local work.
+
+        Args:
+          settings: the settings of all methods.
+        """
+        own = {name: value for name, value in self.swept.items() if name in LOCAL_WORK}
+        return dataclasses.replace(settings, **own)
+
+    def local(self, settings: Settings) -> Local:
+        """Makes a client's local work.
+
+        Args:
+          settings: the settings of all methods.
+        """
+        own = self.own_settings(settings)
+        return own.local(self.client_learning_rate, self.client_optimizer)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
         """Builds the algorithm; ValueError for an option, optimiser or wrapper it cannot have.
@@ -131,17 +176,17 @@ class Method(NamedTuple):
           problem: what is learned.
           settings: the settings, for a client's local work.
         """
-        local = settings.local(self.client_learning_rate, self.client_optimizer)
-        algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
+        own = self.own_settings(settings)
+        algorithm = self.factory(settings)(problem, self.local(settings), **self.hyperparameters)
         reason = algorithm.traits.requires_sgd
-        if reason and self.client_optimizer != PLAIN:
-            what = f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it"
-            example = f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
-            fix = f"give it to other methods alone, as in {example}"
-            raise ValueError(f"{what}, because {reason}; {fix}")
-        by_step = settings.rate_by == "step" and settings.rate_schedule != "constant"
-        what = f"{self.algorithm}: rate_by='step' is not for it, because {reason}"
-        require(not (reason and by_step), f"{what}; give rate_by=round, or leave it out")
+        by_step = own.rate_by == "step" and own.rate_schedule != "constant"
+        wrong = [f"{CLIENT_OPTIMIZER}={self.client_optimizer!r}"]
+        wrong = wrong * (self.client_optimizer != PLAIN) + ["rate_by='step'"] * by_step
+        fix = (
+            f"leave it out, or give it to other methods alone, as in fedavg:{CLIENT_OPTIMIZER}=..."
+        )
+        what = f"{self.algorithm}: {' and '.join(wrong)} is not for it, because {reason}; {fix}"
+        require(not (reason and wrong), what)
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
@@ -156,11 +201,9 @@ class Method(NamedTuple):
         @functools.wraps(own)
         def wrapped(*arguments: Any, **given: Any) -> Algorithm:
             algorithm = own(*arguments, **given)
-            try:
+            with _naming(self.algorithm):
                 check_algorithm(algorithm)
                 return wrap(algorithm, specs, settings.system_model())
-            except ValueError as error:
-                raise ValueError(f"{self.algorithm}: {error}") from None
 
         return wrapped
 
@@ -184,6 +227,15 @@ class Method(NamedTuple):
             **({"planner": self.planner} if self.planner else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
+
+
+@contextlib.contextmanager
+def _naming(algorithm: str) -> Iterator[None]:
+    """Puts the algorithm's name before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{algorithm}: {error}") from None
 
 
 def _with_steps(planner: str, settings: Settings) -> str:
@@ -261,11 +313,13 @@ def _label(method: Method, own: dict[str, Any], namesakes: list[dict[str, Any]])
     choices |= {CLIENT_OPTIMIZER, "wrappers"}
     differing.sort(key=lambda n: (n == CLIENT_LEARNING_RATE, n not in {"algorithm", *choices}))
     sizes = range(len(differing) + 1)
-    for chosen in itertools.chain(*(itertools.combinations(differing, size) for size in sizes)):
-        if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
-            texts = [_setting(n, own[n], n in choices) for n in chosen]
-            return " ".join([method.label, *texts])
-    raise AssertionError("namesakes differ in at least one option")
+    sets = itertools.chain(*(itertools.combinations(differing, size) for size in sizes))
+    chosen = next(
+        names
+        for names in sets
+        if len({tuple(v.get(name) for name in names) for v in namesakes}) == len(namesakes)
+    )
+    return " ".join([method.label, *(_setting(n, own[n], n in choices) for n in chosen)])
 
 
 def _called(factory: Any) -> str:

@@ -1,48 +1,72 @@
-"""Reads and writes a results folder: `config.json`, rows as CSV files, and the ended runs."""
+"""Finds, makes and locks a results folder, and writes its configuration, rows and ended runs."""
 
 import contextlib
-import csv
-import io
 import itertools
 import json
 import os
 import re
 import shutil
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedjax_algos.base.errors import DamagedError, require
-from fedjax_algos.base.files import (  # fmt: skip
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import (
     SUMS,
     check_sums,
     checked_json,
     file_digest,
-    parse_json,
-    read_file,
+    reading,
     write_json,
     write_sums,
     writing,
-    written,
 )
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Model, Row
+from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
-from fedjax_algos.runs.loops.identity import OtherRunError, differences, off_grid, warn_of_devices
 from fedjax_algos.runs.loops.model_file import save_model
-from fedjax_algos.runs.studies.shares import RunName, Share, run_name
+from fedjax_algos.runs.studies.folder_content import (
+    RunName,
+    check_same,
+    folders_of_methods,
+    read_configuration,
+    read_rows,
+    run_name,
+    write_table,
+)
 
-# entries compared in addition to the settings
-_COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
-_OF_SEEDS = ("partition_sha256", "shares")
 METRICS_SUM = "metrics_sha256"  # the checksum of metrics.csv in config.json
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # the files of a run that has ended
-_TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
-LOCK = ".lock"
-_FIX = "name a folder that compare, run or sweep wrote"
-_MAX_DIGITS = 300  # of a whole number; more may not fit into a float
+_LOCK = ".lock"
+
+
+class Share(NamedTuple):
+    """One of several parts of the runs; `number` counts from 1."""
+
+    number: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """Parses a text such as "1/4"; raises ValueError for other texts."""
+        numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        share = cls(*map(int, numbers.groups())) if numbers else None
+        fix = "give I/N with I from 1 to N, such as 1/4"
+        require(share and 1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
+        assert share is not None
+        return share
+
+    def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
+        """Returns the runs of all parts, in order; sizes differ by at most one."""
+        fix = f"give at most {len(runs)} parts"
+        require(self.parts <= len(runs), f"share='{self}': there are only {len(runs)} runs; {fix}")
+        ends = [len(runs) * part // self.parts for part in range(self.parts + 1)]
+        return [[*runs[start:end]] for start, end in itertools.pairwise(ends)]
 
 
 class ResultsFolder:
@@ -66,12 +90,9 @@ class ResultsFolder:
     def configuration(self) -> dict[str, Any] | None:
         """The content of `config.json`, after a check of its checksum; None before `begin`."""
         content = read_configuration(self.path)
-        try:
+        fix = "the runs cannot go on, so begin them in another folder"
+        with reading(self.path / "config.json", "as it was written", fix):
             return None if content is None else checked_json(content)
-        except DamagedError as error:
-            what = f"{str(self.path / 'config.json')!r} is not as it was written ({error})"
-            fix = "so the runs cannot go on; begin them in another folder"
-            raise ValueError(f"{what}, {fix}") from None
 
     @property
     def client_state(self) -> Path:
@@ -106,46 +127,29 @@ class ResultsFolder:
         """
         self.extends = extends and self.share is None
         self.names = folders_of_methods(configuration["methods"])
-        return self._begin(self.configuration, configuration)
+        return self._begin(configuration)
 
     @from_first
-    def _begin(self, earlier, configuration):
+    def _begin(self, configuration):
         """Does the reading and writing of `begin`."""
-        if earlier is None and not self._write_first(configuration):
-            earlier = self.configuration
-        if earlier is not None:
-            return self._go_on(earlier, configuration)
-        self._make_folders()
-        return None
-
-    def _make_folders(self):
+        earlier, line = self.configuration, None
+        if earlier is not None or not self._write_first(configuration):
+            line = self._go_on(earlier or self.configuration, configuration)
         for name in self.names.values():
             with writing(self.path):
                 (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
+        return line
 
     def _go_on(self, earlier, configuration):
         """Checks an earlier process's configuration; returns a line if runs become longer."""
-        self._check_parts(len(earlier.get("shares", ())))
         here = json.loads(json.dumps(configuration))
-        longer = _check_same(self.path, earlier, here, extends=self.extends)
+        longer = check_same(self.path, earlier, here, extends=self.extends)
         runs = itertools.product(self.names.values(), here["settings"]["seeds"])
         is_search = {"grid", "tuning"} <= earlier.keys()  # a search keeps scores, not runs
         for name, seed in runs if earlier["complete"] and not is_search else ():
             fix = f"put it back, or remove {self.path} and run again"
             check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
-        if self.share is not None:  # the writer of config.json may have been killed before this
-            self._make_folders()
         return self._extend(earlier, configuration) if longer else None
-
-    def _check_parts(self, parts):
-        """Raises ValueError unless the folder has as many shares, or none, as this command."""
-        if parts != (self.share.parts if self.share else 0):
-            given = f"share='{self.share}': " if self.share else ""
-            how, fix = f"in {parts} shares", f"give --share I/{parts}"
-            if not parts:
-                how, fix = "without shares", "leave --share out"
-            what = f"{given}the runs in {str(self.path)!r} are computed {how}"
-            raise ValueError(f"{what}; {fix}, or name another folder")
 
     def _extend(self, earlier, configuration):
         """Unmarks runs that have ended, unless they ended early; returns a line about it."""
@@ -221,7 +225,7 @@ class ResultsFolder:
         folder = self._of_run(label, seed)
         fix = f"remove the folder {str(folder)!r}, and the run is computed again"
         check_sums(folder, _OF_RUN, fix)
-        return self._rows_in(label, seed, "metrics.csv")
+        return self.rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Returns the checkpoints of runs computed together: all runs, a method's, or one."""
@@ -244,11 +248,9 @@ class ResultsFolder:
         for folder in [*found, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @from_first
     def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
         """Reads the rows of a run's table, "metrics.csv" or "clients.csv"."""
-        return from_first(self._rows_in)(label, seed, name)
-
-    def _rows_in(self, label, seed, name):
         folder = self._of_run(label, seed)
         rows = read_rows(folder / name)
         for row in rows:
@@ -262,131 +264,86 @@ class ResultsFolder:
         return self.path / "runs" / self.names[label] / f"seed-{seed}"
 
 
-def read_configuration(path: Path) -> dict[str, Any] | None:
-    """Reads and checks a folder's `config.json`; returns None without one."""
-    file = path / "config.json"
+@contextlib.contextmanager
+def open_folder(
+    out: str | None,
+    default: str,
+    *,
+    resume: bool = False,
+    every: NonNegative = 300.0,
+    keep: Count = 2,
+    share: str | None = None,
+) -> Iterator[ResultsFolder]:
+    """Makes and locks a results folder, by default `results/DEFAULT-N`, or opens one to `resume`.
+
+    `every` and `keep` are as in `Checkpoints`. An empty folder is removed at the end. Processes
+    with different shares ("1/4") may open one folder at once, and each resumes its own share.
+    """
+    part = None if share is None else Share.parse(share)
+    what = "resume" if part is None else f"share={share!r}"
+    fix = "needs the folder that the runs are in; give --out FOLDER"
+    require(out is not None or not (resume or part), f"{what} {fix}")
+    with contextlib.ExitStack() as opened:
+        locked = _locked(out, default, resume, part)
+        path = from_first(lambda: opened.enter_context(locked))()
+        yield ResultsFolder(path, every, keep, part)
+
+
+@contextlib.contextmanager
+def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
+    """Opens the folder of `open_folder`, in process 0."""
+    import filelock
+
+    with writing(Path(out or "results")):
+        wanted = Path("results", default) if out is None else Path(out)
+        made = {each for each in (wanted, *wanted.parents) if not each.exists()}
+        path = _new_path(default) if out is None else wanted
+        path.mkdir(parents=True, exist_ok=True)
+    file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
+    had_lock = file.exists()
+    lock = filelock.FileLock(file)
+    with writing(path):
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            what = f"out={str(path)!r}" if part is None else f"share='{part}' of out={str(path)!r}"
+            fix = "wait for its end, or name another folder"
+            raise ValueError(f"{what} is in use by another run; {fix}") from None
     try:
-        content = parse_json(read_file(file))
-        settings, packages = content["settings"], content["environment"]["packages"]
-        kinds: list[tuple[Any, Any]] = [(settings, dict), (packages, dict)]
-        kinds += [(content["methods"], dict), (settings["seeds"], list)]
-        kinds += [(content["complete"], bool)]
-        shares = content.get("shares", [])
-        kinds += [(shares, list), *((name, str) for each in shares for name in each)]
-        if (layout := content["layout"]) is not None:
-            kinds += [(layout["source"], str), (layout["layout"], str | int)]
-            kinds += [(layout["devices"], int)]
-        valid = all(isinstance(value, kind) for value, kind in kinds) and content["methods"]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        valid = False
-    fix = "name another folder"
-    require(valid, f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
-    return content
+        if not (
+            ((resume or part) and read_configuration(path))
+            # another share may be about to write config.json
+            or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
+        ):
+            hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
+            fix = f"name another folder or remove it{hint}"
+            raise ValueError(f"out={str(path)!r} is not empty; {fix}")
+        yield path
+    finally:
+        _unlock(lock, file, made | ({path} if out is None else set()), had_lock)
 
 
-def facts(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the facts that all folders of one comparison share; only their seeds differ."""
-    settings = {name: value for name, value in content["settings"].items() if name != "seeds"}
-    own = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
-    return {"settings": settings, **own}
+def _new_path(default):
+    """Makes the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist."""
+    for number in itertools.count(1):
+        path = Path("results", default if number == 1 else f"{default}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
 
 
-def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
-    """Returns the names of the methods' folders, by label."""
-    return {
-        label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
-        for number, label in enumerate(labels, 1)
-    }
-
-
-def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
-    """Lists the runs of a folder with this `config.json` that have not ended."""
-    names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
-    ended = {(each.parts[-3], each.parts[-2]) for each in path.glob(f"runs/*/seed-*/{SUMS}")}
-    runs = itertools.product(names, seeds)
-    return [(label, seed) for label, seed in runs if (names[label], f"seed-{seed}") not in ended]
-
-
-def _check_same(
-    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
-) -> bool:
-    """Returns True if the folder's runs get more rounds; raises OtherRunError for other runs."""
-    there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
-    settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
-    settings = settings | {"devices": None}
-    before, rounds = settings.get("rounds"), own.get("rounds")
-    lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
-    longer = extends and isinstance(before, int) and rounds is not None and before < rounds
-    if longer and len(lines) == 1:
-        lines = []
-        if before % own["eval_every"]:
-            why = off_grid(before, own["eval_every"])
-            lines = [f"rounds: {before} in the folder, {rounds} here; {why}"]
-    if lines:
-        fix = "Give the command that made it, or another folder"
-        raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
-    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
-    if packages[0] != packages[1]:
-        told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
-        warnings.warn(f"{told}, which may round differently", stacklevel=4)
-    layouts = [each["layout"] or each["settings"] for each in (earlier, configuration)]
-    warn_of_devices(str(path), *(each.get("devices") for each in layouts))
-    return longer
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows to a CSV file; missing columns of a row are empty."""
-    columns = dict.fromkeys(name for row in rows for name in row)
-    with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Reads the rows that `write_table` wrote; ValueError unless they are a whole metrics table."""
-    try:
-        text = read_file(path).decode()
-        require("\0" not in text, "it has a null character")
-        columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    except OSError:
-        begun = (path.parent / LOCK).exists()
-        fix = "repeat its command, which ended before the first row" if begun else _FIX
-        raise ValueError(f"{path} cannot be read; {fix}") from None
-    except (ValueError, csv.Error) as error:  # not a text, not a line, or not a table
-        raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
-    require(rows and set(columns) >= _TEXTS | _WHOLE, f"{path} holds no metrics; {_FIX}")
-    for name in columns:
-        require(columns.count(name) == 1, f"{path} has the column {name!r} twice; {_FIX}")
-    seen: dict[tuple[str, ...], int] = {}
-    for number, cells in enumerate(rows, start=1):
-        if len(cells) != len(columns):
-            what = f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns"
-            raise ValueError(f"{what}; {_FIX}")
-        if (first := seen.setdefault(tuple(cells), number)) != number:
-            raise ValueError(f"row {number} of {path} is row {first} again; remove one of them")
-    if not text.endswith("\n"):
-        raise ValueError(f"{path} is cut off in row {len(rows)}, which has no end of line; {_FIX}")
-    return [
-        {
-            name: _value(name, cell, f"row {number} of {path}")
-            for name, cell in zip(columns, cells, strict=True)
-            if cell or name in _TEXTS | _WHOLE
-        }
-        for number, cells in enumerate(rows, start=1)
-    ]
-
-
-def _value(name: str, cell: str, place: str) -> str | int | float:
-    """Parses a cell; raises ValueError if it does not fit its column."""
-    kind = "text" if name in _TEXTS else "whole number" if name in _WHOLE else "number"
-    if kind == "text" and cell:
-        return cell
-    if kind != "text" and cell.removeprefix("-").isdecimal() and len(cell) < _MAX_DIGITS:
-        return int(cell)
-    with contextlib.suppress(ValueError):
-        if kind == "number":
-            return float(cell)
-    raise ValueError(f"{place} has {name}={cell!r}, which is not a {kind}; {_FIX}")
+def _unlock(lock, file, made, had_lock):
+    """Releases the lock; removes its file unless a run can go on, and our own empty folders."""
+    path = file.parent
+    with contextlib.suppress(OSError):
+        empty = not any(entry.name != file.name for entry in path.iterdir())
+        try:
+            content = read_configuration(path)
+            stays = content is not None and not content["complete"] and "shares" not in content
+        except ValueError:  # nothing of an unreadable folder is changed
+            stays = had_lock
+        if not stays:
+            file.unlink(missing_ok=True)
+        for folder in sorted(made, reverse=True) if empty else ():
+            folder.rmdir()
+    lock.release()

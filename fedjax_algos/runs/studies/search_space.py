@@ -1,33 +1,98 @@
-"""The values that tuning tries: lists and intervals for each method, with equal budgets.
+"""Grids of values: the settings of a sweep, and search spaces of `tune` with equal budgets.
 
-A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option.
-`ALGORITHM:OPTION=...` is for the methods of one algorithm, and prevails. A custom algorithm may be
-named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
+A text of a search space is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that
+have the option. `ALGORITHM:OPTION=...` is for the methods of one algorithm, and prevails. A custom
+algorithm may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
 """
 
 import itertools
 import math
+import numbers
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.base.errors import needed, require
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core.options import unknown
-from fedjax_algos.core.specs import split_grid
+from fedjax_algos.core.options import Option, check_value, require_option, unknown
+from fedjax_algos.core.specs import parse_value, split_grid
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.studies.method import Method, method_options
+from fedjax_algos.runs.studies.method import LOCAL_OPTIONS, Method, method_options, parse_spec
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.sweeps import Setting, label_of, make_setting, parse_grid
 
 _DIGITS = 3  # of a number drawn from an interval
 _EDGE = 0.05  # the share of an interval, on its logarithmic scale, that counts as its edge
 _MAX_DRAWS = 100  # for each number of an interval, until it differs from the others
-_BATCHES = 4  # of settings that are proposed and run together
-_MAX_PROPOSALS = 20  # for each point, until it differs from the others
+
+
+def checked(option: Option, value: Any, owner: str) -> Any:
+    """Checks a value that is not a text; returns a number of a float option as a float."""
+    if not callable(value):
+        check_value(option, value, owner)
+    return float(value) if option.kind is float and isinstance(value, numbers.Real) else value
+
+
+class Columns(NamedTuple):
+    """Reads the options of a grid.
+
+    `known` are the options that it may have, and `given` are those with a value beside it. `read`
+    checks a value, and parses it if it is a text; it takes the option, the value and `owner`.
+    """
+
+    owner: str
+    known: Mapping[str, Option]
+    given: Mapping[str, Any]
+    read: Callable[[Option, Any, str], Any] = parse_value
+
+    def values(self, name: str, listed: Sequence[Any]) -> dict[str, Any]:
+        """Returns the checked values of an option, by their texts in labels."""
+        option, found = require_option(self.known, name, self.owner), dict[str, Any]()
+        told = f"{self.owner}: {name}={self.given.get(name)} is given beside the grid's values"
+        require(name not in self.given, f"{told}; leave it out")
+        is_list = isinstance(listed, Sequence | np.ndarray) and not isinstance(listed, str)
+        fix = "give a list of at least one value, such as [0.1]"
+        require(is_list and len(listed), f"{self.owner}: the grid has {name}={listed!r}; {fix}")
+        for each in listed:
+            value = self.read(option, each, self.owner)
+            text = text_of(value, len(found))
+            told = f"{self.owner}: {name}={text} is twice in the grid"
+            require(text not in found, f"{told}; give it once")
+            found[text] = value
+        return found
+
+    def points(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+        """Returns all combinations of values, by a label that names them."""
+        columns = {name: self.values(name, listed) for name, listed in grid.items()}
+        pairs = [[(name, text) for text in column] for name, column in columns.items()]
+        return {
+            " ".join([self.owner, *(f"{name}={text}" for name, text in point)]): {
+                name: columns[name][text] for name, text in point
+            }
+            for point in itertools.product(*pairs)
+        }
+
+
+def columns_of(
+    method: Method, spec: str, settings: Settings, known: Mapping[str, Option]
+) -> Columns:
+    """Reads a grid of a method, whose text is `spec`."""
+    in_spec = parse_spec(spec)[1]
+    local = {
+        name: getattr(method, name)
+        for name in LOCAL_OPTIONS
+        if name in in_spec or getattr(settings, name) is not None
+    }
+    return Columns(method.label, known, method.hyperparameters | local)
+
+
+def text_of(value: Any, position: int) -> str:
+    """Formats a value for a label; an object shows its position in the grid."""
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value) if isinstance(value, str | int | None) else f"#{position}"
 
 
 class Interval(NamedTuple):
@@ -41,10 +106,7 @@ class Interval(NamedTuple):
 
     def at(self, share: float) -> float:
         """Returns the number at a share, 0 to 1, of the logarithmic scale, with three digits."""
-        return self.rounded(self.low * (self.high / self.low) ** share)
-
-    def rounded(self, value: float) -> float:
-        """Rounds a number to three digits, within the interval."""
+        value = self.low * (self.high / self.low) ** share
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
 
@@ -62,16 +124,16 @@ class SearchSpace(NamedTuple):
     def size(self) -> float:
         """The number of settings; infinite with an interval."""
         sizes = [math.inf if isinstance(v, Interval) else len(v) for v in self.values.values()]
-        return math.prod(sizes)
+        return math.prod(sizes) if sizes else 0
 
-    def planned_by(self, planner: str) -> "SearchSpace":
-        """Returns the same values for the method with a planner."""
-        return self._replace(method=self.method._replace(planner=planner))
-
-    def setting(self, settings: Settings, point: Mapping[str, Any]) -> Setting:
-        """Returns the method with the values of a point."""
-        label = label_of(self.method.label, point)
-        return make_setting(settings, self.method, label, dict(point))
+    def methods(self, trials: int | None, seed: int) -> list[Method]:
+        """Returns the method with the values of each of the `points`."""
+        found = []
+        for point in self.points(trials, seed):
+            texts = (f"{name}={text_of(value, 0)}" for name, value in point.items())
+            label = " ".join([self.method.label, *texts])
+            found.append(self.method.with_values(label, point))
+        return found
 
     def points(self, trials: int | None, seed: int) -> list[dict[str, Any]]:
         """Returns all points of a grid, or draws different ones.
@@ -140,145 +202,64 @@ def parse_spaces(
     trials: int | None = None,
 ) -> list[SearchSpace]:
     """Parses the search space of each method, named by `specs`; see the module for the texts."""
-    parts = map(split_grid, texts)
-    grids = [(_algorithm(owner, methods), name, listed) for owner, name, listed in parts]
-    chosen: list[dict[str, int]] = []  # for each method, by option, the place of its grid
-    for method in methods:
-        known, own = method_options(method.algorithm), dict[str, int]()
-        for owner in (method.algorithm, ""):  # the grid of one algorithm prevails
-            for place, (given, option, _) in enumerate(grids):
-                if given != owner or option not in known:
-                    continue
-                if option in own and grids[own[option]][0] == owner:
-                    what = f"{method.label}: {option} is in two grids"
-                    raise ValueError(f"{what}; give all its values in one")
-                own.setdefault(option, place)
-        chosen.append(own)
-    for place, (owner, option, _) in enumerate(grids):
-        if not any(place in own.values() for own in chosen):
-            _refuse(texts[place], owner, option, methods)
-    spaces = []
-    for method, spec, own in zip(methods, specs, chosen, strict=True):
-        listing = {grids[place][1]: grids[place][2] for place in sorted(own.values())}
-        spaces.append(SearchSpace(method, _values(method, spec, settings, listing)))
-    _check_sizes(spaces, trials)
+    split = [(text, *split_grid(text)) for text in texts]
+    grids = [(text, _algorithm(owner, methods), *rest) for text, owner, *rest in split]
+    names = [(owner, option) for _, owner, option, _ in grids]
+    twice = {option for owner, option in names if names.count((owner, option)) > 1}
+    require(not twice, f"{', '.join(twice)} is in two grids; give all its values in one")
+    spaces, used = [], set[tuple[str, str]]()
+    for method, spec in zip(methods, specs, strict=True):
+        known = method_options(method.algorithm)
+        owners = {  # the grid of one algorithm prevails
+            option: owner
+            for owner in ("", method.algorithm)
+            for named, option in names
+            if named == owner and option in known
+        }
+        used |= {(owner, option) for option, owner in owners.items()}
+        columns = columns_of(method, spec, settings, known)
+        own = [(option, listed) for _, name, option, listed in grids if owners.get(option) == name]
+        values = {option: _values(columns, option, listed) for option, listed in own}
+        spaces.append(SearchSpace(method, values))
+    for text, owner, option, _ in grids:
+        if (owner, option) not in used:
+            raise ValueError(f"grid={text!r}: {_why_unused(owner, option, methods)}")
+    sizes = {space.method.label: space.size for space in spaces}
+    number = max(sizes.values()) if trials is None else trials
+    listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
+    what = f"the methods have no settings or different numbers of them ({listed})"
+    fix = (
+        "give all methods grids of one size, or trials=N (--trials N), at most the smallest number"
+    )
+    require(0 < number <= min(sizes.values()) and number < math.inf, f"{what}; {fix}")
     return spaces
 
 
-def _algorithm(owner, methods):
+def _algorithm(owner: str, methods: Sequence[Method]) -> str:
     """Finds the algorithm that the owner of a grid names, in full or as tables show it."""
     given = dict.fromkeys(method.algorithm for method in methods)
     alike = [name for name in given if algorithms[name].__name__ == owner]
-    if len(alike) > 1 and owner not in given:
-        raise ValueError(f"the grid of {owner!r} may be of {' or '.join(alike)}; name one of them")
-    return owner if owner in given or not alike else alike[0]
+    return alike[0] if owner not in given and len(alike) == 1 else owner
 
 
-def _refuse(text, owner, option, methods):
-    """Raises a ValueError that says why no method uses a grid."""
+def _why_unused(owner: str, option: str, methods: Sequence[Method]) -> str:
+    """Says why no method uses a grid."""
     names = [method.algorithm for method in methods]
     known = [each for name in names if owner in ("", name) for each in method_options(name)]
     if owner and owner not in names:
-        raise ValueError(f"the grid of {option}: {unknown('method', owner, names)}")
+        return unknown("method", owner, names)
     if option not in known:
-        reason = unknown("option", option, known)
-        raise ValueError(f"the grid of {owner or 'all methods'}: {reason}")
-    raise ValueError(f"grid={text!r} is used by no method, because each has its own; leave it out")
+        return f"{owner or 'all methods'}: {unknown('option', option, known)}"
+    return "no method uses it, because each has its own; leave it out"
 
 
-def _values(
-    method: Method, spec: str, settings: Settings, grid: Mapping[str, str]
-) -> dict[str, list[Any] | Interval]:
-    """Returns the checked lists and intervals of a method."""
-    known = method_options(method.algorithm)
-    intervals = {n for n, text in grid.items() if known[n].kind is float and ".." in text}
-    texts = {n: text.split(".." if n in intervals else ",") for n, text in grid.items()}
-    values: dict[str, list[Any] | Interval] = {}
-    for name, listed in parse_grid(method, spec, settings, texts).items():
-        given = f"{method.label}: {name}={grid[name]}"
-        values[name] = listed
-        if name in intervals:
-            fix = "give LOW..HIGH, such as 0.001..1, or a list"
-            ascends = len(listed) == 2 and 0 < listed[0] < listed[1]
-            require(ascends, f"{given} is not an interval of real numbers above 0; {fix}")
-            values[name] = Interval(*listed)
-        elif len(set(listed)) < len(listed):
-            raise ValueError(f"{given} names a value twice; give it once")
-    return values
-
-
-def _check_sizes(spaces, trials):
-    """Checks that all methods have the same budget."""
-    sizes = {space.method.label: space.size for space in spaces}
-    fewest = min(sizes.values())
-    for space in spaces:
-        label = space.method.label
-        require(space.values, f"{label} has nothing to tune; give --grid client_learning_rate=...")
-        if trials is None and math.isinf(space.size):
-            name = next(n for n, v in space.values.items() if isinstance(v, Interval))
-            fix = "say with trials=N (--trials N) how many settings are drawn, or give a list"
-            raise ValueError(f"{label}: {name}={space.values[name]} is an interval; {fix}")
-        few = f"{label} has {space.size} settings and trials={trials}"
-        fits = trials is None or trials <= space.size
-        require(fits, f"{few}; give at most {fewest} trials, or more values")
-    listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
-    fix = f"give trials={fewest} (--trials {fewest}), or grids of the same size"
-    same = trials is not None or len(set(sizes.values())) == 1
-    require(same, f"the methods have different numbers of settings ({listed}); {fix}")
-
-
-class ModelBasedSearch:
-    """Proposes `trials` different points by optuna's tree-structured Parzen estimator.
-
-    If the estimator repeats itself, as it may with lists, a point is drawn without it.
-    """
-
-    def __init__(self, space: SearchSpace, trials: int, seed: int):
-        optuna = needed("optuna", "search='optuna'")
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.trials, self.seed = space, trials, seed
-        self.batch = -(-trials // _BATCHES)
-        estimator = optuna.samplers.TPESampler
-        sampler = estimator(seed=seed, n_startup_trials=self.batch, constant_liar=True)
-        self.failed = optuna.trial.TrialState.FAIL
-        self.study = optuna.create_study(direction="maximize", sampler=sampler)
-        self.distributions: dict[str, Any] = {
-            name: optuna.distributions.FloatDistribution(*values, log=True)
-            if isinstance(values, Interval)
-            else optuna.distributions.CategoricalDistribution(values)
-            for name, values in space.values.items()
-        }
-        self.points: dict[tuple, dict[str, Any]] = {}  # all proposed points, by their values
-        self.asked: list[Any] = []
-
-    def ask(self) -> list[dict[str, Any]]:
-        """Returns one or more new points, or none at the end."""
-        before = len(self.points)
-        self.asked = [self._ask_one() for _ in range(min(self.batch, self.trials - before))]
-        return list(self.points.values())[before:]
-
-    def _ask_one(self):
-        """Returns a trial of the study whose point is new."""
-        for _ in range(_MAX_PROPOSALS):
-            trial = self.study.ask(self.distributions)
-            if self._add(trial.params):
-                return trial
-            self.study.tell(trial, state=self.failed)  # the estimator ignores it
-        drawn = self.space.points(self.trials, self.seed)
-        self.study.enqueue_trial(next(point for point in drawn if self._add(point)))
-        return self.study.ask(self.distributions)
-
-    def _add(self, params):
-        """Keeps the point of a proposal; returns True if it is new."""
-        point = {
-            name: known.rounded(params[name]) if isinstance(known, Interval) else params[name]
-            for name, known in self.space.values.items()
-        }
-        is_new = (key := tuple(point.values())) not in self.points
-        self.points.setdefault(key, point)
-        return is_new
-
-    def tell(self, scores: Sequence[float]) -> None:
-        """Adds the scores of the last `ask`'s points, in their order; NaN counts as 0."""
-        for trial, score in zip(self.asked, scores, strict=True):
-            self.study.tell(trial, score if math.isfinite(score) else 0.0)
+def _values(columns: Columns, option: str, text: str) -> list[Any] | Interval:
+    """Parses a list or an interval."""
+    is_interval = columns.known[option].kind is float and ".." in text
+    values = [*columns.values(option, text.split(".." if is_interval else ",")).values()]
+    if not is_interval:
+        return values
+    ascends = len(values) == 2 and 0 < values[0] < values[1]
+    what = f"{columns.owner}: {option}={text} is not an interval of real numbers above 0"
+    require(ascends, f"{what}; give LOW..HIGH, such as 0.001..1, or a list")
+    return Interval(*values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.analysis.rows import within_budget
@@ -23,16 +25,10 @@ from fedjax_algos.core.options import (
 from fedjax_algos.core.plain_types import Batches, NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
 
-# the fix in a message if a setting can only have one value
-_ELSEWHERE = {
-    "devices_per_client": 1,
-    "client_state": "device",
-    "examples": "replicated",
-    "evaluate_clients": "none",
-    "evaluate_clients_at": "end",
-    "budget": None,
-}
-_IN_ROUNDS = "client_state", "examples", "evaluate_clients_at", "budget"
+# settings that the virtual clock refuses
+_IN_ROUNDS = (
+    "client_state", "examples", "evaluate_clients_at", "budget", "local_epochs", "failures",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,26 +142,21 @@ class Settings:
         self._sampler()
         self._failures()
         fa.participation.local_works.make(self.work)
-        fa.participation.rate_schedules.make(self.rate_schedule, 1.0)
-        if self.client_optimizer is not None:
-            fa.core.client_optimizers.parse(self.client_optimizer)
+        self.local(1.0)
         self.system_model()
         fa.models.losses.parse(self.loss or "cross_entropy")
         fa.models.metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
-        if metric_column(self.target_metric) == self.target_metric:
-            columns = fa.analysis.evaluation.CLIENT_COLUMNS
-            check_choice("target_metric", self.target_metric, columns.values())
-            measured = self.evaluate_clients != "none" and self.evaluate_clients_at == "evaluations"
+        at_evaluations = self.evaluate_clients_at == "evaluations"
+        if metric_column(self.target_metric) == self.target_metric:  # it is of the clients
+            columns = fa.analysis.evaluation.CLIENT_COLUMNS.values()
+            check_choice("target_metric", self.target_metric, columns)
             fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
-            require(measured, f"target_metric={self.target_metric!r} is not measured; {fix}")
+            require(at_evaluations, f"target_metric={self.target_metric!r} is not measured; {fix}")
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             fa.wrappers.wrappers.parse(spec)
         within_budget([], self.budget)  # checks it
         num_seeds = len(self.seeds)
-        both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
-        fits = self.local_steps is None or self.local_epochs is None
-        require(fits, f"{both} are both given; give one of them")
         # a seed has its own partition, and each client an index and an offset
         what, size = f"{num_seeds} seeds of clients={self.clients}", num_seeds * self.clients * 8
         check_memory(what, size, "give fewer seeds or clients")
@@ -175,9 +166,9 @@ class Settings:
         fix = f"give different numbers from 0 to {2**31 - 1}"
         different = self.seeds and len(set(self.seeds)) == num_seeds
         require(different, f"seeds={self.seeds} is out of range; {fix}")
-        if self.evaluate_clients_at == "evaluations" and self.evaluate_clients == "none":
-            fix = "give evaluate_clients='train' or 'held_out'"
-            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
+        what = "evaluate_clients_at='evaluations' has no examples"
+        has_examples = self.evaluate_clients != "none" or not at_evaluations
+        require(has_examples, f"{what}; give evaluate_clients='train' or 'held_out'")
         fa.engine.slots.chunk_size(self.layout, 1)
 
     def _check_length(self, num_seeds: int) -> None:
@@ -185,18 +176,10 @@ class Settings:
         from fedjax_algos.runs.loops.run import Rounds, check_evaluations
 
         if self.seconds is not None:
-            what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
-            require(self.local_epochs is None, f"{what}; give local_steps")
-            why = "on the virtual clock the system model loses dispatches"
-            fix = f"is for rounds; {why}: give system='simulated:dropout=0.3'"
-            require(self.failures is None, f"failures={self.failures!r} {fix}")
             refuse(self, "the virtual clock", *_IN_ROUNDS)
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
-            cohort = self.cohort or self.cohort_size
-            what = f"cohort={cohort:g} is out of range; give at most clients={self.clients}"
-            require(cohort <= self.clients, what)
             # all rounds are drawn before the first one, so that errors appear early
             fa.participation.cohorts.check_dispatch_memory(
                 self.rounds, self.cohort_size, "give fewer rounds or clients"
@@ -205,10 +188,10 @@ class Settings:
     @property
     def cohort_size(self) -> int:
         """Returns the number of clients in a round, or of the slots for them."""
-        if self.cohort is None:
-            slots = getattr(self._sampler(), "slots", None)
-            return 10 if slots is None else min(slots, self.clients)
-        return fa.participation.cohort_count(self.cohort, self.clients)
+        slots = getattr(self._sampler(), "slots", None)
+        if self.cohort is None and slots is not None:
+            return min(slots, self.clients)
+        return fa.participation.cohort_count(self.cohort or 10, self.clients)
 
     @property
     def in_system(self) -> bool:
@@ -302,6 +285,47 @@ class Settings:
 def refuse(settings: Settings, what: str, *names: str) -> None:
     """Raises ValueError if one of these settings differs from its default."""
     for name in names:
-        other, value = _ELSEWHERE[name], getattr(settings, name)
+        other, value = options(Settings)[name].default, getattr(settings, name)
         if value != other:
             raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
+
+
+class Split(NamedTuple):
+    """One seed's examples by client.
+
+    Attributes:
+      train: the training examples, without held-out ones.
+      partition: their partition; None for examples in files.
+      held_out: the held-out examples of each client; None if the settings hold out none.
+    """
+
+    train: fa.data.FederatedData | fa.data.StoredData
+    partition: fa.data.Partition | None = None
+    held_out: fa.data.FederatedData | None = None
+
+
+def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
+    """Divides the training examples of a data set among the clients."""
+    name, options = fa.data.partitions.parse(settings.partition)
+    if isinstance(dataset, fa.data.ClientDataset):
+        chosen = fa.data.partitioning.simple.choose_clients(
+            dataset.train.counts, settings.clients, seed, **options
+        )
+        return Split(fa.data.StoredData(dataset.train, chosen))
+    source = dataset.users if name == "natural" else np.asarray(dataset.train["y"])
+    if source is None:
+        what = f"partition={settings.partition!r} needs a data set with its own clients"
+        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
+    partition = fa.data.partitions.make(settings.partition, source, settings.clients, seed)
+    found = f"partition={settings.partition!r} has {partition.num_clients} clients"
+    fix = f"return so many, or give clients={partition.num_clients}"
+    fits = partition.num_clients == settings.clients
+    require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+    if settings.evaluate_clients != "held_out":
+        return Split(fa.data.federate(dataset.train, partition), partition)
+    partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
+    what = f"held_out={settings.held_out:g} of the examples of each client is less than one"
+    fix = f"give a larger share, or fewer clients than {settings.clients}"
+    require(held_out.indices.size, f"{what}; {fix}")
+    tested = fa.data.federate(dataset.train, held_out, allow_empty=True)
+    return Split(fa.data.federate(dataset.train, partition), partition, tested)

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib
 import itertools
 import os
 import secrets
@@ -13,10 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from fedjax_algos.base.errors import needed
 from fedjax_algos.base.files import write_text, writing
 from fedjax_algos.core import Row
 from fedjax_algos.core.checks import check_callable, check_kind
-from fedjax_algos.core.options import NonNegative
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.engine.placed.processes import is_first
 from fedjax_algos.runs.studies.experiment import Experiment
@@ -52,31 +51,21 @@ class Tracker(Protocol):
 trackers = Registry[Tracker]("tracker", Tracker)
 
 
-def _package(name: str, tracker: str) -> Any:
-    """Imports a tracker's optional package; the error names the extra."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        fix = f"run: pip install 'fedjax_algos[{tracker}]'"
-        raise ValueError(f"track={tracker!r} needs the package {name} ({error}); {fix}") from error
-
-
 @contextlib.contextmanager
 def track_experiment(
     trackers: Sequence[Tracker],
     folder: ResultsFolder,
     experiment: Experiment,
-    on_evaluation: Callable[[Row], None] = lambda row: None,
-    points: Mapping[str, Mapping[str, Any]] | None = None,
+    on_evaluation: Callable[[Row], None],
 ) -> Iterator[Callable[[Row], None]]:
     """Yields a function of a row that calls the trackers and `on_evaluation`.
 
     With several processes, only process 0 has trackers. A run begins at its first row, and ends at
-    its last one or at the end of the block. `points` are the settings of a grid by label.
+    its last one or at the end of the block.
     """
     settings, trackers = experiment.settings, trackers if is_first() else ()
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
-    own = {m.label: shared | m.configuration() for m in experiment.methods}
+    own = {m.label: shared | m.configuration() | dict(m.swept) for m in experiment.methods}
     axis = "round" if settings.seconds is None else "simulated_seconds"
     length = settings.seconds or settings.rounds
     fix = "decorate with contextmanager a function of a TrackedRun that yields a function of a row"
@@ -98,8 +87,7 @@ def track_experiment(
             label, seed = row["method"], row["seed"]
             if (label, seed) not in runs:
                 name = f"{folder.names[label]}/seed-{seed}"
-                values = own[label] | dict((points or {}).get(label, {}))
-                run = TrackedRun(folder.path, name, label, seed, values)
+                run = TrackedRun(folder.path, name, label, seed, own[label])
                 end = begun.enter_context(contextlib.ExitStack())
                 runs[label, seed] = end, [begin(end, track, run) for track in trackers]
             end, add = runs[label, seed]
@@ -112,20 +100,17 @@ def track_experiment(
 
 
 @trackers.register
-def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
+def tensorboard() -> Tracker:
     """TensorBoard's event files, in the folder `tensorboard` of the results.
 
     The file of a run is in `tensorboard/METHOD/seed-N`. Each column of the rows is a scalar, with
     the round or server step as its step and `wall_seconds` as its relative time. The settings are
     hyper-parameters. A resumed run replaces its file by one with all its rows.
 
-    Args:
-      flush_seconds: the longest time that rows stay in memory while others arrive.
-
     Raises:
       ValueError: if tensorboardX is not installed.
     """
-    _package("tensorboardX", "tensorboard")
+    needed("tensorboardX", "track='tensorboard'")
 
     @contextlib.contextmanager
     def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
@@ -140,16 +125,15 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
             for earlier in folder.glob("events.out.tfevents.*"):
                 earlier.unlink()
             file = EventsWriter(str(folder / "events"))  # without a thread, which would lose errors
-        began, flushed = time.time(), time.monotonic()
-        at_end: list[Summary] = []
+        began, at_end = time.time(), list[Summary]()
 
         def write(*summaries: Summary, step: int = 0, seconds: float = 0.0) -> None:
             with writing(folder):
                 for each in summaries:
                     file.write_event(Event(summary=each, step=step, wall_time=began + seconds))
+                file.flush()
 
         def add_row(row: Row) -> None:
-            nonlocal flushed
             values = {name: value for name, value in row.items() if name not in _NO_SCALARS}
             if not at_end:  # the first row says what is measured
                 measured = dict.fromkeys(name for name in values if name.startswith("test_"))
@@ -159,10 +143,6 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
             scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
             seconds = row.get("wall_seconds", time.time() - began)
             write(Summary(value=scalars), step=row["round"], seconds=seconds)
-            if time.monotonic() - flushed >= flush_seconds:
-                with writing(folder):
-                    file.flush()
-                flushed = time.monotonic()
 
         try:
             yield add_row
@@ -195,7 +175,7 @@ def wandb(
     Raises:
       ValueError: if wandb is not installed, or for the mode "online" without a login.
     """
-    package = _package("wandb", "wandb")
+    package = needed("wandb", "track='wandb'")
     mode = mode or os.environ.get("WANDB_MODE")  # type: ignore[assignment]
     if mode in (None, "online"):
         with _explained(package):
@@ -231,12 +211,12 @@ def wandb(
             values = {name: v for name, v in row.items() if name not in ("method", "seed")}
             own.log(values, step=next(count))
 
+        exit_code = 1
         try:
             yield add_row
-        except BaseException:
-            own.finish(exit_code=1)
-            raise
-        own.finish()
+            exit_code = 0
+        finally:
+            own.finish(exit_code)
 
     return track
 

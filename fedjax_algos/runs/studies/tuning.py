@@ -1,17 +1,15 @@
 """Tunes several methods: tries settings on held-out examples of the clients and keeps the best.
 
-A `Trial` is one setting with its scores. `Scores` keeps scores in a file, so that an interrupted
-search can resume. `tuned_text` is the file that tuning writes and `compare --config` reads.
+A `Trial` is a setting with its scores. A file keeps them, so an interrupted search can resume.
 """
 
 import dataclasses
 import itertools
 import math
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
@@ -20,32 +18,28 @@ from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import metric_column
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import checked_json, parse_json, read_file, write_json
+from fedjax_algos.base.files import checked_json, parse_json, read_file, reading, write_json
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.data import AnyDataset
-from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.engine.placed.devices import default_num_devices
+from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.placed.processes import from_first, only_first
+from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.clock import simulate_async
-from fedjax_algos.runs.studies.experiment import Experiment, prepare
-from fedjax_algos.runs.studies.method import methods_of
-from fedjax_algos.runs.studies.results_folder import ResultsFolder, write_table
-from fedjax_algos.runs.studies.search_space import ModelBasedSearch, SearchSpace, parse_spaces
+from fedjax_algos.runs.studies.experiment import Experiment, engine_of, prepare
+from fedjax_algos.runs.studies.folder_content import RunName, write_table
+from fedjax_algos.runs.studies.method import Method, methods_of
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
+from fedjax_algos.runs.studies.search_space import SearchSpace, parse_spaces
 from fedjax_algos.runs.studies.settings import Settings, refuse
-from fedjax_algos.runs.studies.shares import RunName
-from fedjax_algos.runs.studies.sweeps import Setting, batched_runs
+from fedjax_algos.runs.studies.sweeps import batched_runs
 
 LAST_SHARE = 0.2  # the last share of a run, whose evaluations make its score
 # settings that tuning chooses itself, and settings of a machine
 _LEFT_OUT = (
     "seeds", "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "devices",
 )  # fmt: skip
-
-Search = Literal["grid", "optuna"]
-Halving = Annotated[int, Range(2, MAX_INT32)]
 
 
 class Stage(NamedTuple):
@@ -56,38 +50,30 @@ class Stage(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A setting of a method, and its scores after `length` rounds or simulated seconds.
+    """A method with some values of its grid, and its scores after a stage.
 
-    A score is the mean quality on held-out examples in the last fifth of a run; NaN if its model
+    A score is the mean quality on held-out examples in the last fifth of a run; None if its model
     was not finite or its last updates were all left out.
     """
 
-    setting: Setting
-    length: float
-    scores: dict[int, float]  # by seed
-
-    def __repr__(self) -> str:
-        return describe(self, setting=self.setting.method.label, score=round(self.score, 4))
+    method: Method
+    length: float  # rounds or simulated seconds
+    scores: dict[int, float | None]  # by seed
 
     @property
     def score(self) -> float:
         """The mean over seeds; NaN if a run's model was not finite."""
-        return float(np.mean([*self.scores.values()]))
+        return float(np.mean(np.array([*self.scores.values()], float)))
 
 
 class Tuning(NamedTuple):
-    """A search that is ready to run."""
+    """A search that is ready to run; `tried` and `runs` are by the label of the method."""
 
     experiment: Experiment  # its `client_data` are the held-out examples
     spaces: list[SearchSpace]  # of each method
+    tried: dict[str, list[Method]]  # with the values of each setting
     stages: list[Stage]  # one stage, or several for successive halving
-    trials: int | None  # settings of each method; None is all of equal grids
-    search: Search = "grid"
-    # the runs of the first stage by method, in the order of computation
-    runs: Mapping[str, Sequence[RunName]] = types.MappingProxyType({})
-
-    def __repr__(self) -> str:
-        return describe(self, spaces=self.spaces, stages=self.stages)
+    runs: dict[str, list[RunName]]  # of the first stage, in the order of computation
 
     @property
     def budget(self) -> float:
@@ -104,55 +90,37 @@ def prepare_tuning(
     *,
     validation: Proportion = 0.2,
     trials: Count | None = None,
-    halving: Halving | None = None,
-    search: Search = "grid",
+    halving: Annotated[int, Range(2, MAX_INT32)] | None = None,
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
     `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. A later
     comparison should use other seeds than `settings`. `trials` None is all, if all methods have
     the same number. With `halving`, each stage keeps the best 1/`halving` of the settings and runs
-    them `halving` times as long. `search` "optuna" proposes `trials` settings in four batches.
+    them `halving` times as long.
     """
-    what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out"
-    require(settings.evaluate_clients == "none", f"{what} examples by itself; leave it out")
-    given = f"search='optuna' with trials={trials} and halving={halving}"
-    fits = search != "optuna" or (trials is not None and halving is None)
-    require(fits, f"{given}; give trials=N (--trials N), and no halving")
-    refuse(settings, "tuning", "client_state", "examples", "devices_per_client")
+    refuse(settings, "tuning", "client_state", "examples", "devices_per_client", "evaluate_clients")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
-    if settings.reference is not None:
-        check_choice("reference", settings.reference, [method.label for method in methods])
+    labels = [method.label for method in methods]
+    check_choice("reference", settings.reference or labels[0], labels)
     spaces = parse_spaces(grid, methods, specs, settings, trials)
-    tried = [
-        [space.setting(settings, point) for point in space.points(trials, settings.seeds[0])]
-        for space in spaces
-    ]
-    # with the first setting, because a tuned option may have no default
-    pairs = zip(methods, tried, strict=True)
-    firsts = [own[0].method._replace(label=method.label) for method, own in pairs]
-    experiment = prepare(settings, firsts, dataset)
-    for setting in itertools.chain(*tried):
-        setting.method.build(experiment.problem, settings)
-    planned = zip(spaces, experiment.methods, strict=True)
-    spaces = [space.planned_by(method.planner) for space, method in planned]
+    tried = {space.method.label: space.methods(trials, settings.seeds[0]) for space in spaces}
+    experiment = prepare(settings, methods, dataset, searched=tried)
     runs: dict[str, list[RunName]] = {}
-    for space, own in zip(spaces, tried, strict=True):
-        names = [each.method.label for each in own]
-        runs[space.method.label] = [*itertools.product(names, settings.seeds)]
+    for label, planner in {method.label: method.planner for method in experiment.methods}.items():
+        tried[label] = [each._replace(planner=planner) for each in tried[label]]
+        runs[label] = [*itertools.product([each.label for each in tried[label]], settings.seeds)]
         if settings.seconds is None:  # raises if the runs do not fit into memory
-            batched = batched_runs(experiment, own, held_out_rows(experiment))
-            runs[space.method.label] = [(run.label, run.seed) for run in batched.in_order]
-    if search == "optuna":
-        ModelBasedSearch(spaces[0], 1, 0)  # raises if optuna is missing
-    number = trials or int(spaces[0].size)
+            batched = batched_runs(experiment, tried[label], held_out_rows(experiment))
+            runs[label] = [(run.label, run.seed) for run in batched.in_order]
     length, shortest = float(settings.rounds), float(min(settings.eval_every, settings.rounds))
     if settings.seconds is not None:
         length, shortest = settings.seconds, settings.seconds / settings.evaluations
-    stages = stages_of(number, length, shortest, halving, settings.seconds is None)
-    return Tuning(experiment, spaces, stages, trials, search, runs)
+    how = length, shortest, halving, settings.seconds is None
+    stages = stages_of(min(map(len, tried.values())), *how)
+    return Tuning(experiment, spaces, tried, stages, runs)
 
 
 def stages_of(
@@ -181,107 +149,82 @@ def run_tuning(
 
     Scores are written as they come, and `trials.csv` at the end, once no share is missing.
     """
-    settings, share = tuning.experiment.settings, folder.share
-    name = "scores.json" if share is None else f"scores-{share.number}.json"
-    known = Scores(folder.path / name)
-    results: dict[str, list[list[Trial]]] = {}
-    if share is not None:
-        _run_share(tuning, folder, known, on_evaluation, on_start)
+    name = "scores.json" if folder.share is None else f"scores-{folder.share.number}.json"
+    path = folder.path / name
+    results = _run_stages(tuning, folder, path, read_scores(path), on_evaluation, on_start)
+    if folder.share is not None:
         if missing_trials(tuning, folder):
-            return results
-        known.scores = _scores_of_shares(folder)
-    for space in tuning.spaces:
-        label, (first, *_), seed = space.method.label, tuning.stages, settings.seeds[0]
-        results[label] = stages = list[list[Trial]]()
-        try_all = partial(_try_all, tuning.experiment, folder.checkpoints(label), known)
-        if tuning.search == "optuna":
-            search, trials = ModelBasedSearch(space, first.settings, seed), list[Trial]()
-            on_start(label, first)
-            for number in itertools.count(1):
-                if not (points := search.ask()):
-                    break
-                asked = [space.setting(settings, point) for point in points]
-                new = try_all(asked, number, first.length, on_evaluation)
-                search.tell([trial.score for trial in new])
-                trials += new
-            stages.append(best_first(trials))
-        else:
-            chosen = [space.setting(settings, p) for p in space.points(tuning.trials, seed)]
-            for number, stage in enumerate(tuning.stages, start=1):
-                if share is None:
-                    on_start(label, stage)
-                new = try_all(chosen[: stage.settings], number, stage.length, on_evaluation)
-                stages.append(best_first(new))
-                chosen = [trial.setting for trial in stages[-1]]
-    only_first(write_table)(folder.path / "trials.csv", _table(results))
-    return results
-
-
-def _run_share(tuning, folder, known, on_evaluation, on_start):
-    """Computes the runs of a share without a score."""
-    settings, (stage, *_) = tuning.experiment.settings, tuning.stages
-    for space in tuning.spaces:
-        label = space.method.label
-        if any(itertools.starmap(folder.takes, tuning.runs[label])):
-            points = space.points(tuning.trials, settings.seeds[0])
-            chosen = [space.setting(settings, point) for point in points]
-            on_start(label, stage)
-            some = chosen, 1, stage.length, on_evaluation, folder.takes
-            _try_some(tuning.experiment, folder.checkpoints(label), known, *some)
-
-
-def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
-    """Lists the runs, by the label of their setting, that have no score yet from any share."""
-    scores = _scores_of_shares(folder)
-    runs = itertools.chain(*tuning.runs.values())
-    return [run for run in runs if _key(1, *run) not in scores]
-
-
-def _scores_of_shares(folder):
-    files = sorted(folder.path.glob("scores-*.json"))
-    return {key: score for file in files for key, score in Scores(file).scores.items()}
-
-
-def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluation):
-    """Returns the trials of some settings of one method; `known` has earlier scores."""
-    seeds = list(experiment.data)
-    _try_some(experiment, checkpoints, known, chosen, stage, length, on_evaluation)
-    return [
-        Trial(each, length, {seed: known.get(stage, each, seed) for seed in seeds})
-        for each in chosen
-    ]
-
-
-def _try_some(
-    experiment, checkpoints, known, chosen, stage, length, on_evaluation, takes=lambda *run: True
-):
-    """Adds the scores that are not known yet, for runs that `takes` selects."""
-
-    def is_left(setting, seed):
-        return takes(setting.method.label, seed) and known.get(stage, setting, seed) is None
-
-    left = [each for each in chosen if any(is_left(each, seed) for seed in experiment.data)]
-    if experiment.settings.seconds is None and left:
-        beside = checkpoints._replace(folder=checkpoints.folder / f"stage-{stage}")
-        known.add(stage, try_in_rounds(experiment, left, length, on_evaluation, beside, takes))
-    elif left:
-        _try_on_the_clock(experiment, known, stage, left, length, on_evaluation, is_left)
-
-
-def _table(results):
-    return [
+            return {}
+        results = _run_stages(tuning, folder, path, _scores_of_shares(folder))  # trains nothing
+    rows = [
         {
             "method": label,
-            "setting": trial.setting.method.label,
+            "setting": trial.method.label,
             "stage": number,
             "length": trial.length,
             "score": trial.score,
-            **{f"score_seed_{seed}": score for seed, score in trial.scores.items()},
+            **{f"score_seed_{n}": math.nan if s is None else s for n, s in trial.scores.items()},
         }
         for label, stages in results.items()
         for number, stage in enumerate(stages, start=1)
         for trial in stage
     ]
+    only_first(write_table)(folder.path / "trials.csv", rows)
+    return results
+
+
+def _run_stages(
+    tuning: Tuning,
+    folder: ResultsFolder,
+    path: Path,
+    known: dict[str, float | None],
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_start: Callable[[str, Stage], None] = lambda label, stage: None,
+) -> dict[str, list[list[Trial]]]:
+    """Computes the runs of this process without a `known` score, and returns all trials.
+
+    Writes the scores to `path`: of the runs in a program, all of them or none.
+    """
+    experiment, settings = tuning.experiment, tuning.experiment.settings
+    results: dict[str, list[list[Trial]]] = {label: [] for label in tuning.tried}
+    for label, stages in results.items():
+        methods = tuning.tried[label]
+        executors = {_but_rate(methods[0]): experiment.engines[label]}
+        for number, stage in enumerate(tuning.stages, start=1):
+            methods = methods[: stage.settings]
+            if any(itertools.starmap(folder.takes, tuning.runs[label])):
+                on_start(label, stage)
+            runs = itertools.product([each.label for each in methods], settings.seeds)
+            own = (run for run in runs if folder.takes(*run))
+            left = {run for run in own if _key(number, *run) not in known}
+            saved = folder.checkpoints(label)
+            saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
+            how = methods, executors, stage.length, on_evaluation, saved
+            for rows in _rows_of(experiment, left, *how) if left else ():
+                for name, by_seed in rows_by_run(rows).items():
+                    for seed, own_rows in by_seed.items():
+                        score = run_score(own_rows, settings.target_metric)
+                        known[_key(number, name, int(seed))] = score
+                only_first(write_json)(path, known)
+            trials = []
+            for each in methods:
+                keys = {seed: _key(number, each.label, seed) for seed in settings.seeds}
+                scores = {seed: known.get(key) for seed, key in keys.items()}
+                trials.append(Trial(each, stage.length, scores))
+            stages.append(best_first(trials))
+            methods = [trial.method for trial in stages[-1]]
+    return results
+
+
+def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
+    """Lists the runs, by the label of their setting, that have no score yet from any share."""
+    runs, scores = itertools.chain(*tuning.runs.values()), _scores_of_shares(folder)
+    return [run for run in runs if _key(1, *run) not in scores]
+
+
+def _scores_of_shares(folder: ResultsFolder) -> dict[str, float | None]:
+    files = sorted(folder.path.glob("scores-*.json"))
+    return {key: score for file in files for key, score in read_scores(file).items()}
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
@@ -294,7 +237,7 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
         what = f"{label}: the model of every setting was not finite on some seed"
         finite = not math.isnan(best[label].score)
         require(finite, f"{what}; give a grid with smaller learning rates")
-    specs = tuple(trial.setting.method.spec for trial in best.values())
+    specs = tuple(trial.method.spec for trial in best.values())
     tuned = methods_of(specs, settings)
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
     if settings.reference is not None:  # the chosen values may be part of a label
@@ -322,14 +265,18 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
 
 
-def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
-    """Computes the score of a run, whose first row is before any training; see `Trial`."""
+def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float | None:
+    """Computes a run's score, see `Trial`; None if its model was not finite.
+
+    The first row is before any training.
+    """
     losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
     if not np.isfinite(losses).all():
-        return math.nan
+        return None
     axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
     start = (1 - LAST_SHARE) * rows[-1][axis]
-    return float(np.mean([row[metric_column(target_metric)] for row in rows if row[axis] > start]))
+    mean = np.mean([row[metric_column(target_metric)] for row in rows if row[axis] > start])
+    return float(mean) if np.isfinite(mean) else None
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
@@ -338,80 +285,65 @@ def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
     return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
 
 
-def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-    """Returns the scores of one method's settings, by label and seed; `rounds` is whole."""
-    batched = batched_runs(experiment, chosen, held_out_rows(experiment), rounds=int(rounds))
-    rows, _ = batched.only(takes).run(on_evaluation, checkpoints=checkpoints)
-    metric = experiment.settings.target_metric
-    return {
-        label: {int(seed): run_score(own, metric) for seed, own in by_seed.items()}
-        for label, by_seed in rows_by_run(rows).items()
-    }
-
-
-def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation, is_left):
-    """Adds the scores of settings; settings that differ only in the rate share an executor."""
+def _rows_of(
+    experiment: Experiment,
+    runs: Collection[RunName],
+    methods: Sequence[Method],
+    executors: dict[str, Executor],
+    length: float,
+    on_evaluation: Callable[[Row], None],
+    checkpoints: Checkpoints,
+) -> Iterator[list[Row]]:
+    """Yields the rows of runs: of all at once in rounds, and of each on the virtual clock."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
-    share, executors = seconds / (settings.seconds or seconds), dict[str, Executor]()
+    methods = [method for method in methods if method.label in dict(runs)]
+    if settings.seconds is None:
+        batched = batched_runs(experiment, methods, held_out, rounds=int(length))
+        own = batched.only(lambda *run: run in runs)
+        yield own.run(on_evaluation, checkpoints=checkpoints).rows
+        return
 
     def report(run: Row, row: Row) -> None:
         on_evaluation(run | row)
 
-    for setting, (seed, data) in itertools.product(chosen, experiment.data.items()):
-        method = setting.method
-        if not is_left(setting, seed):
+    for method, (seed, data) in itertools.product(methods, experiment.data.items()):
+        if (method.label, seed) not in runs:
             continue
-        algorithm = method.build(experiment.problem, settings)
-        key = method._replace(client_learning_rate=1.0).spec
-        if key not in executors:
-            devices = settings.devices or default_num_devices(alone=1)
-            executors[key] = make_executor(
-                algorithm, devices=devices, non_finite=settings.non_finite
-            )
+        algorithm = experiment.algorithms[method.label]
+        if (key := _but_rate(method)) not in executors:
+            executors[key] = engine_of(settings, algorithm)
+        run: Row = {"method": method.label, "seed": seed}
         result = simulate_async(
             executors[key].with_algorithm(algorithm),
             data,
             planners.make(method.planner),
             settings.system_model(),
-            seconds=seconds,
+            seconds=length,
             seed=seed,
             test=jax.tree.map(lambda leaf, rows=held_out[seed]: leaf[rows], data.examples),
-            evaluations=max(1, round(settings.evaluations * share)),
-            on_evaluation=partial(report, {"method": method.label, "seed": seed}),
+            evaluations=max(1, round(settings.evaluations * length / settings.seconds)),
+            on_evaluation=partial(report, run),
             evaluate=experiment.evaluate,
         )
-        score = run_score(result.rows, settings.target_metric)
-        known.add(stage, {method.label: {seed: score}})
+        yield [run | row for row in result.rows]
 
 
-class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a JSON file."""
-
-    def __init__(self, path: Path):
-        self.path, fix = path, "delete it, and the search computes its scores again"
-        try:
-            self.scores = from_first(_read_scores)(path)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
-        for score in self.scores.values():
-            if not (score is None or (isinstance(score, float) and math.isfinite(score))):
-                raise ValueError(f"{path} does not hold the scores of a search; {fix}")
-
-    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
-        """Returns an ended run's score, NaN if its model was not finite; None for other runs."""
-        score = self.scores.get(key := _key(stage, setting.method.label, seed))
-        return math.nan if key in self.scores and score is None else score
-
-    def add(self, stage: int, scores: Mapping[str, Mapping[int, float]]) -> None:
-        """Writes scores by the setting's label and seed, all of them or none."""
-        for label, by_seed in scores.items():
-            for seed, score in by_seed.items():
-                self.scores[_key(stage, label, seed)] = None if math.isnan(score) else score
-        only_first(write_json)(self.path, self.scores)
+@from_first
+def read_scores(path: Path) -> dict[str, float | None]:
+    """Reads the scores of ended runs, None if a model was not finite; {} without the file."""
+    if not path.exists():
+        return {}
+    with reading(path, "the scores of a search", "delete it, and the search computes them again"):
+        scores = checked_json(parse_json(read_file(path)))
+        kinds = all(isinstance(score, float | None) for score in scores.values())
+        finite = kinds and all(map(math.isfinite, filter(None, scores.values())))
+        require(finite, "it has other values")
+    return scores
 
 
-def _read_scores(path):
-    return checked_json(parse_json(read_file(path))) if path.exists() else {}
+def _but_rate(method: Method) -> str:
+    """Names methods that share an executor: they differ only in the client learning rate."""
+    return method._replace(client_learning_rate=1.0).spec
 
 
 def _key(stage: int, label: str, seed: int) -> str:

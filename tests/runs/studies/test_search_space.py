@@ -39,7 +39,7 @@ def test_an_algorithm_in_a_file_may_be_named_as_tables_show_it(tmp_path):
         Path(name.removesuffix(":f")).write_text("def f(problem, local, *, q=0.1): ...\n")
     for grid in ("f:q=1,2", f"{names[0]}:q=1,2"):
         assert values(grid, specs=names[:1]) == {"f": {"q": [1.0, 2.0]}}
-    with pytest.raises(ValueError, match=r"the grid of 'f' may be of .*one\.py:f or .*two\.py:f"):
+    with pytest.raises(ValueError, match=r"unknown method 'f'; choose .*one\.py:f or .*two\.py:f"):
         parse("f:q=1,2", specs=names)
 
 
@@ -47,10 +47,10 @@ def test_all_settings_of_a_grid_come_in_its_order():
     (space,) = parse("client_learning_rate=0.1,1", "mu=2,3,4", specs=("fedprox",))
     points = [(each["client_learning_rate"], each["mu"]) for each in space.points(None, 0)]
     assert points == [(0.1, 2), (0.1, 3), (0.1, 4), (1, 2), (1, 3), (1, 4)]
-    method, local, _ = space.setting(SETTINGS, space.points(None, 0)[3])
+    method = space.methods(None, 0)[3]
     assert method.label == "fedprox client_learning_rate=1 mu=2"
     assert method.hyperparameters == {"mu": 2.0}
-    assert method.client_learning_rate == local.learning_rate(7) == 1.0
+    assert method.client_learning_rate == method.local(SETTINGS).learning_rate(7) == 1.0
 
 
 SERVER = "server_learning_rate=1"
@@ -134,19 +134,19 @@ RATE, GIVEN = "client_learning_rate", Settings(client_learning_rate=0.1)
     ("texts", "options", "message"),
     [
         (["mu"], {}, "grid='mu' has no values"),
-        (["muu=1,2"], {}, "the grid of all methods: unknown option 'muu'"),
-        (["fedavg:mu=1,2"], {}, "the grid of fedavg: unknown option 'mu'"),
-        (["fedpro:mu=1,2"], {}, "the grid of mu: unknown method 'fedpro'"),
-        (["mu=1,2"], {}, "fedavg has nothing to tune; give --grid client_learning_rate=..."),
-        ([f"{RATE}=1,2", "mu=1,2"], {}, r"\(fedavg 2, fedprox 4, .*\); give trials=2"),
-        ([f"{RATE}=1..2"], {}, f"{RATE}=1..2 is an interval; say with"),
-        ([f"{RATE}=1,2"], {"trials": 3}, "fedavg has 2 settings and trials=3; give"),
+        (["muu=1,2"], {}, "all methods: unknown option 'muu'"),
+        (["fedavg:mu=1,2"], {}, "fedavg: unknown option 'mu'"),
+        (["fedpro:mu=1,2"], {}, "unknown method 'fedpro'"),
+        (["mu=1,2"], {}, r"no settings or different numbers of them \(fedavg 0, fedprox 2"),
+        ([f"{RATE}=1,2", "mu=1,2"], {}, r"\(fedavg 2, fedprox 4, .*\); give"),
+        ([f"{RATE}=1..2"], {}, r"\(fedavg inf, .*or trials=N"),
+        ([f"{RATE}=1,2"], {"trials": 3}, r"\(fedavg 2, .*at most the smallest"),
         ([f"{RATE}=2..1"], {"trials": 3}, "is not an interval of real numbers above 0"),
         (["weighting=1..2"], {}, "weighting='1..2' is unknown"),
         ([f"{RATE}=0..1"], {"trials": 3}, f"{RATE}=0 is out of range"),
-        ([f"{RATE}=1,1"], {}, f"{RATE}=1,1 names a value twice"),
+        ([f"{RATE}=1,1"], {}, f"{RATE}=1 is twice in the grid"),
         ([f"{RATE}=1", f"{RATE}=2"], {}, "is in two grids"),
-        (["fedprox:mu=1", "mu=2"], {}, "grid='mu=2' is used by no method"),
+        (["fedprox:mu=1", "mu=2"], {}, "grid='mu=2': no method uses it"),
         ([f"{RATE}=1,2"], {"shared": GIVEN}, f"{RATE}=0.1 is given beside the grid's values"),
         (["weighting=uniform,examples"], {}, "weighting=uniform is given beside the grid's values"),
     ],

@@ -20,7 +20,8 @@ from fedjax_algos.runs import Run, run_batched
 from fedjax_algos.runs.loops.program import call_size, constants_of
 from fedjax_algos.runs.loops.recorder import DivergenceWarning
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE, check_test_rows
-from fedjax_algos.runs.studies.sweeps import sweep, text_of
+from fedjax_algos.runs.studies.search_space import text_of
+from fedjax_algos.runs.studies.sweeps import sweep
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -145,10 +146,14 @@ def test_given_params_and_each_evaluation():
     [
         ({"mu": [0.1, -1]}, {}, "fedprox: mu=-1 is out of range"),
         ({"client_learning_rate": [0.0]}, {}, "client_learning_rate=0.0 is out of range"),
-        ({"mu": []}, {}, "fedprox: mu has no values"),
-        ({"mu": [1.0]}, {"hyperparameters": {"mu": 2.0}}, "mu is also in the grid"),
+        ({"mu": []}, {}, r"fedprox: the grid has mu=\[\]; give a list"),
+        (
+            {"mu": [1.0]},
+            {"hyperparameters": {"mu": 2.0}},
+            "mu=2.0 is given beside the grid",
+        ),
         ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
-        ({"mu": [1.0]}, {"seeds": (0, 3)}, "seed 3 has no data or is given twice"),
+        ({"mu": [1.0]}, {"seeds": (0, 3)}, r"seeds=\(0, 3\): give at least one seed, each once"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),
         ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"give at least {RUN_BYTES} bytes"),
         ({"mu": [1.0]}, {"runs_per_device": 0}, "runs_per_device=0 is out of range"),

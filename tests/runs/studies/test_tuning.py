@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import tomllib
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +12,14 @@ import pytest
 import fedjax_algos as fa
 from fedjax_algos.base.files import write_json
 from fedjax_algos.runs.loops.interruption import Interrupted
+from fedjax_algos.runs.loops.run_batched import BatchedResult, BatchedRuns
 from fedjax_algos.runs.loops.simulation import simulate
 from fedjax_algos.runs.studies import tuning as module
 from fedjax_algos.runs.studies.experiment import prepare
 from fedjax_algos.runs.studies.method import methods_of
-from fedjax_algos.runs.studies.opening import open_folder
+from fedjax_algos.runs.studies.results_folder import open_folder
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.tuning import Scores, Stage, Trial, held_out_rows, tuned_text
+from fedjax_algos.runs.studies.tuning import Stage, Trial, held_out_rows, read_scores, tuned_text
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
@@ -48,13 +49,13 @@ def tune(path, tuning):
 
 
 def rate_of(trial):
-    return trial.setting.method.client_learning_rate
+    return trial.method.client_learning_rate
 
 
 def scores(results):
     """The scores of methods without stages, by the label of the setting."""
     trials = itertools.chain(*(trials for (trials,) in results.values()))
-    return {trial.setting.method.label: trial.scores for trial in trials}
+    return {trial.method.label: trial.scores for trial in trials}
 
 
 @pytest.mark.all
@@ -98,18 +99,22 @@ def untrained(monkeypatch):
     """The score of a setting is its client learning rate times its length; nothing is trained."""
     calls = Calls()
 
-    def in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints, takes):
-        calls.append(([setting.method.label for setting in chosen], rounds))
-        rates = {each.method.label: each.method.client_learning_rate for each in chosen}
-        return {name: dict.fromkeys(experiment.data, rates[name] * rounds) for name in rates}
+    def in_rounds(batched, on_evaluation, checkpoints):
+        runs, rounds = batched.in_order, batched.loop.rounds
+        calls.append((sorted({run.label for run in runs}), rounds))
+        rows = [
+            row(rounds, run.swept["client_learning_rate"] * rounds)
+            | {"method": run.label, "seed": run.seed}
+            for run in runs
+        ]
+        return BatchedResult(rows, [])
 
     def on_the_clock(executor, *arguments, seconds, seed, **options):
         calls.append((seed, seconds))
         score = float(executor.algorithm.local.learning_rate(0)) * seconds
-        row = {"test_accuracy": score, "test_loss": 1.0, "simulated_seconds": seconds}
-        return types.SimpleNamespace(rows=[row | {"simulated_seconds": 0.0}, row])
+        return SimpleNamespace(rows=[row(1, score) | {"simulated_seconds": seconds}])
 
-    monkeypatch.setattr(module, "try_in_rounds", in_rounds)
+    monkeypatch.setattr(BatchedRuns, "run", in_rounds)
     monkeypatch.setattr(module, "simulate_async", on_the_clock)
     return calls
 
@@ -168,20 +173,6 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, un
     assert tables[0] == tables[1]
 
 
-def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path, untrained):
-    options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..1",), "trials": 6}
-    searches = {"drawn": "grid", "first": "optuna", "again": "optuna"}
-    drawn, first, again = (
-        tune(tmp_path / name, prepared(search=search, **options))
-        for name, search in searches.items()
-    )
-    assert scores(first) == scores(again) != scores(drawn)
-    rates = [rate_of(trial) for trial in first["fedavg"][0]]
-    assert len(rates) == 6
-    assert all(0.01 <= rate <= 1 and rate == float(f"{rate:.3g}") for rate in rates)
-    assert rates == sorted(rates, reverse=True)
-
-
 def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monkeypatch):
     """So that a search that is killed does not train a part of its settings in another program."""
     written = []
@@ -194,8 +185,8 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
     settings = Settings(**vars(SMALL) | {"reference": "fedadam b2=0.9"})
     tuning = prepared(settings, ("fedadam:b2=0.9", "fedadam:b2=0.99"), ("b1=0,0.5",))
     results = {
-        space.method.label: [[Trial(space.setting(settings, {"b1": b1}), 9, {5: 0.5, 6: 0.5})]]
-        for space, b1 in zip(tuning.spaces, (0.5, 0.0), strict=True)
+        label: [[Trial(tried[place], 9, {5: 0.5, 6: 0.5})]]
+        for place, (label, tried) in zip((1, 0), tuning.tried.items(), strict=True)
     }
     content = tomllib.loads(tuned_text(tuning, results))
     assert content["reference"] == "fedadam b1=0.5"
@@ -209,8 +200,9 @@ def test_the_reference_has_the_label_that_it_has_in_the_comparison():
 
 @pytest.mark.all
 def test_an_option_without_a_default_may_be_tuned():
-    (method,) = prepared(specs=("ghbm",), grid=("tau=3,2",)).experiment.methods
-    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
+    tuning = prepared(specs=("ghbm",), grid=("tau=3,2",))
+    assert [method.hyperparameters for method in tuning.tried["ghbm"]] == [{"tau": 3}, {"tau": 2}]
+    assert [*tuning.experiment.algorithms] == ["ghbm tau=3", "ghbm tau=2"]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +211,6 @@ def test_an_option_without_a_default_may_be_tuned():
         ({"reference": "nonsense"}, {}, "reference='nonsense' is unknown"),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
-        ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None"),
-        ({}, {"search": "optuna", "trials": 3, "halving": 3}, "trials=3 and halving=3"),
     ],
 )
 def test_what_cannot_be_tuned(changes, options, message):
@@ -236,32 +226,32 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
     assert module.run_score(rows) == pytest.approx(0.2)
     assert module.run_score(rows[:1] + [row(3, 0.7)]) == 0.7
-    assert math.isnan(module.run_score([*rows, row(105, 0.5, math.nan)]))
+    assert module.run_score([*rows, row(105, 0.5, math.nan)]) is None
     clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
     assert module.run_score(clock) == pytest.approx(0.2)
     dice = [row(0, 0.0), row(4, 0.5), row(5, 0.9) | {"test_dice_score": 0.25}]
     assert module.run_score(dice, "dice_score") == 0.25
     scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
     trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
-    assert "".join(trial.setting for trial in module.best_first(trials)) == "cadbe"
+    assert "".join(trial.method for trial in module.best_first(trials)) == "cadbe"
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "cannot be read"),
-        ('{"stage 1": 0.5}', r"cannot be read \(it has no checksum\)"),
-        ({"stage 1": "x"}, "does not hold"),
-        ({"stage 1": math.nan}, "does not hold"),
+        ("", "not the scores of a search: Expecting value"),
+        ('{"stage 1": 0.5}', "not the scores of a search: it has no checksum"),
+        ({"stage 1": "x"}, "not the scores of a search: it has other values"),
+        ({"stage 1": math.nan}, "not the scores of a search: it has other values"),
     ],
 )
 def test_damaged_scores(tmp_path, content, reason):
     path = tmp_path / "scores.json"
     write_json(path, content) if isinstance(content, dict) else path.write_text(content)
-    with pytest.raises(ValueError, match=rf"scores.json {reason}"):
-        Scores(path)
+    with pytest.raises(ValueError, match=f"scores.json: {reason}"):
+        read_scores(path)
     write_json(path, {"stage 1": 0.5, "stage 2": None})
-    assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
+    assert read_scores(path) == {"stage 1": 0.5, "stage 2": None}
     path.write_text(path.read_text().replace("0.5", "0.7"))
-    with pytest.raises(ValueError, match=r"scores.json cannot be read \(its checksum is wrong"):
-        Scores(path)
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        read_scores(path)

@@ -48,7 +48,7 @@ def test_what_the_client_is_told(run, client):
     # rows of the same round stay apart
     logged = [mock.call(values, step=step) for step, values in enumerate(VALUES)]
     assert client.log.call_args_list == logged
-    client.finish.assert_called_once_with()
+    client.finish.assert_called_once_with(0)
     client.login.assert_not_called()
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_begins_again_has_its_id_and_one_folder(run, client, tmp_path
 def test_errors_have_a_fix_and_end_the_run_as_failed(run, client):
     with pytest.raises(KeyboardInterrupt), trackers.make("wandb:mode=offline")(run):
         raise KeyboardInterrupt
-    client.finish.assert_called_once_with(exit_code=1)
+    client.finish.assert_called_once_with(1)
     client.init.side_effect = client.login.side_effect = client.Error("no API key")
     with pytest.raises(ValueError, match=r"no API key.*--track wandb:mode=offline"):
         track("wandb:mode=offline", run)

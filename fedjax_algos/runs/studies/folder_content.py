@@ -1,0 +1,193 @@
+"""Reads and writes the files of a results folder, and names its runs that are missing.
+
+The files are `config.json` and tables of rows; `results_folder.py` says when they are written.
+"""
+
+import contextlib
+import csv
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_algos.base.errors import require
+from fedjax_algos.base.files import SUMS, parse_json, read_file, reading, written
+from fedjax_algos.core import Row
+from fedjax_algos.runs.loops.identity import OtherRunError, differences, off_grid, warn_of_devices
+
+RunName = tuple[str, int]  # the label of a method and the seed
+
+# entries compared in addition to the settings
+_COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
+_OF_SEEDS = ("partition_sha256", "shares")
+_TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
+_FIX = "name a folder that compare, run or sweep wrote"
+_MAX_DIGITS = 300  # of a whole number; more may not fit into a float
+
+
+def read_configuration(path: Path) -> dict[str, Any] | None:
+    """Reads and checks a folder's `config.json`; returns None without one."""
+    file = path / "config.json"
+    try:
+        content = parse_json(read_file(file))
+        settings, packages = content["settings"], content["environment"]["packages"]
+        shares = content.get("shares", [])
+        kinds: list[tuple[Any, Any]] = [
+            *((settings, dict), (packages, dict), (content["methods"], dict)),
+            *((settings["seeds"], list), (content["complete"], bool), (shares, list)),
+            *((name, str) for each in shares for name in each),
+        ]
+        if (layout := content["layout"]) is not None:
+            kinds += [(layout["source"], str), (layout["layout"], str | int)]
+            kinds += [(layout["devices"], int)]
+        valid = all(isinstance(value, kind) for value, kind in kinds) and content["methods"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        valid = False
+    fix = "name another folder"
+    require(valid, f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
+    return content
+
+
+def facts(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the facts that all folders of one comparison share; only their seeds differ."""
+    settings = {name: value for name, value in content["settings"].items() if name != "seeds"}
+    own = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
+    return {"settings": settings, **own}
+
+
+def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
+    """Returns the names of the methods' folders, by label."""
+    return {
+        label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
+        for number, label in enumerate(labels, 1)
+    }
+
+
+def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
+    """Lists the runs of a folder with this `config.json` that have not ended."""
+    names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
+    ended = {(each.parts[-3], each.parts[-2]) for each in path.glob(f"runs/*/seed-*/{SUMS}")}
+    runs = itertools.product(names, seeds)
+    return [(label, seed) for label, seed in runs if (names[label], f"seed-{seed}") not in ended]
+
+
+def check_same(
+    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
+) -> bool:
+    """Returns True if the folder's runs get more rounds; raises OtherRunError for other runs."""
+    there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
+    settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
+    settings = settings | {"devices": None}
+    before, rounds = settings.get("rounds"), own.get("rounds")
+    lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
+    longer = extends and isinstance(before, int) and rounds is not None and before < rounds
+    if longer and len(lines) == 1:
+        lines = []
+        if before % own["eval_every"]:
+            why = off_grid(before, own["eval_every"])
+            lines = [f"rounds: {before} in the folder, {rounds} here; {why}"]
+    if lines:
+        fix = "Give the command that made it, or another folder"
+        raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
+    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
+    if packages[0] != packages[1]:
+        told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
+        warnings.warn(f"{told}, which may round differently", stacklevel=4)
+    layouts = [each["layout"] or each["settings"] for each in (earlier, configuration)]
+    warn_of_devices(str(path), *(each.get("devices") for each in layouts))
+    return longer
+
+
+def run_name(label: str, seed: int) -> str:
+    """Names a run in `config.json` and in messages."""
+    return f"{label}, seed {seed}"
+
+
+def describe_missing(
+    missing: Sequence[RunName], shares: Sequence[Sequence[str]] = (), listed: int = 8
+) -> str:
+    """Lists the first missing runs, with their shares, and the number of the others."""
+    numbers = {name: number for number, names in enumerate(shares, 1) for name in names}
+    groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
+    for label, seed in missing:
+        groups.setdefault((numbers.get(run_name(label, seed), 0), label), []).append(seed)
+    in_order, texts = sorted(groups.items(), key=lambda group: group[0][0]), []
+    for (number, label), seeds in in_order[:listed]:
+        runs = f"{label} on seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        texts.append(f"{runs}{_options([number], shares)}")
+    if others := in_order[listed:]:
+        more = sum(len(seeds) for _, seeds in others)
+        left = dict.fromkeys(number for (number, _), _ in others)
+        texts.append(f"{more}{' more' * bool(texts)} runs{_options(left, shares)}")
+    return "; ".join(texts)
+
+
+def describe_incomplete(
+    path: Path, content: Mapping[str, Any], missing: Sequence[RunName], number: int
+) -> str:
+    """Describes a folder's ended and missing runs, and how to go on."""
+    shares = content.get("shares", ())
+    text = f"{str(path)!r} is not complete: {number - len(missing)} of {number} runs have ended"
+    again = "the same command, --out and --resume"
+    if shares:
+        again = f"the same command and {'their' if missing else 'any'} --share"
+    text += f"; go on with {again}, or wait for the end"
+    return f"{text}; missing: {describe_missing(missing, shares)}" if missing else text
+
+
+def _options(numbers, shares):
+    """Formats the options of shares; 0 is no share, as in a search, whose runs are its trials."""
+    texts = [f"{number}/{len(shares)}" for number in numbers if number]
+    return f" (--share {', '.join(texts)})" if texts else ""
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows to a CSV file; missing columns of a row are empty."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Reads the rows that `write_table` wrote; ValueError unless they are a whole metrics table."""
+    with reading(path, "a table of metrics", _FIX, csv.Error):
+        text = read_file(path).decode()
+        columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        named = len({*columns}) == len(columns) and {*columns} >= _TEXTS | _WHOLE
+        whole = rows and text.endswith("\n") and "\0" not in text
+        what = f"it is cut off, has a null character, or has not each of {sorted(_TEXTS | _WHOLE)}"
+        require(named and whole, f"{what} and the other columns once")
+        seen = set[tuple[str, ...]]()
+        for number, cells in enumerate(rows, start=1):
+            differs = len(cells) == len(columns) and tuple(cells) not in seen
+            what = f"row {number} has {len(cells)} cells for {len(columns)} columns"
+            require(differs, f"{what}, or is a row before it again")
+            seen.add(tuple(cells))
+        return [
+            {
+                name: _value(name, cell, f"row {number}")
+                for name, cell in zip(columns, cells, strict=True)
+                if cell or name in _TEXTS | _WHOLE
+            }
+            for number, cells in enumerate(rows, start=1)
+        ]
+
+
+def _value(name: str, cell: str, place: str) -> str | int | float:
+    """Parses a cell; raises ValueError if it does not fit its column."""
+    kind = "text" if name in _TEXTS else "whole number" if name in _WHOLE else "number"
+    if kind == "text" and cell:
+        return cell
+    if kind != "text" and cell.removeprefix("-").isdecimal() and len(cell) < _MAX_DIGITS:
+        return int(cell)
+    with contextlib.suppress(ValueError):
+        if kind == "number":
+            return float(cell)
+    raise ValueError(f"{place} has {name}={cell!r}, which is not a {kind}")
