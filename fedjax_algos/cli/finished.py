@@ -10,7 +10,7 @@ from fedjax_algos.analysis.labels import SEPARATOR, check_names, file_name
 from fedjax_algos.analysis.rows import rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, ResultTable, choose_columns
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import write_text, written
 from fedjax_algos.base.reprs import printable
@@ -27,7 +27,7 @@ from fedjax_algos.cli.options import FACETS, known_as, labels_of, new_file, valu
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.runs import results
-from fedjax_algos.runs.report.page import ReportTables, make_report
+from fedjax_algos.runs.report.page import make_report
 from fedjax_algos.runs.studies.results_folder import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
@@ -178,18 +178,18 @@ def write_report(folder: str, out: str | None) -> None:
     path = new_file(out, place / "report.html")
     settings = stored_settings(place, configuration)
     tables = _tables(place, rows, "grid" in configuration, settings)
-    write_text(path, make_report(place, rows, configuration, settings, tables))
+    report = make_report(place, rows, configuration, settings, tables, non_finite_lines(rows))
+    write_text(path, report)
     click.echo(printable(path))
 
 
-def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -> ReportTables:
-    goal = goal_of(settings)
-    methods = method_tables(rows, *goal, is_sweep=is_sweep)
-    clients = None
+def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -> list[ResultTable]:
+    tables = method_tables(rows, *goal_of(settings), is_sweep=is_sweep)
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")
         complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
         text = f"{folder / 'clients.csv'} has no accuracy of each client"
         require(complete, f"{text}; name a folder that compare or run wrote")
-        clients = clients_table(rows_of_clients, settings)
-    return ReportTables(methods, clients, non_finite_lines(rows))
+        own = clients_table(rows_of_clients, settings)
+        tables = [*tables, own._replace(title="Each client's own model")]
+    return tables

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.arrays import ArrayFile, write_arrays
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Model, Params
@@ -19,7 +20,6 @@ from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.checkpoints import fill, flat_arrays
 
 T = TypeVar("T")
-_SUFFIX = ".npz"
 _FIX = "copy it again, or save the model again"
 
 
@@ -38,11 +38,8 @@ def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = Fal
       ValueError: for another suffix, a file that exists or cannot be written, and two arrays with
         one name.
     """
-    place = _path_of(path)
     check_kind("overwrite", overwrite, bool, "give True or False")
-    if not overwrite and place.exists():
-        raise ValueError(f"path={str(place)!r} exists; name another file, or give overwrite=True")
-    arrays = flat_arrays(_tree(model))
+    place, arrays = _path_of(path, is_new=not overwrite), flat_arrays(_tree(model))
     for name, leaf in arrays.items():
         is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
         kind = type(leaf).__name__ if is_shape else leaf.dtype
@@ -81,11 +78,11 @@ def load_model(path: str | Path, like: T) -> T:
     return model if isinstance(like, Model) else model.params
 
 
-def _path_of(path: str | Path) -> Path:
+def _path_of(path: str | Path, *, is_new: bool = False) -> Path:
     place = Path(path)
-    if place.suffix != _SUFFIX:
-        shown = printable(place)
-        raise ValueError(f"path={shown!r} lacks the suffix {_SUFFIX}; give MODEL{_SUFFIX}")
+    found = f"path={printable(place)!r} exists or lacks the suffix .npz"
+    fits = place.suffix == ".npz" and not (is_new and place.exists())
+    require(fits, f"{found}; name another file MODEL.npz, or give overwrite=True")
     return place
 
 

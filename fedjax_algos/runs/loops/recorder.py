@@ -18,7 +18,7 @@ from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.analysis.statistics import gini
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
+from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.engine.exchange import Transfer
@@ -28,7 +28,6 @@ from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.loops.checkpoints import RunSaver, Saved
-from fedjax_algos.runs.loops.interruption import check_interruption
 
 WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
@@ -119,56 +118,59 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
         for due in stop.due:
             recorder.measure(due, stop.state)
         yield stop
-        if stop.arrays is None:
-            check_interruption()
-        else:
-            facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
-            last = stop.last or recorder.ended
-            saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
+        facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
+        last = stop.last or recorder.ended
+        saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
         if recorder.ended:
             return
 
 
 def make_evaluate_model(
-    algorithm: Algorithm, test: Batch | None, evaluate: Callable | None
+    problem: Problem,
+    test: Batch | None,
+    evaluate: Callable | None,
+    measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
 ) -> Callable[[FederatedState], dict[str, float]]:
-    """Builds `state -> {"test_loss": ..., ...}`, including the algorithm's reported columns."""
+    """Builds `state -> {"test_loss": ..., ...}`, with the columns of a user's `measure(state)`."""
     if evaluate is not None:
         fix = "give make_evaluate(problem)"
         check_callable("evaluate", evaluate, fix, "model", "examples")
-    compiled, examples = evaluate or make_evaluate(algorithm.problem), jax.device_put(test)
+    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
+    compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
 
     def evaluate_model(state: FederatedState) -> dict[str, float]:
-        told = {name: float(value) for name, value in reported(algorithm, state.server).items()}
-        if test is None:
-            return told
-        values = compiled(one_copy(state.model), examples)
-        return told | {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        values = {} if test is None else compiled(one_copy(state.model), examples)
+        tested = {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        more = measure(state)
+        check_kind("what measure returned", more, Mapping, "return numbers by name")
+        return joined(tested, more)
 
     return evaluate_model
 
 
-def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
-    """Adds the columns of a user's `measure(state)`; their names must not be taken."""
-    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
-
-    def measured(state: FederatedState) -> dict[str, float]:
-        own, more = evaluate_model(state), measure(state)
-        check_kind("what measure returned", more, Mapping, "return numbers by name")
-        taken = [name for name in more if name in own or name in _COLUMNS]
-        require(not taken, f"measure returned the column {taken[:1]}, which is there; rename it")
-        return own | dict(more)
-
-    return measured
-
-
 def measure_state(
-    state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
+    state: FederatedState,
+    metrics: Metrics,
+    told: Mapping[str, np.ndarray],
+    evaluate_model: Callable,
+    run: int = 0,
 ) -> Measured:
     """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
     trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
+    own = {name: float(value) for name, value in told.items()}
     finite = _all_finite(one_copy(state.server.params))
-    return trained | evaluate_model(state), count_excluded(state.excluded), finite
+    return joined(trained, own, evaluate_model(state)), count_excluded(state.excluded), finite
+
+
+def joined(columns: Mapping[str, float], *more: Mapping[str, float]) -> dict[str, float]:
+    """Adds the columns of a user's functions to measured ones; ValueError for a name twice."""
+    row = dict(columns)
+    for part in more:
+        taken = sorted(part.keys() & (row.keys() | _COLUMNS))
+        told = f"measure or report returned the column {taken[:1]}, which is there; rename it"
+        require(not taken, told)
+        row |= part
+    return row
 
 
 def costs_of_rounds(
@@ -201,10 +203,7 @@ def reported(
     """Returns an algorithm's reports by column; `batched` servers have leaves [runs, ...]."""
     if algorithm.report is None:
         return {}
-    found = fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
-    taken = [name for name in found if name in _COLUMNS]
-    require(not taken, f"report returned the column {taken[:1]}, which is there; rename it")
-    return {name: np.asarray(value) for name, value in found.items()}
+    return fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
 
 
 def count_excluded(excluded: Any) -> int | None:

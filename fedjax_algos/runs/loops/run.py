@@ -13,14 +13,12 @@ from fedjax_algos.analysis.costs import UncountedError, count_flops
 from fedjax_algos.analysis.costs.measured import count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.asynchrony.plan import LOST, Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
-from fedjax_algos.core.checks import KindError, check_initial, check_kind, check_whole
-from fedjax_algos.core.options import one_of
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.checks import check_initial, check_kind, check_whole
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.description import held_labels
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.checks import check_no_repeats
@@ -96,12 +94,19 @@ class Rounds(NamedTuple):
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
-        """Returns the cohorts of a run before its first round."""
-        names = "sampler", "work", "failures"
-        how: Any = {name: getattr(self, name) for name in names}
-        how |= cohort_sizes(algorithm, self.cohort_size, data.num_clients)
-        labels = partial(held_labels, data)
-        return Cohorts(data.counts(), local, seed=seed, labels=labels, **how)
+        """Returns the cohorts of a run before its first round, or of candidates for them."""
+        selection, size = algorithm.selection, self.cohort_size
+        return Cohorts(
+            data.counts(),
+            local,
+            cohort_size=size if selection is None else selection.num_candidates(size),
+            seed=seed,
+            sampler=self.sampler,
+            work=self.work,
+            failures=self.failures,
+            labels=partial(held_labels, data),
+            chosen=None if selection is None else size,
+        )
 
 
 class Window(NamedTuple):
@@ -125,20 +130,8 @@ def draw_windows(
         if keeping:
             check_no_repeats(dispatches, num_clients)
         index = np.arange(longest) % number
-        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
         flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
-        yield Window(number, repeated, flops, cohorts.position())
-
-
-def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> dict[str, int]:
-    """Returns the sizes for `Cohorts`: the cohort, or the candidates and the chosen clients."""
-    if algorithm.selection is None:
-        return {"cohort_size": cohort_size}
-    candidates = algorithm.selection.num_candidates(cohort_size)
-    what = f"a cohort of {cohort_size} is chosen among {candidates} candidates, which are more"
-    fix = "give fewer candidates, or a smaller cohort"
-    require(candidates <= num_clients, f"{what} than the {num_clients} clients; {fix}")
-    return {"cohort_size": candidates, "chosen": cohort_size}
+        yield Window(number, take(dispatches, index), flops, cohorts.position())
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
@@ -175,9 +168,6 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         check_labels(problem, "the clients' examples", data.examples)
     if test is None:
         return
-    if isinstance(test, RunData):
-        fix = "give the examples alone: data.examples, or data.load() if they are in files"
-        raise KindError(f"test is data of clients; {fix}")
     total, examples = check_examples("test examples", test), data_shapes(data).examples
 
     def kinds(tree):
@@ -186,9 +176,9 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         )
 
     what = f"the test examples are {describe_tree(test)}"
-    fix = f"and the clients' are {describe_tree(examples)}; give arrays of the same names, shapes"
-    require(kinds(test) == kinds(examples), f"{what}, {fix} and types")
-    require(total, "there are 0 test examples; give at least one, or test=None")
+    fix = "give at least one, with the names, shapes and types of the clients'"
+    fits = total and kinds(test) == kinds(examples)
+    require(fits, f"{what}; {fix}, {describe_tree(examples)}, or test=None")
     check_labels(problem, "the test examples", test)
 
 
@@ -198,36 +188,24 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
-    what = f"the model measures {one_of(measured)}, but not accuracy, which comparisons need"
-    fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
-    require("accuracy" in measured, f"{what}; {fix}")
-    check_target_metric(target_metric, [*measured, *CLIENT_COLUMNS.values()])
+    for name in ("accuracy", target_metric):
+        check_target_metric(name, [*measured, *CLIENT_COLUMNS.values()])
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:
     """Raises ValueError unless `test_rows` is None or int[rows] of existing examples."""
     if test_rows is None:
         return
-    rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
+    rows, last = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0]) - 1
     whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
-    if not whole or rows.min() < 0 or rows.max() >= total:
-        fix = f"give a list of at least one whole number from 0 to {total - 1}, of the examples"
-        raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
+    fix = f"give a list of at least one whole number from 0 to {last}, of the examples"
+    fits = whole and 0 <= rows.min() <= rows.max() <= last
+    require(fits, f"test_rows is {describe_tree(rows)}; {fix}")
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
     """Raises ValueError if this many rows do not fit into memory; `fix` says what to change."""
     check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
-
-
-def check_server_steps(plan: Plan, seconds: float) -> None:
-    """Raises ValueError unless a plan makes a server step within its simulated seconds."""
-    check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
-    if not len(plan.time):
-        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
-        if lost := (plan.fate == LOST).sum():
-            fix = f"give more, or clients that leave less often: {lost} dispatches are lost"
-        raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:

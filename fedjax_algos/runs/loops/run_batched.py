@@ -1,5 +1,6 @@
 """Batched runs: groups that share a program, computed in calls that fit into memory."""
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,9 @@ from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.plain_types import NonFinite
-from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
+from fedjax_algos.engine.placed.devices import Devices, client_mesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
@@ -209,7 +209,7 @@ class BatchedRuns:
         population = Population(clients, loop.cohort_size, len(first.data.indices))
         begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = programs.cohorts_of(first, loop, algorithm).dispatches(1)
+        dispatches = loop.cohorts(first.data, algorithm, local, first.seed).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
         mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
@@ -221,47 +221,36 @@ class BatchedRuns:
         learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
         program = programs.Program(*learned, *placed)
-        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
-        transfer = count_transfer(algorithm, state, first.data, one_round)
-        return Group(runs, static, program, loop, size, note, algorithm, state, transfer)
+        transfer = count_transfer(algorithm, state, first.data, take(dispatches, 0))
+        tables = {programs.table_of(run): run for run in runs.values()}
+        computed = static, program, loop, size, note
+        return Group(runs, tables, *computed, algorithm, state, transfer)
 
     def _run_group(self, group: Group) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""
-        try:
-            return [self._run_program(group)]
-        except programs.UNTRACEABLE:  # raised by the first call, before any row is reported
-            names = sorted(programs.traced_names(group.first, group.static))
-            if not names:
-                raise
-        for constant in [*([name] for name in names), names]:
-            first, *others = self._grouped(group.runs, group.static.union(constant))
-            try:
-                notes = [self._run_program(first)]
-            except programs.UNTRACEABLE:
-                if constant == names:
-                    raise
-                continue
-            for other in others:
-                notes += self._run_group(other)
-            return [f"{' and '.join(constant)}: read as a value, so a program for each", *notes]
-        raise AssertionError("the last set of names returns or raises")
+        names, own = sorted(group.traced), [group]
+        for constant in [[], *([name] for name in names), names]:
+            if constant:
+                own = self._grouped(group.runs, group.static.union(constant))
+            # the first call raises it, before any row is reported
+            with contextlib.suppress(*() if constant == names else programs.UNTRACEABLE):
+                self._run_program(own[0])
+                break
+        told = f"{' and '.join(constant)}: read as a value, so a program for each"
+        notes = [told, own[0].note] if constant else [group.note]
+        for other in own[1:]:
+            notes += self._run_group(other)
+        return notes
 
-    def _run_program(self, group: Group) -> str:
-        """Runs a group and returns its note; UNTRACEABLE if Python reads a traced value."""
-        tables = {programs.table_of(run): run for run in group.runs.values()}
-        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
-        indices, offsets, test_rows = programs.stack(rows)
-        data = FederatedData(group.first.data.examples, indices, offsets)
-        test = self.loop.test if test_rows is None else None
-        arguments = programs.Shared(data, test, test_rows, self.loop.params)
-        shared = replicate(group.program.mesh, arguments)
+    def _run_program(self, group: Group) -> None:
+        """Runs a group, call by call; UNTRACEABLE if Python reads a traced value."""
+        shared = group.shared()
         count = flop_counter(group.algorithm, group.state, group.first.data)
         for start in range(0, len(group.runs), group.size):
             indices = list(group.runs)[start : start + group.size]
-            self._follow(Call(group, indices, shared, self.checkpoints), count)
-        return group.note
+            self._follow(Call(group, indices, self.checkpoints), shared, count)
 
-    def _follow(self, call: Call, count: FlopCounter) -> None:
+    def _follow(self, call: Call, shared: programs.Shared, count: FlopCounter) -> None:
         """Computes the runs of a call, and reports their rows and last models."""
         columns = [{"method": run.label, "seed": run.seed} for run in call.own]
         self.rows |= {index: [] for index in call.indices}
@@ -272,14 +261,14 @@ class BatchedRuns:
             self.on_evaluation(row)
 
         recorder = Recorder(list(map(_name, call.own)), self.non_finite, report, self.started)
-        for _ in follow(call.stops(count, recorder), recorder, call.saver):
+        for _ in follow(call.stops(shared, count, recorder), recorder, call.saver):
             pass
         self.started = min(self.started, recorder.started)
         self.diverged |= {call.indices[number] for number in recorder.diverged}
         if self.on_end is not None:
-            models = programs.each_of(fetch(call.states.model), len(call.own))
-            for run, model in zip(call.own, models, strict=True):
-                self.on_end(run.label, run.seed, model)
+            models = fetch(call.states.model)
+            for number, run in enumerate(call.own):
+                self.on_end(run.label, run.seed, take(models, number))
 
 
 def _name(run):

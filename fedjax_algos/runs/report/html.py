@@ -71,12 +71,17 @@ def template(name: str) -> string.Template:
     return string.Template(text)
 
 
+def read_if_there(path: Path, limit: int | None = None) -> bytes:
+    """Reads a file; returns nothing if it cannot be read or has more than `limit` bytes."""
+    try:
+        return read_file(path, limit)
+    except (OSError, ValueError):
+        return b""
+
+
 def picture(path: Path, description: str) -> Html:
     """Embeds a PNG picture in the page; returns nothing if the file does not exist."""
-    try:
-        content = read_file(path, _MAX_PICTURE_BYTES)
-    except (OSError, ValueError):
-        content = b""
+    content = read_if_there(path, _MAX_PICTURE_BYTES)
     if not content.startswith(_PNG):
         return Html()
     source = "data:image/png;base64," + base64.b64encode(content).decode()

@@ -16,13 +16,16 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import planners, traced
 from fedjax_algos.base.errors import DamagedError
 from fedjax_algos.runs.loops import checkpoints as saving
-from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, load_state, state_arrays
+from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, load_state
 from fedjax_algos.runs.loops.clock import simulate_async_seeds
 from fedjax_algos.runs.loops.identity import check_identity
 from fedjax_algos.runs.loops.interruption import Interrupted
 
 Server = collections.namedtuple("Server", "params")
-kept = saving.positions_in
+
+
+def kept(folder):
+    return [*saving.checkpoints_in(folder)]
 
 
 def state_of(number, size=3):
@@ -35,8 +38,8 @@ def saver(folder, identity=(), **options):
 
 def save(own, *positions, last=False, state=None):
     for position in positions:
-        arrays, facts = state_arrays(state or state_of(position)), {"rows": [[{"round": position}]]}
-        own.after_evaluation(position, lambda arrays=arrays: arrays, facts, last=last)
+        arrays, facts = (state or state_of(position))._asdict, {"rows": [[{"round": position}]]}
+        own.after_evaluation(position, arrays, facts, last=last)
 
 
 def damage(folder, position):
@@ -103,7 +106,7 @@ def test_the_last_whole_checkpoint_is_taken(tmp_path):
 
 def test_what_a_folder_cannot_give(tmp_path, monkeypatch):
     assert saver(tmp_path).restore() is None
-    with pytest.raises(ValueError, match="holds no checkpoint"):
+    with pytest.raises(ValueError, match=r"no checkpoint .* there is none"):
         load_state(tmp_path, state_of(0))
     save(saver(tmp_path, {"rounds": 1}), 1)
     with pytest.raises(ValueError, match=r"server/params is float32\[2\] .* float32\[3\] in"):
@@ -114,9 +117,11 @@ def test_what_a_folder_cannot_give(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_versions", lambda: {"jax": "0"})
     with pytest.warns(UserWarning, match="may round differently"):
         saver(tmp_path, {"rounds": 1}).restore()
-    (tmp_path / "4.checkpoint").touch()
+    (tmp_path / "1.npz").unlink()
+    (tmp_path / "4.checkpoint").touch()  # of an earlier version
+    (tmp_path / "5").mkdir()
     for call in (saver(tmp_path).restore, lambda: load_state(tmp_path, state_of(0))):
-        with pytest.raises(ValueError, match="an earlier version"):
+        with pytest.raises(ValueError, match=r"5' is damaged .Is a directory.*4.checkpoint' is"):
             call()
 
 

@@ -114,9 +114,9 @@ def test_which_files_are_written_and_read(path):
     zeros, ones = {"a": np.zeros(1)}, {"a": np.ones(1)}
     fa.save_model(path, zeros)
     for where, model, message in (
-        (path, ones, "exists; .* give overwrite=True"),
+        (path, ones, "exists or .* give overwrite=True"),
         (path.with_name("b.npz"), {"a": {"b": np.ones(2)}, "a/b": np.ones(2)}, "'params/a/b'"),
-        ("model", ones, "path='model' lacks the suffix .npz"),
+        ("model", ones, "path='model' exists or lacks the suffix .npz"),
         (path / "b.npz", ones, "cannot be written"),
     ):
         with pytest.raises(ValueError, match=message):
