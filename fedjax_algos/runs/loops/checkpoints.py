@@ -26,8 +26,8 @@ from fedjax_algos.engine.placed.devices import put
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, from_first, is_first, largest
 from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
-from fedjax_algos.runs.loops.identity import check_identity
-from fedjax_algos.runs.loops.interruption import Interrupted, agreed_interruption
+from fedjax_algos.runs.loops.interruption import check_interruption
+from fedjax_algos.runs.loops.run import check_identity
 
 Arrays = Callable[[], Any]  # makes a tree of arrays
 _NAME = re.compile(r"[0-9]+(\.npz|\.checkpoint)?")  # of earlier versions, which are not readable
@@ -131,16 +131,18 @@ class RunSaver:
 
         Without `arrays` it saves nothing.
         """
-        signal_number, checkpoints = agreed_interruption(), self.checkpoints
-        if checkpoints is not None and arrays is not None:
-            due = largest(time.perf_counter() - self.saved_at >= checkpoints.every)
-            at_end = last and (checkpoints.last or bool(self._kept()))
-            if (due or signal_number or at_end) and position != self.position:
-                self._save(position, arrays(), facts, checkpoints.keep)
-        if signal_number is not None:
-            raise Interrupted(signal_number)
+        save = partial(self._save, position, arrays, facts)
+        if self.checkpoints is not None:
+            due = largest(time.perf_counter() - self.saved_at >= self.checkpoints.every)
+            if due or (last and (self.checkpoints.last or self._kept())):
+                save()
+        check_interruption(save)
 
-    def _save(self, position, tree, facts, keep):
+    def _save(self, position, arrays, facts):
+        """Saves the run unless it is saved at this position."""
+        if self.checkpoints is None or arrays is None or position == self.position:
+            return
+        tree = arrays()
         if isinstance(clients := tree.get("clients"), HostClientState):
             tree["clients"] = row_arrays(clients)
         elif isinstance(clients, DiskClientState):  # the rows of process 0 alone are saved
@@ -152,16 +154,22 @@ class RunSaver:
             if is_first():
                 content[name] = array
         facts = {"identity": self.identity(), "versions": _versions(), **facts}
-        from_first(_write)(self.folder, position, content, facts, keep)
+        from_first(_write)(self.folder, position, content, facts, self.checkpoints.keep)
         self.position, self.saved_at = position, time.perf_counter()
 
 
-def saved_identity(folder: Path) -> dict[str, Any] | None:
-    """Returns the identity of the run in the last whole checkpoint; None without one."""
-    with warnings.catch_warnings(), contextlib.suppress(ValueError):
-        warnings.simplefilter("ignore")  # `restore` reports what is damaged
-        return _last_whole(folder, lambda saved: None).facts["identity"]
-    return None
+@from_first
+def saved_seeds(checkpoints: Checkpoints | str | Path | None) -> dict[str, list[int]]:
+    """Returns the seeds of merged runs that have a checkpoint, by subfolder; "" is the folder."""
+    if (given := as_checkpoints(checkpoints)) is None:
+        return {}
+    folder, found = Path(given.folder), {}
+    for path in (folder, *folder.glob("seeds-from-*")):
+        with warnings.catch_warnings(), contextlib.suppress(ValueError):
+            warnings.simplefilter("ignore")  # `restore` reports what is damaged
+            identity = _last_whole(path, lambda saved: None).facts["identity"]
+            found["" if path is folder else path.name] = identity.get("seeds", [])
+    return found
 
 
 def _write(folder, position, content, facts, keep):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.planning import Planner
@@ -28,7 +27,6 @@ from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import InFlightRows
 from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
-from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
@@ -37,15 +35,19 @@ from fedjax_algos.runs.loops.checkpoints import (
     Checkpoints,
     RunSaver,
     Saved,
-    as_checkpoints,
     fill,
-    saved_identity,
+    saved_seeds,
 )
-from fedjax_algos.runs.loops.identity import identity
-from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
+from fedjax_algos.runs.loops.planned_runs import (
+    Clock,
+    Evaluations,
+    PlannedRun,
+    evaluations_by_step,
+    plan_runs,
+)
 from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
+from fedjax_algos.runs.loops.run import identity
 
-_Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 _ALL = ""  # the folder's name if there is a single checkpoint
 _ROWS = "rows_in_flight"  # an array of a checkpoint
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than single dispatches
@@ -183,7 +185,7 @@ def run_planned(
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(run.data, StoredData) for run in planned.values()):
         merged_bytes = 0
-    saved = _saved_parts(checkpoints)
+    saved = saved_seeds(checkpoints)
     saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
     groups: dict[Any, list[PlannedRun]] = {}  # runs with one checkpoint, or with equal shapes
     for seed, run in planned.items():
@@ -204,18 +206,6 @@ def run_planned(
     for part in parts.values():
         results |= part.follow(evaluate, on_evaluation)
     return {seed: results[seed] for seed in planned}
-
-
-@from_first
-def _saved_parts(checkpoints: Checkpoints | str | Path | None) -> dict[str, list[int]]:
-    """Returns the seeds that share a checkpoint and resume together, by the folder's name."""
-    given = as_checkpoints(checkpoints)
-    if given is None:
-        return {}
-    folder = Path(given.folder)
-    names = [_ALL, *(path.name for path in folder.glob("seeds-from-*"))]
-    saved = {name: saved_identity(folder / name) for name in names}
-    return {name: facts.get("seeds", []) for name, facts in saved.items() if facts}
 
 
 def _merge(executor, runs, max_bytes):
@@ -241,8 +231,7 @@ class _MergedRuns:
         self.data = merge_data(stores)
         plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
         self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        states = [run.state for run in runs]
-        self._shapes = jax.eval_shape(lambda *states: merge_states(states), *states)
+        self._shapes = jax.eval_shape(merge_states, [run.state for run in runs])
         self._make_waves()
 
     def _make_waves(self) -> None:
@@ -260,7 +249,7 @@ class _MergedRuns:
         self.saver = RunSaver(checkpoints, self._identity, name)
         self.saved = self.saver.restore()
         if self.saved is not None:
-            rows = (self.saved.arrays[f"{_ROWS}/{name}"] for name in InFlightRows._fields)
+            rows = (self.saved.arrays[f"{_ROWS}/{field}"] for field in InFlightRows._fields)
             self.begun = InFlightRows(*rows)
             self._make_waves()
 
@@ -288,7 +277,7 @@ class _MergedRuns:
         data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in self.runs]
         self.state = state = merge_states(states)
-        at_steps = self._evaluations()
+        at_steps = evaluations_by_step(self.runs, self.plan)
         at_start, resume = at_steps.pop(0), None
         if saved is None:
             yield Stop(0, self._due(at_start, {}, evaluate), state)
@@ -310,7 +299,7 @@ class _MergedRuns:
             last = steps == len(plan.time)
             yield Stop(steps, due, call.state, last, partial(self._arrays, call))
 
-    def _due(self, evaluations: _Evaluations, metrics: Metrics, evaluate: Callable) -> list[Due]:
+    def _due(self, evaluations: Evaluations, metrics: Metrics, evaluate: Callable) -> list[Due]:
         """Returns evaluations of the state; metrics have leaves [...] or [runs, ...]."""
         shared = self.state._replace(clients=(), origin=())
 
@@ -323,20 +312,6 @@ class _MergedRuns:
             Due(number, self.runs[number].counted(seconds, steps), partial(measure, number))
             for number, seconds, steps in evaluations
         ]
-
-    def _evaluations(self) -> dict[int, _Evaluations]:
-        """Returns the evaluations by the number of server steps of the merged plan before them."""
-        times = np.linspace(0, self.clock.seconds, self.clock.evaluations + 1)
-        run_of = np.zeros(len(self.plan.time)) if self.plan.run is None else self.plan.run
-        at_steps: dict[int, _Evaluations] = {0: []}
-        for number, run in enumerate(self.runs):
-            own = np.flatnonzero(run_of == number) + 1
-            steps_by_time = np.searchsorted(run.plan.time, times[1:], side="right")
-            at_steps[0].append((number, times[0], 0))
-            for now, steps in zip(times[1:], steps_by_time.tolist(), strict=True):
-                at = int(own[steps - 1]) if steps else 0
-                at_steps.setdefault(at, []).append((number, now, steps))
-        return at_steps
 
     def _identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed."""

@@ -39,13 +39,11 @@ def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = Fal
         one name.
     """
     check_kind("overwrite", overwrite, bool, "give True or False")
-    place, arrays = _path_of(path, is_new=not overwrite), flat_arrays(_tree(model))
-    for name, leaf in arrays.items():
-        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-        kind = type(leaf).__name__ if is_shape else leaf.dtype
-        if is_shape or not (leaf.dtype == bool or jnp.issubdtype(leaf.dtype, np.number)):
-            fix = "give arrays, such as jax.random.key_data(key) of a key"
-            raise TypeError(f"{name} is of type {kind}, which has no numbers to save; {fix}")
+    place, tree = _path_of(path, is_new=not overwrite), _tree(model)
+    arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+    for name, array in arrays.items():
+        if not (array.dtype == bool or jnp.issubdtype(array.dtype, np.number)):
+            raise TypeError(f"{name} is of type {array.dtype}, not numbers; give arrays of numbers")
     with written(place) as beside, beside.open("wb") as file:
         write_arrays(file, arrays)
 

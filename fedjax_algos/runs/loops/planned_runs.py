@@ -1,7 +1,7 @@
 """Plans runs on the virtual clock before any training, and counts their costs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,8 @@ from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
 from fedjax_algos.runs.loops.run import check_data, check_evaluations, flop_counter
+
+Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 
 
 class Clock(NamedTuple):
@@ -124,3 +126,17 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     seconds = time.perf_counter() - start
     known = population, state, plan, dispatches, transfer, flops, seconds
     return PlannedRun(clock, seed, data, *known)
+
+
+def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:
+    """Returns the evaluations of runs by the number of steps of their merged plan before them."""
+    clock, at_steps = runs[0].clock, dict[int, Evaluations]()
+    times = np.linspace(0, clock.seconds, clock.evaluations + 1)
+    run_of = np.zeros(len(plan.time)) if plan.run is None else plan.run
+    for number, run in enumerate(runs):
+        ends = [0, *(np.flatnonzero(run_of == number) + 1).tolist()]
+        own_steps = np.searchsorted(run.plan.time, times, side="right")
+        own_steps[0] = 0  # before a step at the time 0
+        for now, steps in zip(times, own_steps.tolist(), strict=True):
+            at_steps.setdefault(ends[steps], []).append((number, now, steps))
+    return at_steps

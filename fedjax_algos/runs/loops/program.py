@@ -1,6 +1,5 @@
 """The compiled program of batched runs, with their differences as arguments, and its calls."""
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,9 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
-from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
@@ -21,7 +18,6 @@ from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import all_finite, check_excluded
 from fedjax_algos.engine.placed.devices import (
-    no_more_devices,
     put,
     replicate,
     row_sharding,
@@ -37,11 +33,15 @@ from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import Position, common_steps
 from fedjax_algos.runs.loops import recorder as recording
 from fedjax_algos.runs.loops.checkpoints import RunSaver, fill
-from fedjax_algos.runs.loops.identity import identity_of_rounds
 from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop
-from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE, FlopCounter, Rounds, Run, draw_windows
-
-_MEMORY = 2**30  # bytes for the runs of one call, unless the runs computed at once need more
+from fedjax_algos.runs.loops.run import (
+    CLIENT_LEARNING_RATE,
+    FlopCounter,
+    Rounds,
+    Run,
+    draw_windows,
+    identity_of_rounds,
+)
 
 
 class Shared(NamedTuple):
@@ -92,8 +92,9 @@ class Program(NamedTuple):
         # weakly typed, like Python's numbers, so params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
         local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
-        if rate is not None and not callable(local.learning_rate):
-            local = local._replace(learning_rate=rate)
+        if rate is not None:
+            in_steps = callable(local.learning_rate)  # then a call raises: no tracer is a float
+            local = local._replace(learning_rate=(lambda _: float(rate)) if in_steps else rate)
         constants = {name: value for name, _, value in self.constants}
         algorithm = self.factory(self.problem, local, **constants, **numbers)
         return pure_round(algorithm, self.layout, screening(self.non_finite))
@@ -106,8 +107,7 @@ class Program(NamedTuple):
         state, trained = run_rounds(looking(run_round), state, data, dispatches, rounds)
         test, tested = shared.test, {}
         if shared.test_rows is not None:
-            rows = shared.test_rows[entry.partition]
-            test = jax.tree.map(lambda leaf: leaf[rows], examples)
+            test = take(examples, shared.test_rows[entry.partition])
         if test is not None:
             values = make_evaluate(run_round.algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
@@ -144,17 +144,7 @@ def advance_each(program, states, shared, entries, dispatches, rounds):
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
 
-class ValueReadError(Exception):
-    """The algorithm reads a traced learning rate function in Python."""
-
-
-def unreadable_rate(count: Any) -> Any:
-    """Raises an error; stands for a learning rate function that differs between runs."""
-    raise ValueReadError
-
-
-UNTRACEABLE = (
-    ValueReadError,
+UNTRACEABLE = (  # Python reads a traced value
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -165,34 +155,6 @@ def traced_names(run: Run, static: frozenset[str]) -> list[str]:
     """Names a run's swept values that are arguments of its program, without those in `static`."""
     known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
-
-
-def call_size(
-    mesh: ClientMesh | None,
-    runs_per_device: int | None,
-    memory: int | None,
-    num_runs: int,
-    run_bytes: int,
-) -> tuple[ClientMesh | None, int, int, str]:
-    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
-    mesh = no_more_devices(mesh, num_runs)
-    devices = 1 if mesh is None else mesh.size
-    available = memory or _MEMORY
-    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
-    at_once = min(runs_per_device or default, -(-num_runs // devices))
-    width = devices * at_once
-    least = width * run_bytes
-    if memory is not None:
-        check_whole("memory", memory, least, sys.maxsize)
-    elif available < least:
-        available, what = least, f"the states of {at_once} runs at once"
-        fix = "give fewer clients, runs_per_device or devices"
-        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
-    calls = -(-num_runs // (available // run_bytes // width * width))
-    runs = -(-num_runs // (calls * width)) * width
-    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
-    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
-    return mesh, at_once, runs, note
 
 
 class Group(NamedTuple):

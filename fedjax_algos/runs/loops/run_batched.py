@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,13 +12,15 @@ from typing import Any, NamedTuple, Unpack, get_args
 import jax
 import numpy as np
 
+from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.placed.devices import Devices, client_mesh
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, no_more_devices
+from fedjax_algos.engine.placed.model_sharding import ClientMesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
@@ -36,6 +39,7 @@ from fedjax_algos.runs.loops.run import (
     flop_counter,
 )
 
+_MEMORY = 2**30  # bytes for the runs of one call, unless the runs computed at once need more
 OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the last model of a run
 
 
@@ -133,20 +137,20 @@ class BatchedRuns:
         **rounds: Unpack[RoundOptions],
     ):
         loop = Rounds(**rounds)
-        check_choice("non_finite", non_finite, get_args(NonFinite))
-        fix = "give a function (problem, local, *, ...) -> Algorithm"
         loop.check(len(runs))
+        check_choice("non_finite", non_finite, get_args(NonFinite))
         if runs_per_device is not None:
             checks.check_whole("runs_per_device", runs_per_device)
         for data in {id(run.data): run.data for run in runs}.values():
             check_data(problem, data, loop.test)
+        fix = "give a function (problem, local, *, ...) -> Algorithm"
         for run in runs:  # checks ranges while the values are concrete
             check_test_rows(run.test_rows, run.data)
             checks.check_seed(run.seed)
             checks.check_local(run.local)
-            options = run.hyperparameters
-            checks.check_callable("factory", factory, fix, "problem", "local", **options)
-            factory(problem, run.local, **options)
+            given = run.hyperparameters
+            checks.check_callable("factory", factory, fix, "problem", "local", **given)
+            factory(problem, run.local, **given)
         model = checks.as_model(problem, loop.params)
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
@@ -212,11 +216,10 @@ class BatchedRuns:
         dispatches = loop.cohorts(first.data, algorithm, local, first.seed).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
-        mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
+        mesh, runs_per_device, size, note = call_size(*limits, len(runs), run_bytes)
         traced = programs.traced_names(first, static)
         if CLIENT_LEARNING_RATE in traced:  # it is not part of the program
-            rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
-            local = local._replace(learning_rate=rate)
+            local = local._replace(learning_rate=float if callable(local.learning_rate) else 0.0)
         constants = programs.constants_of(first.hyperparameters, traced)
         learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
@@ -269,6 +272,34 @@ class BatchedRuns:
             models = fetch(call.states.model)
             for number, run in enumerate(call.own):
                 self.on_end(run.label, run.seed, take(models, number))
+
+
+def call_size(
+    mesh: ClientMesh | None,
+    runs_per_device: int | None,
+    memory: int | None,
+    num_runs: int,
+    run_bytes: int,
+) -> tuple[ClientMesh | None, int, int, str]:
+    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
+    mesh = no_more_devices(mesh, num_runs)
+    devices = 1 if mesh is None else mesh.size
+    available = memory or _MEMORY
+    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
+    at_once = min(runs_per_device or default, -(-num_runs // devices))
+    width = devices * at_once
+    least = width * run_bytes
+    if memory is not None:
+        checks.check_whole("memory", memory, least, sys.maxsize)
+    elif available < least:
+        available, what = least, f"the states of {at_once} runs at once"
+        fix = "give fewer clients, runs_per_device or devices"
+        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
+    calls = -(-num_runs // (available // run_bytes // width * width))
+    runs = -(-num_runs // (calls * width)) * width
+    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
+    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
+    return mesh, at_once, runs, note
 
 
 def _name(run):

@@ -1,5 +1,6 @@
 """Runs in rounds, in windows that end with an evaluation."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,7 +32,6 @@ from fedjax_algos.runs.loops.checkpoints import (
     fill_state,
     open_rows,
 )
-from fedjax_algos.runs.loops.identity import identity_of_rounds
 from fedjax_algos.runs.loops.recorder import (
     Due,
     Recorder,
@@ -48,6 +48,7 @@ from fedjax_algos.runs.loops.run import (
     check_room_for_rows,
     draw_windows,
     flop_counter,
+    identity_of_rounds,
 )
 
 
@@ -277,7 +278,7 @@ class _SynchronousRun:
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed; reads only the shapes of `state`."""
-        engine, placement = self.engine, self.engine.placement
+        engine, mesh = self.engine, self.engine.placement.mesh
         started = {"start_round": self.start_round} if self.start_round else {}
         return started | identity_of_rounds(
             engine.algorithm,
@@ -291,22 +292,21 @@ class _SynchronousRun:
             non_finite=engine.non_finite,
             client_state=place_of(self.state.clients),
             layout=str(engine.layout),
-            devices=1 if placement.mesh is None else len(placement.mesh.devices),
+            devices=1 if mesh is None else len(mesh.devices),
         )
 
 
 def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
     """Wraps a user's `on_evaluation`, with or without `state`; returns True to stop the run."""
     check_callable("on_evaluation", on_evaluation, fix := "give a function of a row")
-    try:
-        takes_state = "state" in inspect.signature(on_evaluation).parameters
-    except ValueError:  # some C functions have no signature
-        takes_state = False
-    keywords = {"state": None} if takes_state else {}
+    keywords: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # some C functions have no signature
+        if "state" in inspect.signature(on_evaluation).parameters:
+            keywords["state"] = None
     check_callable("on_evaluation", on_evaluation, fix, "row", **keywords)
 
     def report(row: Row, state: FederatedState | None) -> bool:
-        result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)
+        result = on_evaluation(row, **dict.fromkeys(keywords, state))
         return bool(largest(isinstance(result, bool | np.bool_) and bool(result)))
 
     return report

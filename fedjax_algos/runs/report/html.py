@@ -1,7 +1,9 @@
 """Builds HTML with every text escaped."""
 
 import base64
+import hashlib
 import html
+import json
 import string
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -69,6 +71,22 @@ def template(name: str) -> string.Template:
     """Reads a file of this folder as a template."""
     text = resources.files("fedjax_algos.runs.report").joinpath(name).read_text(encoding="utf-8")
     return string.Template(text)
+
+
+def document(title: str, body: Iterable[Html], data: object) -> str:
+    """Makes a whole page, with the style and the script of this folder and the script's data."""
+    style, script = template("style.css").template, template("figure.js").template
+    hashes = [
+        base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script)
+    ]
+    # which allows no other style or script
+    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+    policy += "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":  # so that no text in the data can end their element
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
+    return template("template.html").substitute(own, body=joined(body), data=text)
 
 
 def read_if_there(path: Path, limit: int | None = None) -> bytes:

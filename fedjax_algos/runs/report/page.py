@@ -1,10 +1,7 @@
-"""Makes the page of a report: its sections in the template, with the style and the script."""
+"""Makes the page of a report from its sections."""
 
-import base64
 import csv
-import hashlib
 import io
-import json
 import math
 import re
 import shlex
@@ -26,6 +23,7 @@ from fedjax_algos.core.options import options
 from fedjax_algos.runs.report.html import (
     Html,
     details,
+    document,
     element,
     joined,
     picture,
@@ -84,16 +82,7 @@ def make_report(
         element("nav", element("ul", *links), aria_label="Sections"),
         element("main", *sections),
     ]
-    style, script = template("style.css").template, template("figure.js").template
-    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-    policy += f"style-src {_hash(style)}; script-src {_hash(script)}"
-    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
-    return template("template.html").substitute(own, body=joined(body), data=as_script(data))
-
-
-def _hash(text: str) -> str:
-    """Returns the name of a script or style in the page's policy, which allows no others."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return document(title, body, data)
 
 
 def _scope(settings: Settings) -> str:
@@ -309,14 +298,6 @@ def _band(values: np.ndarray) -> list[list[float | None]]:
 
 def _rounded(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-
-
-def as_script(data: dict[str, Any]) -> Html:
-    """Encodes JSON for a script element so that no text in it can end the element."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Html(text)
 
 
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:

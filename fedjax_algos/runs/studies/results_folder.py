@@ -30,8 +30,8 @@ from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Model, Row
 from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
-from fedjax_algos.runs.loops.identity import OtherRunError, differences, off_grid, warn_of_devices
 from fedjax_algos.runs.loops.model_file import save_model
+from fedjax_algos.runs.loops.run import OtherRunError, differences, off_grid, warn_of_devices
 from fedjax_algos.runs.studies.shares import RunName, Share, run_name
 
 # entries compared in addition to the settings

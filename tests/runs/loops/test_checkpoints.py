@@ -16,10 +16,11 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import planners, traced
 from fedjax_algos.base.errors import DamagedError
 from fedjax_algos.runs.loops import checkpoints as saving
+from fedjax_algos.runs.loops import interruption
 from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, load_state
 from fedjax_algos.runs.loops.clock import simulate_async_seeds
-from fedjax_algos.runs.loops.identity import check_identity
 from fedjax_algos.runs.loops.interruption import Interrupted
+from fedjax_algos.runs.loops.run import check_identity
 
 Server = collections.namedtuple("Server", "params")
 
@@ -60,7 +61,7 @@ def test_when_a_run_is_saved(tmp_path, monkeypatch):
     (tmp_path / "6.npz").unlink()
     save(own, 6, last=True)
     assert kept(tmp_path) == [2, 4]
-    monkeypatch.setattr(saving, "agreed_interruption", lambda: 15)
+    monkeypatch.setattr(interruption, "interruption", lambda: 15)
     with pytest.raises(Interrupted):
         save(own, 7)
     assert kept(tmp_path) == [2, 4, 7]

@@ -98,9 +98,9 @@ STATE = fa.FederatedState((), (), (), (), np.uint32(0))
     [
         (STATE, "a state is given where a model is needed; give state.model"),
         ({"a": "text"}, "params/a is of type <U4"),
-        ({"a": jax.random.key(0)}, "params/a is of type key<fry>"),
+        ({"a": jax.random.key(0)}, "Use jax.random.key_data"),
         ({"a": np.array([None])}, "params/a is of type object"),
-        (jax.eval_shape(lambda: {"a": jnp.ones(2)}), "params/a is of type ShapeDtypeStruct"),
+        (jax.eval_shape(lambda: {"a": jnp.ones(2)}), "params/a is of type object"),
     ],
 )
 def test_what_cannot_be_saved(path, given, message):
