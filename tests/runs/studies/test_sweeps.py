@@ -151,7 +151,7 @@ def test_given_params_and_each_evaluation():
         ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
         ({"mu": [1.0]}, {"seeds": (0, 3)}, "seed 3 has no data or is given twice"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),
-        ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"give at least {RUN_BYTES} bytes"),
+        ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"of at least {RUN_BYTES}"),
         ({"mu": [1.0]}, {"runs_per_device": 0}, "runs_per_device=0 is out of range"),
     ],
 )
