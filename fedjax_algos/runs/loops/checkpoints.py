@@ -29,7 +29,6 @@ from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 from fedjax_algos.runs.loops.interruption import check_interruption
 from fedjax_algos.runs.loops.run import check_identity
 
-Arrays = Callable[[], Any]  # makes a tree of arrays
 _NAME = re.compile(r"[0-9]+(\.npz|\.checkpoint)?")  # of earlier versions, which are not readable
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
@@ -125,7 +124,7 @@ class RunSaver:
         return saved
 
     def after_evaluation(
-        self, position: int, arrays: Arrays | None, facts: dict[str, Any], *, last: bool
+        self, position: int, arrays: Callable[[], Any] | None, facts: dict[str, Any], *, last: bool
     ) -> None:
         """Saves the run if it is time, at its end, or at a signal, and then raises Interrupted.
 

@@ -40,12 +40,11 @@ from fedjax_algos.runs.loops.checkpoints import (
 )
 from fedjax_algos.runs.loops.planned_runs import (
     Clock,
-    Evaluations,
     PlannedRun,
     evaluations_by_step,
     plan_runs,
 )
-from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
+from fedjax_algos.runs.loops.recorder import Measured, Recorder, Stop, follow
 from fedjax_algos.runs.loops.run import identity
 
 _ALL = ""  # the folder's name if there is a single checkpoint
@@ -280,7 +279,7 @@ class _MergedRuns:
         at_steps = evaluations_by_step(self.runs, self.plan)
         at_start, resume = at_steps.pop(0), None
         if saved is None:
-            yield Stop(0, self._due(at_start, {}, evaluate), state)
+            yield self._stop(0, at_start, {}, evaluate)
         else:
             recorder.restore(saved, None)
 
@@ -295,11 +294,10 @@ class _MergedRuns:
         options: Any = {"stops": sorted(at_steps), "waves": self.waves, "resume": resume}
         for call in executor.run(state, data, plan, self.dispatches, **options):
             self.state, steps = call.state, call.server_steps
-            due = self._due(at_steps.get(steps, []), call.metrics, evaluate)
-            last = steps == len(plan.time)
-            yield Stop(steps, due, call.state, last, partial(self._arrays, call))
+            arrays = partial(self._arrays, call)
+            yield self._stop(steps, at_steps.get(steps, []), call.metrics, evaluate, arrays)
 
-    def _due(self, evaluations: Evaluations, metrics: Metrics, evaluate: Callable) -> list[Due]:
+    def _stop(self, steps, evaluations, metrics, evaluate, arrays=None) -> Stop:
         """Returns evaluations of the state; metrics have leaves [...] or [runs, ...]."""
         shared = self.state._replace(clients=(), origin=())
 
@@ -308,10 +306,9 @@ class _MergedRuns:
             told = recording.reported(self.executor.algorithm, own.server)
             return recording.measure_state(own, metrics, told, evaluate, number)
 
-        return [
-            Due(number, self.runs[number].counted(seconds, steps), partial(measure, number))
-            for number, seconds, steps in evaluations
-        ]
+        due = [(number, self.runs[number].counted(*at)) for number, *at in evaluations]
+        last = steps == len(self.plan.time)
+        return Stop(steps, due, measure, self.state, last, arrays)
 
     def _identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed."""

@@ -33,7 +33,7 @@ from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import Position, common_steps
 from fedjax_algos.runs.loops import recorder as recording
 from fedjax_algos.runs.loops.checkpoints import RunSaver, fill
-from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop
+from fedjax_algos.runs.loops.recorder import Recorder, Stop
 from fedjax_algos.runs.loops.run import (
     CLIENT_LEARNING_RATE,
     FlopCounter,
@@ -189,15 +189,6 @@ class Group(NamedTuple):
         test = self.loop.test if test_rows is None else None
         return replicate(self.program.mesh, Shared(data, test, test_rows, self.loop.params))
 
-    def entries(self, runs: Sequence[Run]) -> Entry:
-        """Returns the arguments of some runs."""
-        tables = [*self.tables]
-        return Entry(
-            np.array([tables.index(table_of(run)) for run in runs], np.int32),
-            np.array([run.seed for run in runs], np.uint32),
-            {name: np.array([run.swept[name] for run in runs], float) for name in self.traced},
-        )
-
     def cohorts(self, runs: Sequence[Run]) -> list[Cohorts]:
         """Returns the cohorts of some runs before their first round."""
         algorithm, draw = self.algorithm, self.loop.cohorts
@@ -221,7 +212,11 @@ class Call:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
         divide = partial(put, row_sharding(program.mesh, group.size))
-        entries = divide(group.entries(self.filled))
+        numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
+        tables, known = [table_of(run) for run in self.filled], [*group.tables]
+        partitions = np.array([known.index(table) for table in tables], np.int32)
+        seeds = np.array([run.seed for run in self.filled], np.uint32)
+        entries = divide(Entry(partitions, seeds, numbers))
         self.states = wait_on_cpu(program.mesh, begin_each(program, shared, entries))
         position = stack([each.position() for each in self.cohorts])
         flops, done, saved = np.zeros(group.size), 0, self.saver.restore()
@@ -263,8 +258,8 @@ class Call:
                 due = []
                 for i in range(len(self.own)):
                     costs = done, take(position, i), group.transfer, float(flops[i]), sent[i]
-                    due.append(Due(i, recording.costs_of_rounds(*costs), partial(measure, i)))
-                yield Stop(done, due, self.states, done == loop.rounds, arrays)
+                    due.append((i, recording.costs_of_rounds(*costs)))
+                yield Stop(done, due, measure, self.states, done == loop.rounds, arrays)
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
         """Returns the arrays of a checkpoint for the call's own runs, leaves [runs, ...]."""

@@ -50,19 +50,12 @@ Report = Callable[[int, Row, Any], bool | None]
 Measured = tuple[dict[str, float], int | None, Any]
 
 
-class Due(NamedTuple):
-    """An evaluation of one run."""
-
-    run: int  # its number in the recorder
-    counted: dict[str, Any]  # columns, as arguments of `metrics_row`
-    measure: Callable[[], Measured]  # not called for a run that has diverged
-
-
 class Stop(NamedTuple):
     """A point between compiled calls where evaluations of some runs are due."""
 
     position: int  # completed rounds or server steps
-    due: Sequence[Due]
+    due: Sequence[tuple[int, dict[str, Any]]]  # numbers of runs, and arguments of `metrics_row`
+    measure: Callable[[int], Measured]  # not called for a run that has diverged
     state: Any  # of all runs; the next stop consumes it
     last: bool = False
     arrays: Callable[[], Any] | None = None  # of a checkpoint; None if it is not worth one
@@ -80,17 +73,19 @@ class Recorder:
         self.diverged: set[int] = set()  # numbers of runs whose rows end
         self.stopped: bool | None = False
 
-    def measure(self, due: Due, state: Any) -> None:
-        """Adds a row to a run, unless it has diverged."""
-        if due.run in self.diverged:
-            return
-        metrics, excluded, finite = due.measure()
-        costs = due.counted | {"wall_seconds": time.perf_counter() - self.started}
-        row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
-        self.histories[due.run].append(row)
-        if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
-            self.diverged.add(due.run)
-        self.stopped = self.report(due.run, row, state)
+    def measure(self, stop: Stop) -> None:
+        """Adds rows to the runs that are due and have not diverged."""
+        for run, counted in stop.due:
+            if run in self.diverged:
+                continue
+            metrics, excluded, finite = stop.measure(run)
+            costs = counted | {"wall_seconds": time.perf_counter() - self.started}
+            row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
+            self.histories[run].append(row)
+            finite = finite and math.isfinite(row.get("test_loss", 0))
+            if self.non_finite != "keep" and not finite:
+                self.diverged.add(run)
+            self.stopped = self.report(run, row, stop.state)
 
     def restore(self, saved: Saved, state: Any) -> None:
         """Restores the runs from a checkpoint, and reports its rows."""
@@ -115,8 +110,7 @@ class Recorder:
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
     """Records and saves each stop of some runs; yields it before it is saved."""
     for stop in stops:
-        for due in stop.due:
-            recorder.measure(due, stop.state)
+        recorder.measure(stop)
         yield stop
         facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
         last = stop.last or recorder.ended

@@ -18,7 +18,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.base.reprs import describe, describe_tree, printable
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
-from fedjax_algos.core.checks import check_initial, check_kind, check_whole
+from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.description import held_labels
 from fedjax_algos.data.federated_data import FederatedData, check_examples
@@ -210,7 +210,6 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     """Checks that evaluations measure the accuracy and the target metric."""
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
     for name in ("accuracy", target_metric):
         check_target_metric(name, [*measured, *CLIENT_COLUMNS.values()])

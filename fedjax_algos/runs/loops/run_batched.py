@@ -161,9 +161,6 @@ class BatchedRuns:
         self.memory, self.non_finite = memory, non_finite
         self.groups = self._grouped(dict(enumerate(runs)), frozenset())
 
-    def __repr__(self) -> str:
-        return describe(self, runs=len(self.runs), programs=len(self.groups))
-
     @property
     def in_order(self) -> list[Run]:
         """The runs in the order of their computation, program by program."""
@@ -255,11 +252,10 @@ class BatchedRuns:
 
     def _follow(self, call: Call, shared: programs.Shared, count: FlopCounter) -> None:
         """Computes the runs of a call, and reports their rows and last models."""
-        columns = [{"method": run.label, "seed": run.seed} for run in call.own]
         self.rows |= {index: [] for index in call.indices}
 
         def report(number: int, row: Row, state: Any) -> None:
-            row = columns[number] | row
+            row = {"method": call.own[number].label, "seed": call.own[number].seed} | row
             self.rows[call.indices[number]].append(row)
             self.on_evaluation(row)
 

@@ -33,7 +33,6 @@ from fedjax_algos.runs.loops.checkpoints import (
     open_rows,
 )
 from fedjax_algos.runs.loops.recorder import (
-    Due,
     Recorder,
     Stop,
     costs_of_rounds,
@@ -268,9 +267,9 @@ class _SynchronousRun:
         """Returns the evaluation of the state, after the rounds before a position."""
         told = recording.reported(self.engine.algorithm, self.state.server)
         given = self.done, position, transfer, self.flops, told.get("uploads")
-        of_state = self.state, metrics, told, self.evaluate_model
-        due = Due(0, costs_of_rounds(*given), partial(measure_state, *of_state))
-        return Stop(self.done, [due], self.state, self.done == self.end, arrays)
+        due = [(0, costs_of_rounds(*given))]
+        measure = partial(measure_state, self.state, metrics, told, self.evaluate_model)
+        return Stop(self.done, due, measure, self.state, self.done == self.end, arrays)
 
     def _arrays(self, position: Position) -> dict[str, Any]:
         """Returns the arrays of a checkpoint."""
