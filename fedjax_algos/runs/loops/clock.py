@@ -208,9 +208,12 @@ def run_planned(
 
 
 def _merge(executor, runs, max_bytes):
-    """Merges runs of equal shapes; halves them until they need at most `max_bytes`."""
+    """Merges runs of equal shapes; halves them until they need at most `max_bytes`.
+
+    These are the bytes of everything on the device except examples.
+    """
     merged = _MergedRuns(executor, runs)
-    if len(runs) == 1 or merged.bytes <= max_bytes:
+    if len(runs) == 1 or tree_bytes(merged.shapes) + merged.memory.bytes <= max_bytes:
         return [merged]
     halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
     return [part for some in halves for part in _merge(executor, some, max_bytes)]
@@ -230,18 +233,13 @@ class _MergedRuns:
         self.data = merge_data(stores)
         plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
         self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        self._shapes = jax.eval_shape(merge_states, [run.state for run in runs])
+        self.shapes = jax.eval_shape(merge_states, [run.state for run in runs])
         self._make_waves()
 
     def _make_waves(self) -> None:
-        shapes, data = self._shapes, data_shapes(self.data)
+        shapes, data = self.shapes, data_shapes(self.data)
         self.waves = self.executor.waves(shapes, self.plan, self.begun)
         self.memory = self.executor.memory(shapes, data, self.dispatches, self.waves)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of everything on the device except examples."""
-        return tree_bytes(self._shapes) + self.memory.bytes
 
     def begin(self, checkpoints: Checkpoints | str | Path | None, name: str) -> None:
         """Resumes from the last checkpoint, if any, and plans the waves of the rest."""

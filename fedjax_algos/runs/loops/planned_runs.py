@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_algos.analysis.statistics import gini
@@ -12,7 +11,7 @@ from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
-from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
+from fedjax_algos.core.checks import as_model, check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.types import blank_dispatches
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
@@ -103,12 +102,9 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     """Plans a run without training; it must make a server step within its simulated seconds."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
-
-    def shapes(population):
-        return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
-
     population = Population(num_clients, num_clients, int(counts.sum()))
-    state = shapes(population)
+    model = as_model(algorithm.problem, clock.params)
+    state = executor.shapes(population, model)
     # the bytes of a dispatch, by its shapes, determine its duration
     transfer = count_transfer(algorithm, state, data, blank_dispatches(1))
     system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
@@ -120,7 +116,7 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     require(len(plan.time), f"{what}; {fix} ends after {first:g} seconds")
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
-        state = shapes(population)
+        state = executor.shapes(population, model)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
     seconds = time.perf_counter() - start

@@ -79,7 +79,7 @@ def document(title: str, body: Iterable[Html], data: object) -> str:
     hashes = [
         base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script)
     ]
-    # which allows no other style or script
+    # the page allows no other style or script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
     policy += "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
