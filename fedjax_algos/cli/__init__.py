@@ -87,7 +87,7 @@ def _run(given: list[str]) -> None:
             raise Interrupted(number, alone=True) from None
         from fedjax_algos.cli import processes
         from fedjax_algos.engine.placed.processes import FirstProcessError
-        from fedjax_algos.runs.loops.identity import OtherRunError
+        from fedjax_algos.runs.loops.run import OtherRunError
 
         frames = traceback.extract_tb(error.__traceback__)
         files = [Path(frame.filename) for frame in frames]

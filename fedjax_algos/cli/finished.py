@@ -27,7 +27,7 @@ from fedjax_algos.cli.options import known_as, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.runs import results
-from fedjax_algos.runs.report.page import ReportTables, make_report
+from fedjax_algos.runs.report.page import make_report
 from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
 
@@ -153,13 +153,13 @@ def write_report(folder: str, out: str | None) -> None:
         raise ValueError(f"{folder!r} has no config.json; {_FIX}")
     path = new_file(place / "report.html" if out is None else out)
     settings, is_sweep = stored_settings(place, configuration), "grid" in configuration
-    clients = None
+    tables = method_tables(rows, goal_of(settings), is_sweep=is_sweep)
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(place / "clients.csv")
         complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
         require(complete, f"{place / 'clients.csv'} has no accuracy of each client; {_FIX}")
-        clients = clients_table(rows_of_clients, settings)
-    methods = method_tables(rows, goal_of(settings), is_sweep=is_sweep)
-    tables = ReportTables(methods, clients, non_finite_lines(rows))
-    write_text(path, make_report(place, rows, configuration, settings, tables))
+        own = clients_table(rows_of_clients, settings)
+        tables = [*tables, own._replace(title="Each client's own model")]
+    report = make_report(place, rows, configuration, settings, tables, non_finite_lines(rows))
+    write_text(path, report)
     click.echo(printable(path))

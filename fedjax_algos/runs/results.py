@@ -98,12 +98,12 @@ def write(
     write_table(folder / "summary.csv", records(summary))
     _write_partitions(folder, experiment)
     _write_timelines(folder, experiment)
-    speeds = [
-        {"seed": seed, "client": client, "seconds_per_step": seconds}
-        for seed, times in experiment.speeds.items()
-        for client, seconds in enumerate(times.tolist())
-    ]
-    if speeds:
+    if experiment.speeds:
+        speeds = [
+            {"seed": seed, "client": client, "seconds_per_step": seconds}
+            for seed, times in experiment.speeds.items()
+            for client, seconds in enumerate(times.tolist())
+        ]
         write_table(folder / "speeds.csv", speeds)
 
 
@@ -111,22 +111,22 @@ def _write_partitions(folder, experiment):
     """Writes each client's examples, or the client's number in the files, and their labels."""
     from rich.console import Console
 
-    arrays: dict[str, Any] = {}
-    for seed, partition in experiment.partitions.items():
-        if partition is None:
-            arrays[f"clients_{seed}"] = experiment.data[seed].clients
-        else:
-            arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
-    with written(folder / "partitions.npz") as beside:
-        np.savez_compressed(beside, **arrays)
     labels, first = experiment.labels, next(iter(experiment.partitions.values()))
+    arrays: dict[str, Any] = {}
     with written(folder / "partition.txt") as beside, beside.open("w") as file:
         console = Console(file=file, width=100)
         for seed, partition in experiment.partitions.items():
-            told = repr(experiment.data[seed])
+            data = experiment.data[seed]
+            if partition is None:
+                arrays[f"clients_{seed}"] = data.clients
+            else:
+                arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
+            told = repr(data)
             if labels is not None:
                 told = partition_table(describe_partition(labels, partition))
             console.print(f"seed {seed}", told)
+    with written(folder / "partitions.npz") as beside:
+        np.savez_compressed(beside, **arrays)
     if labels is not None:
         with written(folder / "partition.png") as beside:
             pictures.plot_partition(labels, first, beside)
@@ -212,29 +212,28 @@ def _read_ended(path, content, on_missing):
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
     """Returns the names of different results folders, or their given paths if names are equal."""
-    require(folders, "no results folder is given; name one or more, such as results/compare")
-    paths = [Path(folder).resolve() for folder in folders]
-    given = " ".join(map(str, folders))
-    different = len(set(paths)) == len(paths)
-    require(different, f"a results folder is given twice in {given}; give it once")
+    paths = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
+    given = " ".join(map(str, folders)) or "no results folder"
+    fix = "give one or more, such as results/compare, and each of them once"
+    require(folders and len(paths) == len(folders), f"{given} is given; {fix}")
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 
 
 def comparison_names(folders: Sequence[str | Path]) -> list[str]:
     """Returns each folder's comparison: folders that differ only in their seeds share a name."""
+    names = folder_names(folders)
     comparisons: list[tuple[Any, list[Any], list[int]]] = []  # facts, seeds, positions of folders
     for position, folder in enumerate(folders):
         content = read_configuration(Path(folder))
         own, seeds = content and facts(content), content["settings"]["seeds"] if content else []
         for known, others, positions in comparisons:
-            if own == known is not None and not any(seed in others for seed in seeds):
+            if own == known is not None and not set(seeds) & set(others):
                 others.extend(seeds)
                 positions.append(position)
                 break
         else:
             comparisons.append((own, [*seeds], [position]))
-    names = folder_names(folders)
     for _, _, positions in comparisons:
         shared = "+".join(names[position] for position in positions)
         names = [shared if i in positions else name for i, name in enumerate(names)]
@@ -270,10 +269,10 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
     for own in runs:
         # also the train loss: params may be NaN although no test output is
         losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
-        if len(own) < longest and np.isfinite(losses).all():
-            few = f"{own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}"
-            fix = "name a folder that compare, run or sweep wrote"
-            raise ValueError(f"{path}: {few}, but there are {longest} of others; {fix}")
+        few = f"{own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}"
+        fix = "name a folder that compare, run or sweep wrote"
+        whole = len(own) == longest or not np.isfinite(losses).all()
+        require(whole, f"{path}: {few}, but there are {longest} of others; {fix}")
 
 
 def client_rows(

@@ -97,7 +97,7 @@ WRONG = """
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
 one | different seeds, whose means are not comparable; add --facet results
-./a/compare | folder is given twice in a/compare ./a/compare
+./a/compare | a/compare ./a/compare is given; give one or more
 """
 
 

@@ -79,7 +79,7 @@ report nowhere | there is no such file
 sweep fedprox --grid mu=1 --grid mu=2 | mu is given twice; give all
 sweep fedprox --grid mu=1,1.0 | mu=1 is twice in the grid
 sweep fedprox --grid model=mlp | unknown option 'model'
-sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given beside the
+sweep fedprox --grid local-steps=5 --local-steps 3 | local_steps is given twice; give all
 sweep fedprox --grid local_epochs=1,2 --local-steps 3 | steps=3 and epochs=1.0; give exactly one
 sweep fedprox --grid fedprox:mu=1 | names a method; leave fedprox: out
 sweep fedprox --grid mu=1 --seconds 3 | seconds=3.0 is not for sweeps

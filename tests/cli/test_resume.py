@@ -186,7 +186,7 @@ LINES = COMMANDS | {"one": ONE, "tune": f"tune fedavg {GRID} {ROUNDS}"}
 OTHERS = """
 rounds | --rounds 6 | --rounds 4 | rounds: 6 in the folder, 4 here
 rounds | --rounds 6 | --rounds 8 --partition iid | partition: dirichlet | rounds: 6 | the clients'
-rounds | fedavg | fedprox:mu=0.1 | methods, fedavg: in the folder only | methods, fedprox: not in
+rounds | fedavg | fedprox:mu=0.1 | methods, fedavg: {'algorithm': | methods, fedprox: none in
 one | --rounds 3 | --rounds 4 | rounds: 3 in the folder, 4 here; the run ended with
 tune | --rounds 6 | --rounds 8 | rounds: 6 in the folder, 8 here
 virtual clock | 60 | 90 | seconds: 60.0 in the folder, 90.0 here

@@ -192,7 +192,7 @@ def test_wrong_losses_and_metrics_of_ones_own(own_file):
 def test_methods_are_compared_by_the_accuracy(own_file):
     """A model that does not measure it is refused before the training, and can be given it."""
     for given, message in (
-        ({}, "the model measures loss, but not accuracy"),
+        ({}, "'accuracy' is not measured"),
         ({"metrics": "accuracy,top_k_accuracy:11"}, "k=11"),
     ):
         model = f"{own_file}:model_without_metrics"

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Batch, Metrics, Model, Params, Row
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.call_tables import (
@@ -28,7 +27,6 @@ from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import InFlightRows
 from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
-from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
@@ -37,15 +35,18 @@ from fedjax_algos.runs.loops.checkpoints import (
     Checkpoints,
     RunSaver,
     Saved,
-    as_checkpoints,
     fill,
-    saved_identity,
+    saved_seeds,
 )
-from fedjax_algos.runs.loops.identity import identity
-from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
-from fedjax_algos.runs.loops.recorder import Due, Measured, Recorder, Stop, follow
+from fedjax_algos.runs.loops.planned_runs import (
+    Clock,
+    PlannedRun,
+    evaluations_by_step,
+    plan_runs,
+)
+from fedjax_algos.runs.loops.recorder import Measured, Recorder, Stop, follow
+from fedjax_algos.runs.loops.run import identity
 
-_Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 _ALL = ""  # the folder's name if there is a single checkpoint
 _ROWS = "rows_in_flight"  # an array of a checkpoint
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than single dispatches
@@ -116,7 +117,8 @@ def simulate_async(
             show(row["simulated_seconds"], row)
             on_evaluation(row)
 
-        return _simulate(executor, {seed: data}, clock, report, on_memory, checkpoints)[seed]
+        planned = plan_runs(executor, {seed: data}, clock)
+        return run_planned(executor, planned, report, on_memory, checkpoints)[seed]
 
 
 def simulate_async_seeds(
@@ -165,11 +167,6 @@ def simulate_async_seeds(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
-    return _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes)
-
-
-def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes=None):
-    """Returns the results by seed; see `simulate_async_seeds`."""
     planned = plan_runs(executor, data, clock)
     return run_planned(executor, planned, on_evaluation, on_memory, checkpoints, merged_bytes)
 
@@ -183,12 +180,11 @@ def run_planned(
     merged_bytes: int | None = None,
 ) -> dict[int, AsyncResult]:
     """Trains planned runs of one clock; see `simulate_async_seeds`."""
-    clock = next(iter(planned.values())).clock
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(run.data, StoredData) for run in planned.values()):
         merged_bytes = 0
-    saved = _saved_parts(as_checkpoints(checkpoints))
+    saved = saved_seeds(checkpoints)
     saved_in = {seed: name for name, seeds in saved.items() for seed in seeds}
     groups: dict[Any, list[PlannedRun]] = {}  # runs with one checkpoint, or with equal shapes
     for seed, run in planned.items():
@@ -197,37 +193,30 @@ def run_planned(
     parts = {
         key if key in saved else f"seeds-from-{part.runs[0].seed}": part
         for key, runs in groups.items()
-        for part in _merge(executor, clock, runs, math.inf if key in saved else merged_bytes)
+        for part in _merge(executor, runs, math.inf if key in saved else merged_bytes)
     }
     alone = len(parts) == 1 and not saved
     for name, part in parts.items():
-        part.begin(as_checkpoints(checkpoints, _ALL if alone else name))
+        part.begin(checkpoints, _ALL if alone else name)
     on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
-    evaluate = recording.make_evaluate_model(executor.algorithm, clock.test, clock.evaluate)
+    clock, problem = next(iter(planned.values())).clock, executor.algorithm.problem
+    evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
     for part in parts.values():
         results |= part.follow(evaluate, on_evaluation)
     return {seed: results[seed] for seed in planned}
 
 
-@from_first
-def _saved_parts(checkpoints: Checkpoints | None) -> dict[str, list[int]]:
-    """Returns the seeds that share a checkpoint and resume together, by the folder's name."""
-    if checkpoints is None:
-        return {}
-    folder = Path(checkpoints.folder)
-    names = [_ALL, *(path.name for path in folder.glob("seeds-from-*"))]
-    saved = {name: saved_identity(folder / name) for name in names}
-    return {name: facts.get("seeds", []) for name, facts in saved.items() if facts}
+def _merge(executor, runs, max_bytes):
+    """Merges runs of equal shapes; halves them until they need at most `max_bytes`.
 
-
-def _merge(executor, clock, runs, max_bytes):
-    """Merges runs of equal shapes; halves them until they need at most `max_bytes`."""
-    merged = _MergedRuns(executor, clock, runs)
-    if len(runs) == 1 or merged.bytes <= max_bytes:
+    These are the bytes of everything on the device except examples.
+    """
+    merged = _MergedRuns(executor, runs)
+    if len(runs) == 1 or tree_bytes(merged.shapes) + merged.memory.bytes <= max_bytes:
         return [merged]
     halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
-    return [part for some in halves for part in _merge(executor, clock, some, max_bytes)]
+    return [part for some in halves for part in _merge(executor, some, max_bytes)]
 
 
 class _MergedRuns:
@@ -236,35 +225,30 @@ class _MergedRuns:
     state: FederatedState
     saver: RunSaver
     saved: Saved | None
+    begun: Any = None  # the `InFlightRows` of the checkpoint
 
-    def __init__(self, executor: Executor, clock: Clock, runs: Sequence[PlannedRun]):
-        self.executor, self.clock, self.runs = executor, clock, runs
+    def __init__(self, executor: Executor, runs: Sequence[PlannedRun]):
+        self.executor, self.clock, self.runs = executor, runs[0].clock, runs
         stores: list[Any] = [run.data for run in runs]
         self.data = merge_data(stores)
         plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
         self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        states = [run.state for run in runs]
-        self._shapes = jax.eval_shape(lambda *states: merge_states(states), *states)
+        self.shapes = jax.eval_shape(merge_states, [run.state for run in runs])
         self._make_waves()
 
-    def _make_waves(self, begun: InFlightRows | None = None) -> None:
-        shapes, data = self._shapes, data_shapes(self.data)
-        self.waves = self.executor.waves(shapes, self.plan, begun)
+    def _make_waves(self) -> None:
+        shapes, data = self.shapes, data_shapes(self.data)
+        self.waves = self.executor.waves(shapes, self.plan, self.begun)
         self.memory = self.executor.memory(shapes, data, self.dispatches, self.waves)
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of everything on the device except examples."""
-        return tree_bytes(self._shapes) + self.memory.bytes
-
-    def begin(self, checkpoints: Checkpoints | None) -> None:
+    def begin(self, checkpoints: Checkpoints | str | Path | None, name: str) -> None:
         """Resumes from the last checkpoint, if any, and plans the waves of the rest."""
-        self.saver = RunSaver(checkpoints, self._identity)
+        self.saver = RunSaver(checkpoints, self._identity, name)
         self.saved = self.saver.restore()
         if self.saved is not None:
-            rows = (self.saved.arrays[f"{_ROWS}/{name}"] for name in InFlightRows._fields)
+            rows = (self.saved.arrays[f"{_ROWS}/{field}"] for field in InFlightRows._fields)
             self.begun = InFlightRows(*rows)
-            self._make_waves(self.begun)
+            self._make_waves()
 
     def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, and evaluates at simulated times."""
@@ -279,36 +263,21 @@ class _MergedRuns:
         for _ in follow(self._stops(recorder, evaluate), recorder, self.saver):
             pass
         recorder.warn()
-        histories = recorder.histories
         return {
-            run.seed: AsyncResult(state_of_run(self.state, number), histories[number], run.plan)
-            for number, run in enumerate(runs)
+            run.seed: AsyncResult(state_of_run(self.state, number), history, run.plan)
+            for number, (run, history) in enumerate(zip(runs, recorder.histories, strict=True))
         }
 
     def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
-        executor, runs, plan, saved = self.executor, self.runs, self.plan, self.saved
-        resume = None
+        executor, plan, saved = self.executor, self.plan, self.saved
         data = executor.put_data(self.data)
-        states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
+        states = [executor.init(run.seed, run.population, self.clock.params) for run in self.runs]
         self.state = state = merge_states(states)
-
-        def due(evaluations: _Evaluations, metrics: Metrics) -> list[Due]:
-            now = self.state
-
-            def measure(number: int) -> Measured:  # metrics have leaves [...] or [runs, ...]
-                own = state_of_run(now._replace(clients=(), origin=()), number)
-                return recording.measure_state(own, metrics, evaluate, number)
-
-            return [
-                Due(number, runs[number].counted(seconds, steps), partial(measure, number))
-                for number, seconds, steps in evaluations
-            ]
-
-        at_steps = self._evaluations()
-        at_start = at_steps.pop(0)
+        at_steps = evaluations_by_step(self.runs, self.plan)
+        at_start, resume = at_steps.pop(0), None
         if saved is None:
-            yield Stop(0, due(at_start, {}), state)
+            yield self._stop(0, at_start, {}, evaluate)
         else:
             recorder.restore(saved, None)
 
@@ -323,22 +292,21 @@ class _MergedRuns:
         options: Any = {"stops": sorted(at_steps), "waves": self.waves, "resume": resume}
         for call in executor.run(state, data, plan, self.dispatches, **options):
             self.state, steps = call.state, call.server_steps
-            evaluations = due(at_steps.get(steps, []), call.metrics)
-            last = steps == len(plan.time)
-            yield Stop(steps, evaluations, call.state, last, partial(self._arrays, call))
+            arrays = partial(self._arrays, call)
+            yield self._stop(steps, at_steps.get(steps, []), call.metrics, evaluate, arrays)
 
-    def _evaluations(self) -> dict[int, _Evaluations]:
-        """Returns the evaluations by the number of server steps of the merged plan before them."""
-        runs, plan, clock = self.runs, self.plan, self.clock
-        times = np.linspace(0, clock.seconds, clock.evaluations + 1)
-        at_steps: dict[int, _Evaluations] = {0: []}
-        for number, run in enumerate(runs):
-            own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
-            steps_by_time = np.searchsorted(run.plan.time, times, side="right")
-            for now, steps in zip(times, steps_by_time.tolist(), strict=True):
-                at = int(own[steps - 1]) + 1 if now > 0 and steps > 0 else 0
-                at_steps.setdefault(at, []).append((number, now, steps if at else 0))
-        return at_steps
+    def _stop(self, steps, evaluations, metrics, evaluate, arrays=None) -> Stop:
+        """Returns evaluations of the state; metrics have leaves [...] or [runs, ...]."""
+        shared = self.state._replace(clients=(), origin=())
+
+        def measure(number: int) -> Measured:
+            own = state_of_run(shared, number)
+            told = recording.reported(self.executor.algorithm, own.server)
+            return recording.measure_state(own, metrics, told, evaluate, number)
+
+        due = [(number, self.runs[number].counted(*at)) for number, *at in evaluations]
+        last = steps == len(self.plan.time)
+        return Stop(steps, due, measure, self.state, last, arrays)
 
     def _identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed."""
@@ -347,7 +315,7 @@ class _MergedRuns:
             executor.algorithm,
             first.state,
             first.data,
-            jax.tree.map(lambda leaf: leaf[0], first.dispatches),
+            take(first.dispatches, 0),
             self.clock.test,
             seeds=[run.seed for run in self.runs],
             partition_and_values=data_fingerprint(self.data),

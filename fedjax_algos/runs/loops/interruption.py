@@ -84,14 +84,10 @@ def interruption() -> int | None:
     return _requested[0] if _requested else None
 
 
-def agreed_interruption() -> int | None:
-    """Returns the `interruption` of any process; all processes must call this."""
+def check_interruption(save: Callable[[], None] = lambda: None) -> None:
+    """Raises Interrupted in all processes if one has a signal, after a call of `save`."""
     from fedjax_algos.engine.placed.processes import largest
 
-    return largest(interruption() or 0) or None
-
-
-def check_interruption() -> None:
-    """Raises Interrupted in all processes if one has a signal; saves nothing."""
-    if number := agreed_interruption():
+    if number := largest(interruption() or 0):
+        save()
         raise Interrupted(number)

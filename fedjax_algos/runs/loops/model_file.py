@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.arrays import ArrayFile, write_arrays
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import written
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core import Model, Params
@@ -19,7 +20,6 @@ from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.checkpoints import fill, flat_arrays
 
 T = TypeVar("T")
-_SUFFIX = ".npz"
 _FIX = "copy it again, or save the model again"
 
 
@@ -38,17 +38,12 @@ def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = Fal
       ValueError: for another suffix, a file that exists or cannot be written, and two arrays with
         one name.
     """
-    place = _path_of(path)
     check_kind("overwrite", overwrite, bool, "give True or False")
-    if not overwrite and place.exists():
-        raise ValueError(f"path={str(place)!r} exists; name another file, or give overwrite=True")
-    arrays = flat_arrays(_tree(model))
-    for name, leaf in arrays.items():
-        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-        kind = type(leaf).__name__ if is_shape else leaf.dtype
-        if is_shape or not (leaf.dtype == bool or jnp.issubdtype(leaf.dtype, np.number)):
-            fix = "give arrays, such as jax.random.key_data(key) of a key"
-            raise TypeError(f"{name} is of type {kind}, which has no numbers to save; {fix}")
+    place, tree = _path_of(path, is_new=not overwrite), _tree(model)
+    arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+    for name, array in arrays.items():
+        if not (array.dtype == bool or jnp.issubdtype(array.dtype, np.number)):
+            raise TypeError(f"{name} is of type {array.dtype}, not numbers; give arrays of numbers")
     with written(place) as beside, beside.open("wb") as file:
         write_arrays(file, arrays)
 
@@ -81,11 +76,11 @@ def load_model(path: str | Path, like: T) -> T:
     return model if isinstance(like, Model) else model.params
 
 
-def _path_of(path: str | Path) -> Path:
+def _path_of(path: str | Path, *, is_new: bool = False) -> Path:
     place = Path(path)
-    if place.suffix != _SUFFIX:
-        shown = printable(place)
-        raise ValueError(f"path={shown!r} lacks the suffix {_SUFFIX}; give MODEL{_SUFFIX}")
+    found = f"path={printable(place)!r} is not {'a new' if is_new else 'a'} file MODEL.npz"
+    fits = place.suffix == ".npz" and not (is_new and place.exists())
+    require(fits, f"{found}; name one{', or give overwrite=True' * is_new}")
     return place
 
 

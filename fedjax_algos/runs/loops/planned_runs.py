@@ -1,18 +1,17 @@
 """Plans runs on the virtual clock before any training, and counts their costs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_algos.analysis.rows import gini
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
-from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
-from fedjax_algos.core.options import is_number
+from fedjax_algos.core.checks import as_model, check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.types import blank_dispatches
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
@@ -20,12 +19,9 @@ from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
-from fedjax_algos.runs.loops.run import (
-    check_data,
-    check_evaluations,
-    check_server_steps,
-    flop_counter,
-)
+from fedjax_algos.runs.loops.run import check_data, check_evaluations, flop_counter
+
+Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 
 
 class Clock(NamedTuple):
@@ -38,25 +34,6 @@ class Clock(NamedTuple):
     evaluations: int = 20
     params: Params | Model | None = None
     evaluate: Callable | None = None
-
-    def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
-        """Raises an error for arguments of a wrong type or out of range."""
-        check_kind("executor", executor, Executor, "give make_executor(algorithm)")
-        check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
-        fix = "give a planner, such as asynchrony.compass()"
-        check_callable("planner", self.planner, fix, "system", "clients", arrivals=0, seconds=0)
-        fix = "give a system model, such as asynchrony.simulated()"
-        check_callable("system", self.system, fix, "seed", download_bytes=0, upload_bytes=0)
-        if not is_number(self.seconds, float) or not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds!r} is out of range; give a number above 0")
-        check_whole("evaluations", self.evaluations)
-        evaluations = self.evaluations * max(len(data), 1)
-        check_evaluations(evaluations, "give fewer evaluations or seeds")
-        if not data:
-            raise ValueError("there are no seeds; give the data of at least one")
-        for seed, of_seed in data.items():
-            check_seed(seed)
-            check_data(executor.algorithm.problem, of_seed, self.test)
 
 
 class PlannedRun(NamedTuple):
@@ -102,7 +79,18 @@ def plan_runs(
     on_plan: Callable[[int], None] = lambda seed: None,
 ) -> dict[int, PlannedRun]:
     """Checks and plans a run of each seed; calls `on_plan` before each plan."""
-    clock.check(executor, data)
+    check_kind("executor", executor, Executor, "give make_executor(algorithm)")
+    check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
+    fix = "give a planner, such as asynchrony.compass()"
+    check_callable("planner", clock.planner, fix, "system", "clients", arrivals=0, seconds=0)
+    fix = "give a system model, such as asynchrony.simulated()"
+    check_callable("system", clock.system, fix, "seed", download_bytes=0, upload_bytes=0)
+    check_whole("evaluations", clock.evaluations)
+    check_whole("the number of seeds", len(data))
+    check_evaluations(clock.evaluations * len(data), "give fewer evaluations or seeds")
+    for seed, of_seed in data.items():
+        check_seed(seed)
+        check_data(executor.algorithm.problem, of_seed, clock.test)
     planned = {}
     for seed, of_seed in data.items():
         on_plan(seed)
@@ -114,22 +102,37 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     """Plans a run without training; it must make a server step within its simulated seconds."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
-
-    def shapes(population):
-        return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
-
     population = Population(num_clients, num_clients, int(counts.sum()))
-    state = shapes(population)
+    model = as_model(algorithm.problem, clock.params)
+    state = executor.shapes(population, model)
     # the bytes of a dispatch, by its shapes, determine its duration
     transfer = count_transfer(algorithm, state, data, blank_dispatches(1))
     system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
     plan = clock.planner(system, num_clients, seconds=clock.seconds)
-    check_server_steps(plan, clock.seconds)
+    check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
+    lost, first = (plan.fate == LOST).sum(), plan.ended.min(initial=np.inf)
+    what = f"seconds={clock.seconds:g} end before the first server step"
+    fix = f"give more, or clients that leave less often: {lost} dispatches are lost, and the first"
+    require(len(plan.time), f"{what}; {fix} ends after {first:g} seconds")
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
-        state = shapes(population)
+        state = executor.shapes(population, model)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
     seconds = time.perf_counter() - start
     known = population, state, plan, dispatches, transfer, flops, seconds
     return PlannedRun(clock, seed, data, *known)
+
+
+def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:
+    """Returns the evaluations of runs by the number of steps of their merged plan before them."""
+    clock, at_steps = runs[0].clock, dict[int, Evaluations]()
+    times = np.linspace(0, clock.seconds, clock.evaluations + 1)
+    run_of = np.zeros(len(plan.time)) if plan.run is None else plan.run
+    for number, run in enumerate(runs):
+        ends = [0, *(np.flatnonzero(run_of == number) + 1).tolist()]
+        own_steps = np.searchsorted(run.plan.time, times, side="right")
+        own_steps[0] = 0  # before a step at the time 0
+        for now, steps in zip(times, own_steps.tolist(), strict=True):
+            at_steps.setdefault(ends[steps], []).append((number, now, steps))
+    return at_steps

@@ -1,6 +1,6 @@
 """The compiled program of batched runs, with their differences as arguments, and its calls."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +10,19 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import all_finite, check_excluded
-from fedjax_algos.engine.placed.devices import no_more_devices, put, row_sharding, wait_on_cpu
+from fedjax_algos.engine.placed.devices import (
+    put,
+    replicate,
+    row_sharding,
+    wait_on_cpu,
+)
 from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
@@ -27,12 +32,16 @@ from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import Position, common_steps
 from fedjax_algos.runs.loops import recorder as recording
-from fedjax_algos.runs.loops.checkpoints import RunSaver, as_checkpoints, fill
-from fedjax_algos.runs.loops.identity import identity_of_rounds
-from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop
-from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE, FlopCounter, Rounds, Run, draw_windows
-
-_MEMORY = 2**30  # bytes for the runs of one call, unless the runs computed at once need more
+from fedjax_algos.runs.loops.checkpoints import RunSaver, fill
+from fedjax_algos.runs.loops.recorder import Recorder, Stop
+from fedjax_algos.runs.loops.run import (
+    CLIENT_LEARNING_RATE,
+    FlopCounter,
+    Rounds,
+    Run,
+    draw_windows,
+    identity_of_rounds,
+)
 
 
 class Shared(NamedTuple):
@@ -83,8 +92,9 @@ class Program(NamedTuple):
         # weakly typed, like Python's numbers, so params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
         local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
-        if rate is not None and not callable(local.learning_rate):
-            local = local._replace(learning_rate=rate)
+        if rate is not None:
+            in_steps = callable(local.learning_rate)  # then a call raises: no tracer is a float
+            local = local._replace(learning_rate=(lambda _: float(rate)) if in_steps else rate)
         constants = {name: value for name, _, value in self.constants}
         algorithm = self.factory(self.problem, local, **constants, **numbers)
         return pure_round(algorithm, self.layout, screening(self.non_finite))
@@ -97,8 +107,7 @@ class Program(NamedTuple):
         state, trained = run_rounds(looking(run_round), state, data, dispatches, rounds)
         test, tested = shared.test, {}
         if shared.test_rows is not None:
-            rows = shared.test_rows[entry.partition]
-            test = jax.tree.map(lambda leaf: leaf[rows], examples)
+            test = take(examples, shared.test_rows[entry.partition])
         if test is not None:
             values = make_evaluate(run_round.algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
@@ -135,17 +144,7 @@ def advance_each(program, states, shared, entries, dispatches, rounds):
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
 
-class ValueReadError(Exception):
-    """The algorithm reads a traced learning rate function in Python."""
-
-
-def unreadable_rate(count: Any) -> Any:
-    """Raises an error; stands for a learning rate function that differs between runs."""
-    raise ValueReadError
-
-
-UNTRACEABLE = (
-    ValueReadError,
+UNTRACEABLE = (  # Python reads a traced value
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -158,45 +157,11 @@ def traced_names(run: Run, static: frozenset[str]) -> list[str]:
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 
 
-def cohorts_of(run: Run, loop: Rounds, algorithm: Algorithm) -> Cohorts:
-    """Returns the cohorts of a run before its first round."""
-    return loop.cohorts(run.data, algorithm, run.local, run.seed)
-
-
-def call_size(
-    mesh: ClientMesh | None,
-    runs_per_device: int | None,
-    memory: int | None,
-    num_runs: int,
-    run_bytes: int,
-) -> tuple[ClientMesh | None, int, int, str]:
-    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
-    mesh = no_more_devices(mesh, num_runs)
-    devices = 1 if mesh is None else mesh.size
-    available = memory or _MEMORY
-    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
-    at_once = min(runs_per_device or default, -(-num_runs // devices))
-    width = devices * at_once
-    if memory is None and available < width * run_bytes:
-        available = width * run_bytes
-        fix = "give fewer clients, runs_per_device or devices"
-        what = f"the states of {at_once} runs at once"
-        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
-    fitting = available // run_bytes
-    if fitting < width:
-        least = width * run_bytes
-        raise ValueError(f"memory={memory} is out of range; give at least {least} bytes")
-    calls = -(-num_runs // (fitting // width * width))
-    runs = -(-num_runs // (calls * width)) * width
-    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
-    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
-    return mesh, at_once, runs, note
-
-
 class Group(NamedTuple):
     """Runs that share a program."""
 
     runs: dict[int, Run]  # by index
+    tables: dict[Any, Run]  # one of the runs for each table of examples, see `table_of`
     static: frozenset[str]  # names of swept values that are constants of the program
     program: Program
     loop: Rounds
@@ -211,43 +176,65 @@ class Group(NamedTuple):
         """Any of the runs."""
         return next(iter(self.runs.values()))
 
+    @property
+    def traced(self) -> list[str]:
+        """The names of the swept values that are arguments of the program."""
+        return traced_names(self.first, self.static)
+
+    def shared(self) -> Shared:
+        """Puts the inputs of all runs on every device."""
+        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in self.tables.values()]
+        indices, offsets, test_rows = stack(rows)
+        data = FederatedData(self.first.data.examples, indices, offsets)
+        test = self.loop.test if test_rows is None else None
+        return replicate(self.program.mesh, Shared(data, test, test_rows, self.loop.params))
+
+    def cohorts(self, runs: Sequence[Run]) -> list[Cohorts]:
+        """Returns the cohorts of some runs before their first round."""
+        algorithm, draw = self.algorithm, self.loop.cohorts
+        return [draw(run.data, algorithm, run.local, run.seed) for run in runs]
+
 
 class Call:
     """Runs of one call of a program, and their stops; runs beyond `own` only fill the call."""
 
     states: FederatedState  # after the last stop; leaves [runs, ...]
 
-    def __init__(self, group: Group, indices: list[int], shared: Shared, checkpoints: Any):
-        self.group, self.indices, self.shared = group, indices, shared
-        self.sharding = row_sharding(group.program.mesh, group.size)
+    def __init__(self, group: Group, indices: list[int], checkpoints: Any):
+        self.group, self.indices = group, indices
         self.own = [group.runs[index] for index in indices]
         self.filled = self.own + [group.first] * (group.size - len(indices))
-        self.cohorts = [cohorts_of(run, group.loop, group.algorithm) for run in self.filled]
-        traced = traced_names(group.first, group.static)
-        tables = list(dict.fromkeys(map(table_of, group.runs.values())))
-        self.entries = Entry(
-            np.array([tables.index(table_of(run)) for run in self.filled], np.int32),
-            np.array([run.seed for run in self.filled], np.uint32),
-            {name: np.array([run.swept[name] for run in self.filled], float) for name in traced},
-        )
+        self.cohorts = group.cohorts(self.filled)
         name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
-        self.saver = RunSaver(as_checkpoints(checkpoints, name), self._identity)
+        self.saver = RunSaver(checkpoints, self._identity, name)
 
-    def stops(self, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
+    def stops(self, shared: Shared, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
-        program, loop = self.group.program, self.group.loop
-        divide = partial(put, self.sharding)
-        entries = divide(self.entries)
-        begun = begin_each(program, self.shared, entries)
-        self.states = wait_on_cpu(program.mesh, begun)
-        done, flops = self._restore(recorder)
+        group, program, loop = self.group, self.group.program, self.group.loop
+        divide = partial(put, row_sharding(program.mesh, group.size))
+        numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
+        tables, known = [table_of(run) for run in self.filled], [*group.tables]
+        partitions = np.array([known.index(table) for table in tables], np.int32)
+        seeds = np.array([run.seed for run in self.filled], np.uint32)
+        entries = divide(Entry(partitions, seeds, numbers))
+        self.states = wait_on_cpu(program.mesh, begin_each(program, shared, entries))
         position = stack([each.position() for each in self.cohorts])
+        flops, done, saved = np.zeros(group.size), 0, self.saver.restore()
+        if saved is not None:
+            done = saved.position
+            like = stack([each.position().after(done) for each in self.cohorts])
+            # runs that fill the call repeat the first one; their number depends on the devices
+            own = np.arange(group.size) * (np.arange(group.size) < len(self.own))
+            filled = take(fill(self._arrays(like, flops), saved.arrays), own)
+            self.states, flops = divide(filled["states"]), filled["flops"]
+            for number, each in enumerate(self.cohorts):
+                each.go_to(take(filled["cohorts"], number))
+            recorder.restore(saved, None)
         if recorder.ended:
             return
-        costs, transfer = recording.costs_of_rounds, self.group.transfer
-        arguments = count, loop.rounds, loop.eval_every, self.group.state
         counts = np.concatenate([each.counts for each in self.cohorts])
-        common = common_steps(self.group.first.local, counts), program.population.num_clients
+        common = common_steps(group.first.local, counts), program.population.num_clients
+        arguments = count, loop.rounds, loop.eval_every, group.state
         windows = zip(*(draw_windows(each, *arguments) for each in self.cohorts), strict=True)
         following = next(windows, None)
         while following is not None:
@@ -255,7 +242,7 @@ class Call:
             dispatches = stack([each.dispatches for each in drawn])
             placed = divide(mark_equal_steps(dispatches, dispatches, *common))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
-                inputs = self.states, self.shared, entries, placed, np.int32(rounds)
+                inputs = self.states, shared, entries, placed, np.int32(rounds)
                 advanced = advance_each(program, *inputs)
                 self.states, trained, tested, finite = wait_on_cpu(program.mesh, advanced)
                 arrays = None
@@ -264,78 +251,53 @@ class Call:
                     flops = flops + [each.flops for each in drawn]
                     position = stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
-                server = self.states.server
-                told = recording.reported(self.group.algorithm, server, batched=True)
-                tested = told | tested
-                values = trained if rounds else {}, tested, self.states.excluded, finite
+                told = recording.reported(group.algorithm, self.states.server, batched=True)
+                values = trained if rounds else {}, told, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *fetch(values))
-                sent = told.get("uploads", [None] * len(self.own))
-                due = [
-                    Due(
-                        i, costs(done, own, transfer, float(flops[i]), sent[i]), partial(measure, i)
-                    )
-                    for i, own in enumerate(each_of(position, len(self.own)))
-                ]
-                yield Stop(done, due, self.states, done == loop.rounds, arrays)
-
-    def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
-        """Restores states and cohorts; returns rounds and float64[runs] operations so far."""
-        flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
-        if saved is None:
-            return 0, flops
-        position = stack([drawn.position().after(saved.position) for drawn in self.cohorts])
-        # runs that fill the call repeat the first one; their number depends on the devices
-        own = np.arange(self.group.size) * (np.arange(self.group.size) < len(self.own))
-        filled = fill(self._arrays(position, flops), saved.arrays)
-        filled = jax.tree.map(lambda leaf: leaf[own], filled)
-        self.states = put(self.sharding, filled["states"])
-        for i, drawn in enumerate(self.cohorts):
-            drawn.go_to(jax.tree.map(lambda leaf, i=i: leaf[i], filled["cohorts"]))
-        recorder.restore(saved, None)
-        return saved.position, filled["flops"]
+                sent = told.get("uploads", [None] * group.size)
+                due = []
+                for i in range(len(self.own)):
+                    costs = done, take(position, i), group.transfer, float(flops[i]), sent[i]
+                    due.append((i, recording.costs_of_rounds(*costs)))
+                yield Stop(done, due, measure, self.states, done == loop.rounds, arrays)
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
         """Returns the arrays of a checkpoint for the call's own runs, leaves [runs, ...]."""
         arrays = {"states": fetch(self.states), "cohorts": positions, "flops": flops}
-        return jax.tree.map(lambda leaf: leaf[: len(self.own)], arrays)
+        return take(arrays, slice(len(self.own)))
 
     def _identity(self):
         """Returns what a checkpoint must match to be resumed."""
-        group, loop, program = self.group, self.group.loop, self.group.program
+        group, program = self.group, self.group.program
         tables = {table_of(run): run for run in self.own}
         fingerprints = {key: _table_fingerprint(run) for key, run in tables.items()}
         return identity_of_rounds(
             group.algorithm,
             group.state,
             self.own[0].data,
-            loop,
-            [cohorts_of(run, loop, group.algorithm) for run in self.own],
-            loop.rounds,
+            group.loop,
+            group.cohorts(self.own),
+            group.loop.rounds,
             runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.own],
-            initial_model=array_fingerprint(loop.params),
+            initial_model=array_fingerprint(group.loop.params),
             non_finite=program.non_finite,
             layout=str(program.layout),
             devices=1 if program.mesh is None else program.mesh.size,
         )
 
 
-def _measure(recorder, trained, tested, excluded, finite, number) -> recording.Measured:
+def _measure(recorder, trained, told, tested, excluded, finite, number) -> recording.Measured:
     """Selects one run's measurements from the values of all runs."""
-    excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
+    excluded = take(excluded, number)
     with recording.named_errors(f"{recorder.names[number]}: "):
         check_excluded(recorder.non_finite, excluded)
-    measured = {name: float(values[number]) for name, values in (trained | tested).items()}
-    return measured, recording.count_excluded(excluded), finite[number]
+    parts = (jax.tree.map(float, take(part, number)) for part in (trained, told, tested))
+    return recording.joined(*parts), recording.count_excluded(excluded), finite[number]
 
 
 def stack(trees):
     """Stacks several trees into one, with leaves [trees, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
-def each_of(stacked, number):
-    """Returns the first `number` trees of a stack."""
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(number)]
 
 
 def table_of(run):

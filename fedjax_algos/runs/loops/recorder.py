@@ -17,7 +17,7 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import gini, metrics_row
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Batch, Metrics, Row, ServerState
+from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.plain_types import NonFinite
 from fedjax_algos.engine.exchange import Transfer
@@ -27,7 +27,6 @@ from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.loops.checkpoints import RunSaver, Saved
-from fedjax_algos.runs.loops.interruption import check_interruption
 
 WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
@@ -50,19 +49,12 @@ Report = Callable[[int, Row, Any], bool | None]
 Measured = tuple[dict[str, float], int | None, Any]
 
 
-class Due(NamedTuple):
-    """An evaluation of one run."""
-
-    run: int  # its number in the recorder
-    counted: dict[str, Any]  # columns, as arguments of `metrics_row`
-    measure: Callable[[], Measured]  # not called for a run that has diverged
-
-
 class Stop(NamedTuple):
     """A point between compiled calls where evaluations of some runs are due."""
 
     position: int  # completed rounds or server steps
-    due: Sequence[Due]
+    due: Sequence[tuple[int, dict[str, Any]]]  # numbers of runs, and arguments of `metrics_row`
+    measure: Callable[[int], Measured]  # not called for a run that has diverged
     state: Any  # of all runs; the next stop consumes it
     last: bool = False
     arrays: Callable[[], Any] | None = None  # of a checkpoint; None if it is not worth one
@@ -80,17 +72,19 @@ class Recorder:
         self.diverged: set[int] = set()  # numbers of runs whose rows end
         self.stopped: bool | None = False
 
-    def measure(self, due: Due, state: Any) -> None:
-        """Adds a row to a run, unless it has diverged."""
-        if due.run in self.diverged:
-            return
-        metrics, excluded, finite = due.measure()
-        costs = due.counted | {"wall_seconds": time.perf_counter() - self.started}
-        row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
-        self.histories[due.run].append(row)
-        if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
-            self.diverged.add(due.run)
-        self.stopped = self.report(due.run, row, state)
+    def measure(self, stop: Stop) -> None:
+        """Adds rows to the runs that are due and have not diverged."""
+        for run, counted in stop.due:
+            if run in self.diverged:
+                continue
+            metrics, excluded, finite = stop.measure(run)
+            costs = counted | {"wall_seconds": time.perf_counter() - self.started}
+            row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
+            self.histories[run].append(row)
+            finite = finite and math.isfinite(row.get("test_loss", 0))
+            if self.non_finite != "keep" and not finite:
+                self.diverged.add(run)
+            self.stopped = self.report(run, row, stop.state)
 
     def restore(self, saved: Saved, state: Any) -> None:
         """Restores the runs from a checkpoint, and reports its rows."""
@@ -115,59 +109,61 @@ class Recorder:
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
     """Records and saves each stop of some runs; yields it before it is saved."""
     for stop in stops:
-        for due in stop.due:
-            recorder.measure(due, stop.state)
+        recorder.measure(stop)
         yield stop
-        if stop.arrays is None:
-            check_interruption()
-        else:
-            facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
-            last = stop.last or recorder.ended
-            saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
+        facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
+        last = stop.last or recorder.ended
+        saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
         if recorder.ended:
             return
 
 
 def make_evaluate_model(
-    algorithm: Algorithm, test: Batch | None, evaluate: Callable | None
+    problem: Problem,
+    test: Batch | None,
+    evaluate: Callable | None,
+    measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
 ) -> Callable[[FederatedState], dict[str, float]]:
-    """Builds `state -> {"test_loss": ..., ...}`, including the algorithm's reported columns."""
+    """Builds `state -> {"test_loss": ..., ...}`, with the columns of a user's `measure(state)`."""
     if evaluate is not None:
         fix = "give make_evaluate(problem)"
         check_callable("evaluate", evaluate, fix, "model", "examples")
-    compiled, examples = evaluate or make_evaluate(algorithm.problem), jax.device_put(test)
+    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
+    compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
 
     def evaluate_model(state: FederatedState) -> dict[str, float]:
-        told = {name: float(value) for name, value in reported(algorithm, state.server).items()}
-        if test is None:
-            return told
-        values = compiled(one_copy(state.model), examples)
-        return told | {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        values = {} if test is None else compiled(one_copy(state.model), examples)
+        tested = {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        more = measure(state)
+        check_kind("what measure returned", more, Mapping, "return numbers by name")
+        return joined(tested, more)
 
     return evaluate_model
 
 
-def with_more(evaluate_model: Callable, measure: Callable) -> Callable:
-    """Adds the columns of a user's `measure(state)`; their names must not be taken."""
-    check_callable("measure", measure, "give a function (state) of names and numbers", "state")
-
-    def measured(state: FederatedState) -> dict[str, float]:
-        own, more = evaluate_model(state), measure(state)
-        check_kind("what measure returned", more, Mapping, "return numbers by name")
-        taken = [name for name in more if name in own or name in _COLUMNS]
-        require(not taken, f"measure returned the column {taken[:1]}, which is there; rename it")
-        return own | dict(more)
-
-    return measured
-
-
 def measure_state(
-    state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
+    state: FederatedState,
+    metrics: Metrics,
+    told: Mapping[str, np.ndarray],
+    evaluate_model: Callable,
+    run: int = 0,
 ) -> Measured:
     """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
     trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
+    own = {name: float(value) for name, value in told.items()}
     finite = _all_finite(one_copy(state.server.params))
-    return trained | evaluate_model(state), count_excluded(state.excluded), finite
+    return joined(trained, own, evaluate_model(state)), count_excluded(state.excluded), finite
+
+
+def joined(columns: Mapping[str, float], *more: Mapping[str, float]) -> dict[str, float]:
+    """Adds the columns of a user's functions to measured ones; ValueError for a name twice."""
+    row = dict(columns)
+    for part in more:
+        taken = sorted(part.keys() & (row.keys() | _COLUMNS))
+        told = f"measure or report returned the column {taken[:1]}, which is there; rename it"
+        require(not taken, told)
+        row |= part
+    return row
 
 
 def costs_of_rounds(
@@ -200,10 +196,7 @@ def reported(
     """Returns an algorithm's reports by column; `batched` servers have leaves [runs, ...]."""
     if algorithm.report is None:
         return {}
-    found = fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
-    taken = [name for name in found if name in _COLUMNS]
-    require(not taken, f"report returned the column {taken[:1]}, which is there; rename it")
-    return {name: np.asarray(value) for name, value in found.items()}
+    return fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
 
 
 def count_excluded(excluded: Any) -> int | None:

@@ -1,7 +1,8 @@
-"""Defines a run: its arguments, their checks, and the dispatches of its rounds."""
+"""Defines a run: its arguments, their checks, the dispatches of its rounds, and its identity."""
 
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Required, TypedDict
 
@@ -13,17 +14,20 @@ from fedjax_algos.analysis.costs import count_flops, count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.flops import UncountedError
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.asynchrony.plan import LOST, Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
-from fedjax_algos.base.reprs import describe, describe_tree
+from fedjax_algos.base.reprs import describe, describe_tree, printable
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
-from fedjax_algos.core.checks import KindError, check_initial, check_kind, check_whole
-from fedjax_algos.core.options import one_of
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.description import held_labels
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.checks import check_no_repeats
+from fedjax_algos.engine.fingerprint import (
+    algorithm_fingerprint,
+    array_fingerprint,
+    examples_fingerprint,
+)
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RUN_DATA_FIX, RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
@@ -33,6 +37,24 @@ from fedjax_algos.participation.cohorts import Position
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
 _ROW_BYTES = 500  # the least memory of an evaluation's row
+_IN_WORDS = {  # facts stored as hashes
+    "algorithm": "the algorithm, its options or the model",
+    "initial_model": "the initial model, which the seed draws",
+    "partition_and_values": "the clients' examples",
+    "partition_sha256": "the clients' examples",
+    "test": "the test examples",
+    "first_cohorts": "the cohorts of the first rounds, which the seed and the sampler draw",
+    "first_steps": "the local work in the first rounds",
+    "first_learning_rates": "the learning rates of the first rounds",
+    "first_arrivals": "which clients answer in the first rounds",
+    "own_functions": "what functions of your own compute",
+    "plan": "the plan of the virtual clock, which depends on its seconds",
+    "runs": "the runs, or their clients' examples",
+}
+_BY_ROUND = ("first_cohorts", "first_steps", "first_learning_rates", "first_arrivals")
+_HASH = re.compile(r"\b[0-9a-f]{16}")
+_SHOWN = 80  # characters of a value
+_COMPARED = 20  # rounds
 FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
 
@@ -96,12 +118,19 @@ class Rounds(NamedTuple):
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
-        """Returns the cohorts of a run before its first round."""
-        names = "sampler", "work", "failures"
-        how: Any = {name: getattr(self, name) for name in names}
-        how |= cohort_sizes(algorithm, self.cohort_size, data.num_clients)
-        labels = partial(held_labels, data)
-        return Cohorts(data.counts(), local, seed=seed, labels=labels, **how)
+        """Returns the cohorts of a run before its first round, or of candidates for them."""
+        selection, size = algorithm.selection, self.cohort_size
+        return Cohorts(
+            data.counts(),
+            local,
+            cohort_size=size if selection is None else selection.num_candidates(size),
+            seed=seed,
+            sampler=self.sampler,
+            work=self.work,
+            failures=self.failures,
+            labels=partial(held_labels, data),
+            chosen=None if selection is None else size,
+        )
 
 
 class Window(NamedTuple):
@@ -125,20 +154,8 @@ def draw_windows(
         if keeping:
             check_no_repeats(dispatches, num_clients)
         index = np.arange(longest) % number
-        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
         flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
-        yield Window(number, repeated, flops, cohorts.position())
-
-
-def cohort_sizes(algorithm: Algorithm, cohort_size: int, num_clients: int) -> dict[str, int]:
-    """Returns the sizes for `Cohorts`: the cohort, or the candidates and the chosen clients."""
-    if algorithm.selection is None:
-        return {"cohort_size": cohort_size}
-    candidates = algorithm.selection.num_candidates(cohort_size)
-    what = f"a cohort of {cohort_size} is chosen among {candidates} candidates, which are more"
-    fix = "give fewer candidates, or a smaller cohort"
-    require(candidates <= num_clients, f"{what} than the {num_clients} clients; {fix}")
-    return {"cohort_size": candidates, "chosen": cohort_size}
+        yield Window(number, take(dispatches, index), flops, cohorts.position())
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
@@ -175,9 +192,6 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         check_labels(problem, "the clients' examples", data.examples)
     if test is None:
         return
-    if isinstance(test, RunData):
-        fix = "give the examples alone: data.examples, or data.load() if they are in files"
-        raise KindError(f"test is data of clients; {fix}")
     total, examples = check_examples("test examples", test), data_shapes(data).examples
 
     def kinds(tree):
@@ -186,9 +200,9 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         )
 
     what = f"the test examples are {describe_tree(test)}"
-    fix = f"and the clients' are {describe_tree(examples)}; give arrays of the same names, shapes"
-    require(kinds(test) == kinds(examples), f"{what}, {fix} and types")
-    require(total, "there are 0 test examples; give at least one, or test=None")
+    fix = "give at least one, with the names, shapes and types of the clients'"
+    fits = total and kinds(test) == kinds(examples)
+    require(fits, f"{what}; {fix}, {describe_tree(examples)}, or test=None")
     check_labels(problem, "the test examples", test)
 
 
@@ -196,38 +210,25 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     """Checks that evaluations measure the accuracy and the target metric."""
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-    check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
-    what = f"the model measures {one_of(measured)}, but not accuracy, which comparisons need"
-    fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
-    require("accuracy" in measured, f"{what}; {fix}")
-    check_target_metric(target_metric, [*measured, *CLIENT_COLUMNS.values()])
+    for name in ("accuracy", target_metric):
+        check_target_metric(name, [*measured, *CLIENT_COLUMNS.values()])
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:
     """Raises ValueError unless `test_rows` is None or int[rows] of existing examples."""
     if test_rows is None:
         return
-    rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
+    rows, last = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0]) - 1
     whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
-    if not whole or rows.min() < 0 or rows.max() >= total:
-        fix = f"give a list of at least one whole number from 0 to {total - 1}, of the examples"
-        raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
+    fix = f"give a list of at least one whole number from 0 to {last}, of the examples"
+    fits = whole and 0 <= rows.min() <= rows.max() <= last
+    require(fits, f"test_rows is {describe_tree(rows)}; {fix}")
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
     """Raises ValueError if this many rows do not fit into memory; `fix` says what to change."""
     check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
-
-
-def check_server_steps(plan: Plan, seconds: float) -> None:
-    """Raises ValueError unless a plan makes a server step within its simulated seconds."""
-    check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
-    if not len(plan.time):
-        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
-        if lost := (plan.fate == LOST).sum():
-            fix = f"give more, or clients that leave less often: {lost} dispatches are lost"
-        raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
@@ -238,3 +239,110 @@ def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
         check_memory(what, num_rows * tree_bytes(state.clients.blank), fix)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.check_room(what, num_rows)
+
+
+def identity(
+    algorithm: Algorithm,
+    state: FederatedState,
+    data: RunData,
+    dispatch: Dispatch,
+    test: Batch | None,
+    **facts: Any,
+) -> dict[str, Any]:
+    """Returns, as JSON, what a checkpoint must match to be resumed; `dispatch` is any one."""
+    return {
+        "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
+        "clients": data.num_clients,
+        "examples": describe_tree(data_shapes(data).examples),
+        "test": examples_fingerprint(test),
+        **facts,
+    }
+
+
+def identity_of_rounds(
+    algorithm: Algorithm,
+    state: FederatedState,
+    data: RunData,
+    loop: Rounds,
+    cohorts: Sequence[Cohorts],
+    end: int,
+    **facts: Any,
+) -> dict[str, Any]:
+    """Returns the identity of runs in rounds until `end`, with hashes of the first cohorts."""
+    number = min(end, _COMPARED)
+    drawn = [each.dispatches(number) for each in cohorts]
+    parts: dict[str, Any] = {
+        "first_cohorts": [each.client for each in drawn],
+        "first_learning_rates": [each.learning_rate for each in drawn],
+        "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
+        "first_arrivals": [each.arrives for each in drawn],
+    }
+    by_round = {
+        name: [array_fingerprint(take(part, t)) for t in range(number)]
+        for name, part in parts.items()
+        if jax.tree.leaves(part)
+    }
+    one = take(drawn[0], (0, 0))
+    facts |= {"rounds": loop.rounds, "eval_every": loop.eval_every}
+    return identity(algorithm, state, data, one, loop.test, **by_round, **facts)
+
+
+class OtherRunError(ValueError):
+    """A checkpoint or folder belongs to another run; `lines` has one line for each difference."""
+
+    def __init__(self, what: str, lines: Iterable[str], fix: str):
+        super().__init__("\n  ".join([f"{what}:", *lines, fix]))
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -> list[str]:
+    """Returns a line for each fact that differs; `there` is at `place`, "in the checkpoint"."""
+    lines = []
+    for name in dict.fromkeys([*there, *here]):
+        one, other = there.get(name), here.get(name)
+        if name in _BY_ROUND and one and other:  # compares the rounds that both have
+            one, other = zip(*zip(one, other, strict=False), strict=True)
+        if one == other:
+            continue
+        named = printable(name, _SHOWN)
+        if name in _IN_WORDS and _HASH.search(f"{one} {other}"):
+            lines.append(f"{_IN_WORDS[name]}: different {place}")
+        elif isinstance(one, Mapping) and isinstance(other, Mapping):
+            lines += [f"{named}, {line}" for line in differences(one, other, place)]
+        else:
+            shown = ("none" if v is None else printable(v, _SHOWN) for v in (one, other))
+            lines.append(f"{named}: {next(shown)} {place}, {next(shown)} here")
+    return lines
+
+
+def check_identity(
+    there: dict[str, Any], here: dict[str, Any], position: int, folder: object
+) -> None:
+    """Raises OtherRunError for another run's checkpoint, or one between this run's evaluations."""
+    known = {"rounds": 0, "devices": 0}
+    if there.get("devices") != here.get("devices"):
+        known["slots"] = 0
+    lines = differences(there | known, here | known, "in the checkpoint")
+    rounds, done = here.get("rounds"), position - here.get("start_round", 0)
+    if rounds is not None and there.get("rounds") != rounds and not lines:
+        line = f"rounds: {there.get('rounds')} in the checkpoint, {rounds} here; "
+        if done > rounds:
+            lines.append(f"{line}it was made after {done}, and no earlier one is kept")
+        elif done % here["eval_every"] and done != rounds:
+            lines.append(f"{line}{off_grid(done, here['eval_every'])}")
+    if lines:
+        fix = "Give the same run, or another folder"
+        raise OtherRunError(f"the checkpoint in {folder} is of another run", lines, fix)
+    warn_of_devices(f"the checkpoint in {folder}", there.get("devices"), here.get("devices"))
+
+
+def warn_of_devices(what: str, there: int | None, here: int | None) -> None:
+    """Warns if a run resumes on another number of devices."""
+    if there != here:
+        told = f"{what} is of {there} device(s), and the run goes on with {here}"
+        warnings.warn(f"{told}, which may round differently", stacklevel=4)
+
+
+def off_grid(rounds: int, eval_every: int) -> str:
+    """Explains why a run cannot be resumed for more rounds."""
+    end = f"the run ended with an evaluation after {rounds} rounds"
+    return f"{end}, not a multiple of eval_every={eval_every}, so a longer run has none there"

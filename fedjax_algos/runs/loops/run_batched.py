@@ -1,6 +1,8 @@
 """Batched runs: groups that share a program, computed in calls that fit into memory."""
 
+import contextlib
 import copy
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,14 +12,15 @@ from typing import Any, NamedTuple, Unpack, get_args
 import jax
 import numpy as np
 
+from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.plain_types import NonFinite
-from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, no_more_devices
+from fedjax_algos.engine.placed.model_sharding import ClientMesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
@@ -36,6 +39,7 @@ from fedjax_algos.runs.loops.run import (
     flop_counter,
 )
 
+_MEMORY = 2**30  # bytes for the runs of one call, unless the runs computed at once need more
 OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the last model of a run
 
 
@@ -133,20 +137,20 @@ class BatchedRuns:
         **rounds: Unpack[RoundOptions],
     ):
         loop = Rounds(**rounds)
-        check_choice("non_finite", non_finite, get_args(NonFinite))
-        fix = "give a function (problem, local, *, ...) -> Algorithm"
         loop.check(len(runs))
+        check_choice("non_finite", non_finite, get_args(NonFinite))
         if runs_per_device is not None:
             checks.check_whole("runs_per_device", runs_per_device)
         for data in {id(run.data): run.data for run in runs}.values():
             check_data(problem, data, loop.test)
+        fix = "give a function (problem, local, *, ...) -> Algorithm"
         for run in runs:  # checks ranges while the values are concrete
             check_test_rows(run.test_rows, run.data)
             checks.check_seed(run.seed)
             checks.check_local(run.local)
-            options = run.hyperparameters
-            checks.check_callable("factory", factory, fix, "problem", "local", **options)
-            factory(problem, run.local, **options)
+            given = run.hyperparameters
+            checks.check_callable("factory", factory, fix, "problem", "local", **given)
+            factory(problem, run.local, **given)
         model = checks.as_model(problem, loop.params)
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
@@ -156,9 +160,6 @@ class BatchedRuns:
         self.mesh, self.runs_per_device = client_mesh(devices), runs_per_device
         self.memory, self.non_finite = memory, non_finite
         self.groups = self._grouped(dict(enumerate(runs)), frozenset())
-
-    def __repr__(self) -> str:
-        return describe(self, runs=len(self.runs), programs=len(self.groups))
 
     @property
     def in_order(self) -> list[Run]:
@@ -209,77 +210,92 @@ class BatchedRuns:
         population = Population(clients, loop.cohort_size, len(first.data.indices))
         begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = programs.cohorts_of(first, loop, algorithm).dispatches(1)
+        dispatches = loop.cohorts(first.data, algorithm, local, first.seed).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
-        mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
+        mesh, runs_per_device, size, note = call_size(*limits, len(runs), run_bytes)
         traced = programs.traced_names(first, static)
         if CLIENT_LEARNING_RATE in traced:  # it is not part of the program
-            rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
-            local = local._replace(learning_rate=rate)
+            local = local._replace(learning_rate=float if callable(local.learning_rate) else 0.0)
         constants = programs.constants_of(first.hyperparameters, traced)
         learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
         program = programs.Program(*learned, *placed)
-        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
-        transfer = count_transfer(algorithm, state, first.data, one_round)
-        return Group(runs, static, program, loop, size, note, algorithm, state, transfer)
+        transfer = count_transfer(algorithm, state, first.data, take(dispatches, 0))
+        tables = {programs.table_of(run): run for run in runs.values()}
+        computed = static, program, loop, size, note
+        return Group(runs, tables, *computed, algorithm, state, transfer)
 
     def _run_group(self, group: Group) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""
-        try:
-            return [self._run_program(group)]
-        except programs.UNTRACEABLE:  # raised by the first call, before any row is reported
-            names = sorted(programs.traced_names(group.first, group.static))
-            if not names:
-                raise
-        for constant in [*([name] for name in names), names]:
-            first, *others = self._grouped(group.runs, group.static.union(constant))
-            try:
-                notes = [self._run_program(first)]
-            except programs.UNTRACEABLE:
-                if constant == names:
-                    raise
-                continue
-            for other in others:
-                notes += self._run_group(other)
-            return [f"{' and '.join(constant)}: read as a value, so a program for each", *notes]
-        raise AssertionError("the last set of names returns or raises")
+        names, own = sorted(group.traced), [group]
+        for constant in [[], *([name] for name in names), names]:
+            if constant:
+                own = self._grouped(group.runs, group.static.union(constant))
+            # the first call raises it, before any row is reported
+            with contextlib.suppress(*() if constant == names else programs.UNTRACEABLE):
+                self._run_program(own[0])
+                break
+        told = f"{' and '.join(constant)}: read as a value, so a program for each"
+        notes = [told, own[0].note] if constant else [group.note]
+        for other in own[1:]:
+            notes += self._run_group(other)
+        return notes
 
-    def _run_program(self, group: Group) -> str:
-        """Runs a group and returns its note; UNTRACEABLE if Python reads a traced value."""
-        tables = {programs.table_of(run): run for run in group.runs.values()}
-        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
-        indices, offsets, test_rows = programs.stack(rows)
-        data = FederatedData(group.first.data.examples, indices, offsets)
-        test = self.loop.test if test_rows is None else None
-        arguments = programs.Shared(data, test, test_rows, self.loop.params)
-        shared = replicate(group.program.mesh, arguments)
+    def _run_program(self, group: Group) -> None:
+        """Runs a group, call by call; UNTRACEABLE if Python reads a traced value."""
+        shared = group.shared()
         count = flop_counter(group.algorithm, group.state, group.first.data)
         for start in range(0, len(group.runs), group.size):
             indices = list(group.runs)[start : start + group.size]
-            self._follow(Call(group, indices, shared, self.checkpoints), count)
-        return group.note
+            self._follow(Call(group, indices, self.checkpoints), shared, count)
 
-    def _follow(self, call: Call, count: FlopCounter) -> None:
+    def _follow(self, call: Call, shared: programs.Shared, count: FlopCounter) -> None:
         """Computes the runs of a call, and reports their rows and last models."""
-        columns = [{"method": run.label, "seed": run.seed} for run in call.own]
         self.rows |= {index: [] for index in call.indices}
 
         def report(number: int, row: Row, state: Any) -> None:
-            row = columns[number] | row
+            row = {"method": call.own[number].label, "seed": call.own[number].seed} | row
             self.rows[call.indices[number]].append(row)
             self.on_evaluation(row)
 
         recorder = Recorder(list(map(_name, call.own)), self.non_finite, report, self.started)
-        for _ in follow(call.stops(count, recorder), recorder, call.saver):
+        for _ in follow(call.stops(shared, count, recorder), recorder, call.saver):
             pass
         self.started = min(self.started, recorder.started)
         self.diverged |= {call.indices[number] for number in recorder.diverged}
         if self.on_end is not None:
-            models = programs.each_of(fetch(call.states.model), len(call.own))
-            for run, model in zip(call.own, models, strict=True):
-                self.on_end(run.label, run.seed, model)
+            models = fetch(call.states.model)
+            for number, run in enumerate(call.own):
+                self.on_end(run.label, run.seed, take(models, number))
+
+
+def call_size(
+    mesh: ClientMesh | None,
+    runs_per_device: int | None,
+    memory: int | None,
+    num_runs: int,
+    run_bytes: int,
+) -> tuple[ClientMesh | None, int, int, str]:
+    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
+    mesh = no_more_devices(mesh, num_runs)
+    devices = 1 if mesh is None else mesh.size
+    available = memory or _MEMORY
+    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
+    at_once = min(runs_per_device or default, -(-num_runs // devices))
+    width = devices * at_once
+    least = width * run_bytes
+    if memory is not None:
+        checks.check_whole("memory", memory, least, sys.maxsize)
+    elif available < least:
+        available, what = least, f"the states of {at_once} runs at once"
+        fix = "give fewer clients, runs_per_device or devices"
+        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
+    calls = -(-num_runs // (available // run_bytes // width * width))
+    runs = -(-num_runs // (calls * width)) * width
+    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
+    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
+    return mesh, at_once, runs, note
 
 
 def _name(run):

@@ -1,18 +1,19 @@
 """Runs in rounds, in windows that end with an evaluation."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import accelerator_memory
-from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Row
+from fedjax_algos.core import Batch, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
+from fedjax_algos.core.trees import take
 from fedjax_algos.engine.checks import StateCheck
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -30,10 +31,14 @@ from fedjax_algos.runs.loops.checkpoints import (
     fill,
     fill_state,
     open_rows,
-    saved_arrays,
-)  # fmt: skip
-from fedjax_algos.runs.loops.identity import identity_of_rounds
-from fedjax_algos.runs.loops.recorder import Due, Recorder, Stop, follow
+)
+from fedjax_algos.runs.loops.recorder import (
+    Recorder,
+    Stop,
+    costs_of_rounds,
+    follow,
+    measure_state,
+)
 from fedjax_algos.runs.loops.run import (
     RoundOptions,
     Rounds,
@@ -42,6 +47,7 @@ from fedjax_algos.runs.loops.run import (
     check_room_for_rows,
     draw_windows,
     flop_counter,
+    identity_of_rounds,
 )
 
 
@@ -195,61 +201,57 @@ class _SynchronousRun:
         check_kind("engine", engine, Engine, "give make_engine(algorithm)")
         loop.check()
         _check_start(state, start_round, loop.params, seed)
-        check_data(engine.algorithm.problem, data, loop.test)
-        self.engine, self.loop = engine, loop
-        counts, self.data = data.counts(), engine.put_data(data)
-        self.draw = partial(loop.cohorts, data, engine.algorithm, engine.algorithm.local, seed)
+        algorithm = engine.algorithm
+        check_data(algorithm.problem, data, loop.test)
+        self.engine, self.loop, self.data = engine, loop, engine.put_data(data)
+        self.draw = partial(loop.cohorts, data, algorithm, algorithm.local, seed)
         self.cohorts = self.draw()
-        population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
         if state is None:
-            state = engine.init(seed, population, loop.params)
+            total = int(self.cohorts.counts.sum())
+            state = engine.init(
+                seed, Population(data.num_clients, loop.cohort_size, total), loop.params
+            )
         else:
-            place = place_of(state.clients)
-            StateCheck(engine.algorithm, place).check_state(state, self.data)
+            StateCheck(algorithm, place_of(state.clients)).check_state(state, self.data)
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
-        evaluate_model = recording.make_evaluate_model(engine.algorithm, loop.test, evaluate)
-        self.evaluate_model = recording.with_more(evaluate_model, measure)
-        self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
+        self.evaluate_model = recording.make_evaluate_model(
+            algorithm.problem, loop.test, evaluate, measure
+        )
+        self.count, self.flops = flop_counter(algorithm, state, self.data), 0.0
         if accelerator_memory() is not None:  # the layout is part of a checkpoint's identity
-            first = jax.tree.map(lambda leaf: leaf[0], self.draw().dispatches(1))
-            engine.choose_layout(state, self.data, first)
+            engine.choose_layout(state, self.data, take(self.draw().dispatches(1), 0))
         if isinstance(self.data, CohortData):
             drawn, every = self.draw(), loop.eval_every  # a copy of the run's cohorts
             windows = (min(every, self.end - done) for done in range(0, self.end, every))
             self.data.reserve(ids for number in windows for ids in drawn.dispatches(number).client)
         if self.start_round:  # redraws the earlier rounds
             self.flops = sum(window.flops for window in self._windows(self.start_round))
-        params = state.server.params  # the first call consumes them
-        model = "" if checkpoints is None else array_fingerprint(one_copy(params))
+        # the first call consumes the params
+        model = "" if checkpoints is None else array_fingerprint(one_copy(state.server.params))
         self.saver = RunSaver(checkpoints, partial(self._identity, state, model))
-        self.folder = self.saver.checkpoints.folder if self.saver.checkpoints else ""
 
     def _windows(self, end: int) -> Iterator[Window]:
         return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
 
     def stops(self, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
-        restored = self._restore(recorder)
-        start, windows = self.cohorts.position(), self._windows(self.end)
+        saved = self.saver.restore(partial(open_rows, self.state))
+        if saved is not None:
+            self.state, self.done = fill_state(self.state, saved), saved.position
+            like = self._arrays(self.cohorts.position().after(self.done))
+            filled = fill({name: like[name] for name in ("cohorts", "flops")}, saved.arrays)
+            self.cohorts.go_to(filled["cohorts"])
+            self.flops = float(filled["flops"])
+            recorder.restore(saved, self.state)
+        position, windows = self.cohorts.position(), self._windows(self.end)
         window = None if recorder.ended else next(windows, None)
         if window is None:  # the checkpoint was made at the end
             return
-        first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
-        transfer = self.engine.transfer(self.state, self.data, first)
-
-        def stop(metrics: Metrics, position: Position | None) -> Stop:
-            told = recording.reported(self.engine.algorithm, self.state.server)
-            given = self.done, position or start, transfer, self.flops, told.get("uploads")
-            counted = recording.costs_of_rounds(*given)
-            measure = partial(recording.measure_state, self.state, metrics, self.evaluate_model)
-            arrays = None if position is None else partial(self._arrays, position)
-            last = self.done == self.end
-            return Stop(self.done, [Due(0, counted, measure)], self.state, last, arrays)
-
-        if not restored:
-            yield stop({}, None)
+        transfer = self.engine.transfer(self.state, self.data, take(window.dispatches, 0))
+        if saved is None:
+            yield self._stop({}, position, transfer, arrays=None)
         while window is not None:
             position = window.position
             self.state, metrics = self.engine.rounds(
@@ -259,28 +261,23 @@ class _SynchronousRun:
             window = next(windows, None)  # while the devices compute; the row waits for them
             if window is not None and isinstance(self.data, CohortData):
                 self.data.read_ahead(np.asarray(window.dispatches.client[0]))
-            yield stop(metrics, position)
+            yield self._stop(metrics, position, transfer, partial(self._arrays, position))
 
-    def _restore(self, recorder: Recorder) -> bool:
-        """Restores the run from its checkpoint, if there is one."""
-        saved = self.saver.restore(partial(open_rows, self.state))
-        if saved is None:
-            return False
-        self.state = fill_state(self.state, saved)
-        like = self.cohorts.position().after(saved.position)
-        self.cohorts.go_to(fill(like, saved.arrays, "cohorts"))
-        self.done, self.flops = saved.position, float(saved.arrays["flops"])
-        recorder.restore(saved, self.state)
-        return True
+    def _stop(self, metrics, position, transfer, arrays):
+        """Returns the evaluation of the state, after the rounds before a position."""
+        told = recording.reported(self.engine.algorithm, self.state.server)
+        given = self.done, position, transfer, self.flops, told.get("uploads")
+        due = [(0, costs_of_rounds(*given))]
+        measure = partial(measure_state, self.state, metrics, told, self.evaluate_model)
+        return Stop(self.done, due, measure, self.state, self.done == self.end, arrays)
 
     def _arrays(self, position: Position) -> dict[str, Any]:
         """Returns the arrays of a checkpoint."""
-        arrays = saved_arrays(self.state, self.folder, self.done, self.saver.kept)
-        return arrays | {"cohorts": position, "flops": np.float64(self.flops)}
+        return self.state._asdict() | {"cohorts": position, "flops": np.float64(self.flops)}
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed; reads only the shapes of `state`."""
-        engine, placement = self.engine, self.engine.placement
+        engine, mesh = self.engine, self.engine.placement.mesh
         started = {"start_round": self.start_round} if self.start_round else {}
         return started | identity_of_rounds(
             engine.algorithm,
@@ -294,22 +291,21 @@ class _SynchronousRun:
             non_finite=engine.non_finite,
             client_state=place_of(self.state.clients),
             layout=str(engine.layout),
-            devices=1 if placement.mesh is None else len(placement.mesh.devices),
+            devices=1 if mesh is None else len(mesh.devices),
         )
 
 
 def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
     """Wraps a user's `on_evaluation`, with or without `state`; returns True to stop the run."""
     check_callable("on_evaluation", on_evaluation, fix := "give a function of a row")
-    try:
-        takes_state = "state" in inspect.signature(on_evaluation).parameters
-    except ValueError:  # some C functions have no signature
-        takes_state = False
-    keywords = {"state": None} if takes_state else {}
+    keywords: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # some C functions have no signature
+        if "state" in inspect.signature(on_evaluation).parameters:
+            keywords["state"] = None
     check_callable("on_evaluation", on_evaluation, fix, "row", **keywords)
 
     def report(row: Row, state: FederatedState | None) -> bool:
-        result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)
+        result = on_evaluation(row, **dict.fromkeys(keywords, state))
         return bool(largest(isinstance(result, bool | np.bool_) and bool(result)))
 
     return report
@@ -319,16 +315,13 @@ def _check_start(state, start_round, params, seed):
     """Raises an error for an earlier run's state that does not fit the other arguments."""
     if start_round is not None:
         check_whole("start_round", start_round, 0)
-    if state is None:
-        fix = "give the state after so many rounds"
-        require(not start_round, f"start_round={start_round} has no state; {fix}")
+    if state is None and not start_round:
         return
-    fix = "give what engine.init, simulate or the last round returned"
+    fix = "give what engine.init, simulate or the last round returned, and its start_round"
     check_kind("state", state, FederatedState, fix)
     check_not_consumed(state)
-    fix = "give the number of rounds that it has seen, 0 for one of engine.init"
-    why = "state has no start_round, but its next cohorts depend on it"
-    require(start_round is not None, f"{why}; {fix}")
-    require(params is None, "state and params are both given; give params where the run begins")
-    if (own := int(one_copy(state.seed))) != seed:
-        raise ValueError(f"seed={seed} is not the state's seed; give seed={own}")
+    own, without = int(one_copy(state.seed)), "no " * (params is None)
+    given = f"a state is given with start_round={start_round}, seed={seed} and {without}params"
+    fix = f"give the number of rounds that it has seen, 0 for one of engine.init, its seed={own}"
+    fits = start_round is not None and seed == own and params is None
+    require(fits, f"{given}; {fix} and no params")

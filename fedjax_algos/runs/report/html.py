@@ -1,7 +1,9 @@
 """Builds HTML with every text escaped."""
 
 import base64
+import hashlib
 import html
+import json
 import string
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -71,12 +73,33 @@ def template(name: str) -> string.Template:
     return string.Template(text)
 
 
+def document(title: str, body: Iterable[Html], data: object) -> str:
+    """Makes a whole page, with the style and the script of this folder and the script's data."""
+    style, script = template("style.css").template, template("figure.js").template
+    hashes = [
+        base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script)
+    ]
+    # the page allows no other style or script
+    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+    policy += "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":  # so that no text in the data can end their element
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
+    return template("template.html").substitute(own, body=joined(body), data=text)
+
+
+def read_if_there(path: Path, limit: int | None = None) -> bytes:
+    """Reads a file; returns nothing if it cannot be read or has more than `limit` bytes."""
+    try:
+        return read_file(path, limit)
+    except (OSError, ValueError):
+        return b""
+
+
 def picture(path: Path, description: str) -> Html:
     """Embeds a PNG picture in the page; returns nothing if the file does not exist."""
-    try:
-        content = read_file(path, _MAX_PICTURE_BYTES)
-    except (OSError, ValueError):
-        content = b""
+    content = read_if_there(path, _MAX_PICTURE_BYTES)
     if not content.startswith(_PNG):
         return Html()
     source = "data:image/png;base64," + base64.b64encode(content).decode()

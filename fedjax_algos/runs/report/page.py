@@ -1,16 +1,13 @@
-"""Makes the page of a report: its sections in the template, with the style and the script."""
+"""Makes the page of a report from its sections."""
 
-import base64
 import csv
-import hashlib
 import io
-import json
 import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +19,19 @@ from fedjax_algos.analysis.pictures.curves import SPREADS, choose_spread, spread
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, metric_column
 from fedjax_algos.analysis.tables import ResultTable
-from fedjax_algos.base.files import read_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
-from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
+from fedjax_algos.runs.report.html import (
+    Html,
+    details,
+    document,
+    element,
+    joined,
+    picture,
+    read_if_there,
+    table,
+    template,
+)
 from fedjax_algos.runs.studies.settings import Settings
 
 _MAX_METHODS = 12  # with options or timelines that are shown at once
@@ -36,27 +42,28 @@ _MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
 _DIGITS = 6  # of the numbers, which are drawn
 
 
-class ReportTables(NamedTuple):
-    """The tables and lines of a results folder that the command line and the report show."""
-
-    methods: Sequence[ResultTable]  # alone, and against the reference
-    clients: ResultTable | None  # with the quality of their own models
-    not_finite: Sequence[str]  # lines on runs that diverged and on updates left out
-
-
 def make_report(
-    folder: Path, rows: list[Row], configuration: dict, settings: Settings, tables: ReportTables
+    folder: Path,
+    rows: list[Row],
+    configuration: dict,
+    settings: Settings,
+    tables: Sequence[ResultTable],
+    not_finite: Sequence[str],
 ) -> str:
-    """Makes the report of a results folder as HTML, with every text of the folder escaped."""
+    """Makes the report of a results folder as HTML, with every text of the folder escaped.
+
+    The `tables` and the lines `not_finite`, on runs that diverged and on updates left out, are what
+    the command line shows too.
+    """
     data = figure_data(rows, metric_column(settings.target_metric))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
         "Settings": _settings_section(configuration),
-        "Results": _results_section(folder, tables.methods, tables.clients),
+        "Results": _results_section(folder, tables),
         "Figure": figure(data, folder, len(settings.seeds), len(methods)),
         "Partition": _partition_section(folder, settings),
         "Timeline": _timeline_section(folder, methods) if settings.seconds is not None else [],
-        "Not finite": [element("p", line, class_="warning") for line in tables.not_finite]
+        "Not finite": [element("p", line, class_="warning") for line in not_finite]
         or [element("p", "All models were finite, and no update was left out.")],
         "Environment": _environment_section(configuration),
         "How to repeat it": _repeat_section(configuration),
@@ -76,16 +83,7 @@ def make_report(
         element("nav", element("ul", *links), aria_label="Sections"),
         element("main", *sections),
     ]
-    style, script = template("style.css").template, template("figure.js").template
-    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-    policy += f"style-src {_hash(style)}; script-src {_hash(script)}"
-    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
-    return template("template.html").substitute(own, body=joined(body), data=as_script(data))
-
-
-def _hash(text: str) -> str:
-    """Returns the name of a script or style in the page's policy, which allows no others."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return document(title, body, data)
 
 
 def _scope(settings: Settings) -> str:
@@ -101,23 +99,21 @@ def _scope(settings: Settings) -> str:
 
 def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
     """Shows all settings, changed ones first, and the methods' options."""
-    known = options(Settings)
-    rows: dict[bool, list[tuple[str, str, str]]] = {True: [], False: []}
+    known, methods = options(Settings), configuration["methods"]
+    rows = []
     for name, value in configuration["settings"].items():
         default = known[name].default if name in known else None
-        cells = (name, _shown(value), _shown(default))
-        rows[_shown(value) != _shown(default)].append(cells)
-    headings = ["setting", "value", "default"]
-    caption = "Settings that differ from defaults"
-    changed = table(headings, rows[True], caption=caption, kind="texts")
-    same = table(headings[:2], [cells[:2] for cells in rows[False]], caption="Others", kind="texts")
-    listed = _methods(configuration["methods"])
-    count = len(configuration["methods"])
-    return [
-        changed if rows[True] else element("p", "All settings have their defaults."),
-        details("Settings with their defaults", same),
-        listed if count <= _MAX_METHODS else details(f"Options of {count} methods", listed),
-    ]
+        rows.append([name, _shown(value), _shown(default)])
+    headings, caption = ["setting", "value", "default"], "Settings that differ from defaults"
+    changed, same = [row for row in rows if row[1] != row[2]], [r[:2] for r in rows if r[1] == r[2]]
+    first = element("p", "All settings have their defaults.")
+    if changed:
+        first = table(headings, changed, caption=caption, kind="texts")
+    others = table(headings[:2], same, caption="Others", kind="texts")
+    listed = _methods(methods)
+    if len(methods) > _MAX_METHODS:
+        listed = details(f"Options of {len(methods)} methods", listed)
+    return [first, details("Settings with their defaults", others), listed]
 
 
 def _methods(methods: Mapping[str, Any]) -> Html:
@@ -144,24 +140,19 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _results_section(
-    folder: Path, methods: Sequence[ResultTable], clients: ResultTable | None
-) -> list[Html]:
+def _results_section(folder: Path, tables: Sequence[ResultTable]) -> list[Html]:
     """Shows the tables of results, and `summary.csv` with all digits."""
-    content = [_shown_table(each, each.title or "methods") for each in methods]
-    content += [_shown_table(clients, "each client's own model")] if clients else []
+    content = []
+    for each in tables:
+        headings, title = [column.heading for column in each.columns], each.title or "methods"
+        shown = table(headings, each.text_lines(), caption=title[:1].upper() + title[1:])
+        notes = element("p", "\n".join(each.legend()), class_="legend")
+        content.append(element("div", shown, notes))
     content.append(picture(folder / "clients.png", "Accuracy and dispatches of each client"))
-    headings, *rows = _read_table(folder / "summary.csv") or [[]]
-    if rows:
-        exact = table(headings, rows, caption="summary.csv")
+    if lines := _read_table(folder / "summary.csv"):
+        exact = table(lines[0], lines[1:], caption="summary.csv")
         content.append(details("All digits (summary.csv)", exact))
     return content
-
-
-def _shown_table(given: ResultTable, caption: str) -> Html:
-    headings = [column.heading for column in given.columns]
-    shown = table(headings, given.text_lines(), caption=caption[:1].upper() + caption[1:])
-    return element("div", shown, element("p", "\n".join(given.legend()), class_="legend"))
 
 
 def _partition_section(folder: Path, settings: Settings) -> list[Html]:
@@ -170,7 +161,7 @@ def _partition_section(folder: Path, settings: Settings) -> list[Html]:
     content = [element("p", f"{told}{settings.clients} clients.")]
     about = f"Labels of each client's examples on seed {settings.seeds[0]}"
     content.append(picture(folder / "partition.png", about))  # none of examples in files
-    text = _read_text(folder / "partition.txt")
+    text = read_if_there(folder / "partition.txt").decode(errors="replace")
     for number, part in enumerate(re.split(r"^(?=seed )", text, flags=re.MULTILINE)[1:]):
         heading, _, rest = part.partition("\n")
         counts = element("pre", rest.rstrip(), tabindex=0)
@@ -182,8 +173,8 @@ def _partition_section(folder: Path, settings: Settings) -> list[Html]:
 def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
     """Shows the plans of the virtual clock: their numbers, timelines and staleness."""
     content = [element("p", "The plan of each method on the first seed.")]
-    headings, *rows = _read_table(folder / "timelines.csv") or [[]]
-    if rows:
+    if lines := _read_table(folder / "timelines.csv"):
+        headings, *rows = lines
         names = [heading.replace("_", " ") for heading in headings]
         shown = [[row[0], *map(_short, row[1:])] for row in rows]
         content.append(table(names, shown, caption="Plans, in simulated seconds"))
@@ -202,34 +193,29 @@ def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
 
 
 def _short(cell: str) -> str:
-    try:
-        return f"{float(cell):.4g}" if "." in cell else cell
-    except ValueError:
-        return cell
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.4g}", cell)
 
 
 def _environment_section(configuration: Mapping[str, Any]) -> list[Html]:
     """Shows versions, devices, the layout, and notes on the data."""
     about = dict(configuration["environment"])
-    packages = about.pop("packages")
-    layout = configuration["layout"] or {}
-    placed = {f"layout: {name}": layout.get(name) for name in ("layout", "devices", "source")}
-    rows = [(name.replace("_", " "), value) for name, value in {**about, **packages}.items()]
-    rows += [(name, value) for name, value in placed.items() if value is not None]
-    compiled = configuration.get("compilation")
-    if isinstance(compiled, dict) and isinstance(compiled.get("seconds"), int | float):
-        rows.append(("seconds of compilation", f"{compiled['seconds']:.1f}"))
-    hashes = configuration.get("partition_sha256")
-    for seed, digest in hashes.items() if isinstance(hashes, dict) else ():
+    rows = list({**about, **about.pop("packages")}.items())
+    rows = [(name.replace("_", " "), value) for name, value in rows if name != "packages"]
+    placed = (configuration["layout"] or {}).items()
+    rows += [(f"layout: {name}", value) for name, value in placed if name != "per_client"]
+    seconds = _entry(configuration, "compilation", dict).get("seconds")
+    if isinstance(seconds, int | float):
+        rows.append(("seconds of compilation", f"{seconds:.1f}"))
+    for seed, digest in _entry(configuration, "partition_sha256", dict).items():
         rows.append((f"partition of seed {seed}, SHA-256", digest))
     shown = table(["what", "value"], rows, caption="Versions and devices", kind="texts")
-    notes = [*_list(configuration, "dataset_notes"), *_list(configuration, "sweep_notes")]
-    return [shown, *(element("p", note) for note in notes)]
+    notes = [_entry(configuration, name, list) for name in ("dataset_notes", "sweep_notes")]
+    return [shown, *(element("p", note) for part in notes for note in part)]
 
 
 def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
     """Shows the command line without options that name folders of this run."""
-    kept, given = [], iter(map(str, _list(configuration, "command")))
+    kept, given = [], iter(map(str, _entry(configuration, "command", list)))
     for argument in given:
         if argument in _PLACES:
             next(given, None)
@@ -249,63 +235,54 @@ def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
     return [*content, element("p", f"{same} agree up to rounding.")]
 
 
-def _list(configuration: Mapping[str, Any], name: str) -> list[Any]:
+def _entry(configuration: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Returns an entry of `config.json`; an empty one unless it is there and of this type."""
     value = configuration.get(name)
-    return value if isinstance(value, list) else []
-
-
-def _read_text(path: Path) -> str:
-    """Reads a text file; returns nothing if it cannot be read."""
-    try:
-        return read_file(path).decode()
-    except (OSError, ValueError):
-        return ""
+    return value if isinstance(value, kind) else kind()
 
 
 def _read_table(path: Path) -> list[list[str]]:
-    """Reads the rows of a CSV file; returns nothing if it cannot be read or a row is cut."""
+    """Reads the lines of a CSV file; returns none if it cannot be read, is empty, or is cut."""
+    text = read_if_there(path).decode(errors="replace")
     try:
-        rows = list(csv.reader(io.StringIO(_read_text(path), newline=""), strict=True))
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error:
         return []
-    return rows if len({len(row) for row in rows}) == 1 else []
+    return rows if len({len(row) for row in rows}) == 1 < len(rows) else []
 
 
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     """Returns the lines of the figure as JSON: means over seeds, and the ends of their bands."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("method", "seed"))
+    given = {name: column_by_method(rows, name) for name in names}
     columns = {n: own for n, own in given.items() if np.isfinite(np.hstack([*own.values()])).any()}
     axes = axes_of(columns)
     if "simulated_seconds" in axes:  # the virtual clock
         axes = {"simulated_seconds": axes["simulated_seconds"], **axes}
-    first = dict.fromkeys((metric, *_FIRST_METRICS))
-    others = [name for name in columns if name not in axes and name not in first]
-    metrics = [name for name in first if name in columns] + others
-    labels = list(next(iter(given.values())))
+    metrics = list(dict.fromkeys([metric, *_FIRST_METRICS, *columns]))
+    metrics = [name for name in metrics if name in columns and name not in axes]
+    labels = list(dict.fromkeys(row["method"] for row in rows))
     # the styles of the other figures in the folder
     shown, styles = display_names(labels), method_styles(labels)
-    drawn = [(label, styles[label]) for label in labels[:_MAX_DRAWN]]
+
+    def drawn(label):
+        style = styles[label]._asdict()
+        style["line"] = [] if style["line"] == "-" else [*style["line"][1]]
+        return {
+            "label": label_text(shown[label]),
+            "style": style,
+            "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
+            "bands": {name: _band(columns[name][label]) for name in metrics},
+        }
+
+    def described(name):
+        percent = "accuracy" in name or name == metric
+        return {"name": name, "label": label_text(name.replace("_", " ")), "percent": percent}
+
     return {
         "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
-        "metrics": [
-            {
-                "name": name,
-                "label": label_text(name.replace("_", " ")),
-                "unit": "",
-                "percent": "accuracy" in name or name == metric,
-            }
-            for name in metrics
-        ],
-        "methods": [
-            {
-                "label": label_text(shown[label]),
-                "style": {**style._asdict(), "line": [] if style.line == "-" else [*style.line[1]]},
-                "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
-                "bands": {name: _band(columns[name][label]) for name in metrics},
-            }
-            for label, style in drawn
-        ],
+        "metrics": [described(name) for name in metrics],
+        "methods": [drawn(label) for label in labels[:_MAX_DRAWN]],
     }
 
 
@@ -322,14 +299,6 @@ def _band(values: np.ndarray) -> list[list[float | None]]:
 
 def _rounded(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-
-
-def as_script(data: dict[str, Any]) -> Html:
-    """Encodes JSON for a script element so that no text in it can end the element."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Html(text)
 
 
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:

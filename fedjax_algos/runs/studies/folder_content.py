@@ -16,7 +16,7 @@ from typing import Any
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import SUMS, parse_json, read_file, reading, written
 from fedjax_algos.core import Row
-from fedjax_algos.runs.loops.identity import OtherRunError, differences, off_grid, warn_of_devices
+from fedjax_algos.runs.loops.run import OtherRunError, differences, off_grid, warn_of_devices
 
 RunName = tuple[str, int]  # the label of a method and the seed
 

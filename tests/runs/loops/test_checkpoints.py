@@ -16,13 +16,17 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import planners, traced
 from fedjax_algos.base.errors import DamagedError
 from fedjax_algos.runs.loops import checkpoints as saving
-from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, load_state, state_arrays
+from fedjax_algos.runs.loops import interruption
+from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, load_state
 from fedjax_algos.runs.loops.clock import simulate_async_seeds
-from fedjax_algos.runs.loops.identity import check_identity
 from fedjax_algos.runs.loops.interruption import Interrupted
+from fedjax_algos.runs.loops.run import check_identity
 
 Server = collections.namedtuple("Server", "params")
-kept = saving.positions_in
+
+
+def kept(folder):
+    return [*saving.checkpoints_in(folder)]
 
 
 def state_of(number, size=3):
@@ -35,8 +39,8 @@ def saver(folder, identity=(), **options):
 
 def save(own, *positions, last=False, state=None):
     for position in positions:
-        arrays, facts = state_arrays(state or state_of(position)), {"rows": [[{"round": position}]]}
-        own.after_evaluation(position, lambda arrays=arrays: arrays, facts, last=last)
+        arrays, facts = (state or state_of(position))._asdict, {"rows": [[{"round": position}]]}
+        own.after_evaluation(position, arrays, facts, last=last)
 
 
 def damage(folder, position):
@@ -57,7 +61,7 @@ def test_when_a_run_is_saved(tmp_path, monkeypatch):
     (tmp_path / "6.npz").unlink()
     save(own, 6, last=True)
     assert kept(tmp_path) == [2, 4]
-    monkeypatch.setattr(saving, "agreed_interruption", lambda: 15)
+    monkeypatch.setattr(interruption, "interruption", lambda: 15)
     with pytest.raises(Interrupted):
         save(own, 7)
     assert kept(tmp_path) == [2, 4, 7]
@@ -103,7 +107,7 @@ def test_the_last_whole_checkpoint_is_taken(tmp_path):
 
 def test_what_a_folder_cannot_give(tmp_path, monkeypatch):
     assert saver(tmp_path).restore() is None
-    with pytest.raises(ValueError, match="holds no checkpoint"):
+    with pytest.raises(ValueError, match=r"no checkpoint .* there is none"):
         load_state(tmp_path, state_of(0))
     save(saver(tmp_path, {"rounds": 1}), 1)
     with pytest.raises(ValueError, match=r"server/params is float32\[2\] .* float32\[3\] in"):
@@ -114,9 +118,11 @@ def test_what_a_folder_cannot_give(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_versions", lambda: {"jax": "0"})
     with pytest.warns(UserWarning, match="may round differently"):
         saver(tmp_path, {"rounds": 1}).restore()
-    (tmp_path / "4.checkpoint").touch()
+    (tmp_path / "1.npz").unlink()
+    (tmp_path / "4.checkpoint").touch()  # of an earlier version
+    (tmp_path / "5").mkdir()
     for call in (saver(tmp_path).restore, lambda: load_state(tmp_path, state_of(0))):
-        with pytest.raises(ValueError, match="an earlier version"):
+        with pytest.raises(ValueError, match=r"5' is damaged .Is a directory.*4.checkpoint' is"):
             call()
 
 

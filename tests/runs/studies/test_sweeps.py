@@ -17,9 +17,10 @@ from fedjax_algos.core.options import NonNegative, Positive, options
 from fedjax_algos.engine.placed.devices import client_mesh
 from fedjax_algos.participation.rate_schedules import exponential
 from fedjax_algos.runs import Run, run_batched
-from fedjax_algos.runs.loops.program import call_size, constants_of
+from fedjax_algos.runs.loops.program import constants_of
 from fedjax_algos.runs.loops.recorder import DivergenceWarning
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE, check_test_rows
+from fedjax_algos.runs.loops.run_batched import call_size
 from fedjax_algos.runs.studies.search_space import text_of
 from fedjax_algos.runs.studies.sweeps import sweep
 
@@ -155,7 +156,7 @@ def test_given_params_and_each_evaluation():
         ({"weighting": ["unifrom"]}, {}, "weighting='unifrom' is unknown"),
         ({"mu": [1.0]}, {"seeds": (0, 3)}, r"seeds=\(0, 3\): give at least one seed, each once"),
         ({"mu": [1.0]}, {"devices": 99}, "devices=99 is out of range"),
-        ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"give at least {RUN_BYTES} bytes"),
+        ({"mu": [1.0]}, {"memory": RUN_BYTES - 1}, f"of at least {RUN_BYTES}"),
         ({"mu": [1.0]}, {"runs_per_device": 0}, "runs_per_device=0 is out of range"),
     ],
 )
@@ -182,7 +183,7 @@ def test_clients_that_keep_state_are_once_in_a_cohort():
         (1, None, 399, (1, 3)),  # three calls, the last of them filled
         (2, None, 500, (1, 4)),
         (99, None, None, (1, 8)),  # not more devices than runs
-        (2, None, 199, "memory=199 is out of range; give at least 200 bytes"),
+        (2, None, 199, "memory=199 is out of range; give a whole number of at least 200"),
     ],
 )
 def test_the_runs_of_a_call(devices, at_once, memory, expected):
@@ -199,7 +200,7 @@ def test_the_runs_of_a_call(devices, at_once, memory, expected):
 
 def test_runs_that_do_not_fit_into_memory(monkeypatch):
     """Those larger than the default are computed one after another."""
-    monkeypatch.setattr("fedjax_algos.runs.loops.program._MEMORY", 99)
+    monkeypatch.setattr("fedjax_algos.runs.loops.run_batched._MEMORY", 99)
     assert call_size(None, None, None, 8, 100)[1:3] == (1, 1)
     monkeypatch.setattr("fedjax_algos.base.limits.device_memory", lambda: 99)
     with pytest.raises(ValueError, match="the states of 1 runs at once would need"):
