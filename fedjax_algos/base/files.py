@@ -14,6 +14,7 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -111,10 +112,7 @@ def check_array_bytes(what: str, size: int, fix: str) -> None:
 
 def parse_json(content: bytes) -> Any:
     """Parses a JSON text in UTF-8; ValueError for another text or a repeated key."""
-    try:
-        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _shallow(partial(json.loads, object_pairs_hook=once), content.decode("utf-8-sig"))
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,8 +130,12 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     for number, line in enumerate(text.split("\n"), start=1):
         few = line.count(".") <= _MAX_DOTS
         require(few, f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    return _shallow(tomllib.loads, text)
+
+
+def _shallow(parse, text):
     try:
-        return tomllib.loads(text)
+        return parse(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -185,10 +187,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def checked_json(content: Any) -> dict[str, Any]:
     """Returns the values that `write_json` wrote without their checksum, or raises DamagedError."""
-    if not isinstance(content, dict) or _SUM not in content:
-        raise DamagedError("it has no checksum")
-    values = {name: value for name, value in content.items() if name != _SUM}
-    if content[_SUM] != _digest(values):
+    values = dict(content) if isinstance(content, dict) else {}
+    if values.pop(_SUM, None) != _digest(values):
         raise DamagedError("its checksum is wrong: it was edited or damaged")
     return values
 

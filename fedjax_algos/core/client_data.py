@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.reprs import describe, describe_tree
-from fedjax_algos.core.plain_types import Batches
+from fedjax_algos.core.options import Batches
 from fedjax_algos.core.randomness import next_words, permute
 from fedjax_algos.core.types import Array, Batch, Local, Model, Params, Statistics
 

@@ -2,14 +2,14 @@
 
 An optimiser of optax holds a learning rate and the sign of descent. We call it with the rate -1,
 so it returns the direction that `y <- y - learning_rate * direction` needs. This is right if the
-update is proportional to the rate. We refuse the other optimisers, with the reason.
+update is proportional to the rate, which excludes fromage, optimistic_adam and rprop. We also leave
+out lbfgs and polyak_sgd, which need the loss, sm3, which takes no scalars, and noisy_sgd, which
+would repeat its noise in each local update.
 """
 
 import functools
 import inspect
-import re
 import weakref
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -18,8 +18,8 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core.checks import KindError, check_callable, check_facts, check_kind
-from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
+from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.options import Count, Decay, NonNegative, Range, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.core.types import Local, Problem
@@ -50,52 +50,17 @@ _OFFERED = {
     "signum": "the sign of a momentum",
     "yogi": "Adam whose second moment changes additively",
 }
-_ENTANGLED = "its step is not proportional to its learning rate"
-_OF_LOSS = "it needs the value of the loss besides the gradient"
-_REFUSED = {
-    "fromage": _ENTANGLED,
-    "lbfgs": _OF_LOSS,
-    "noisy_sgd": "its state starts anew in each local update, so all its noise would be the same",
-    "optimistic_adam": _ENTANGLED,
-    "polyak_sgd": _OF_LOSS,
-    "rprop": _ENTANGLED,
-    "sm3": "it cannot take params that are scalars",
-}
 _STEPS = 32  # of the probe; a transformation that returns only zeros in them passes
 _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
 _ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
 # update functions that passed the probe; it starts with the default of `Local`
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
-_HAS_RATE = re.compile("[:,](client_)?learning_rate=")
 _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
 
 
-class ClientOptimizers(Registry[optax.GradientTransformation]):
-    """The registry of clients' optimisers: optax's, and the user's functions."""
-
-    def parse(
-        self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
-    ) -> tuple[str, dict[str, Any]]:
-        """Returns the name and the options of a spec; see `Registry.parse`."""
-        facts = {
-            "has a learning rate; give client_learning_rate instead (--client-learning-rate), in a "
-            "method's spec before client_optimizer": not _HAS_RATE.search(spec),
-            "is not an optimiser; give its options after a colon, as in adam:b1=0.9, and options "
-            "of a method before client_optimizer": "," not in spec.partition(":")[0],
-        }
-        check_facts(facts, f"client_optimizer={spec!r} ")
-        return super().parse(spec, more, last)
-
-    def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
-        require(
-            name not in _REFUSED,
-            f"client optimiser {name!r} of optax is not for local steps, because "
-            f"{_REFUSED.get(name)}; choose another one, see `fedjax-algos list client_optimizers`",
-        )
-        return super().__missing__(name)
-
-
-client_optimizers = ClientOptimizers("client optimiser", optax.GradientTransformation)
+client_optimizers: Registry[optax.GradientTransformation] = Registry(
+    "client optimiser", optax.GradientTransformation
+)
 
 
 def _offer(name: str, about: str) -> None:
@@ -197,15 +162,12 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
     We call it with a gradient g and with -g, in small arrays. The difference of the results must
     not point against g in any array. If the call fails or is traced, the transformation passes.
     """
-    update = getattr(transform, "update", None)
-    if update is None or not hasattr(transform, "init"):
-        shown = getattr(transform, "__name__", repr(transform))
-        fix = "give one without a learning rate, such as optax.scale_by_adam()"
-        raise KindError(f"{name}={shown} is not an optax transformation; {fix}")
+    fix = "give one without a learning rate, such as optax.scale_by_adam()"
+    check_kind(name, transform, optax.GradientTransformation, fix)
     fix = "give functions (params) and (updates, state, params), as optax has them"
     check_callable(f"{name}.init", transform.init, fix, "params")
-    check_callable(f"{name}.update", update, fix, "updates", "state", "params")
-    if update in _PROBED:
+    check_callable(f"{name}.update", transform.update, fix, "updates", "state", "params")
+    if transform.update in _PROBED:
         return
     try:
         with jax.ensure_compile_time_eval():
@@ -218,7 +180,7 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
         "and its sign; give the transformation without them, optax.scale_by_adam() in place of "
         "optax.adam(0.1), and the rate as learning_rate",
     )
-    _PROBED.add(update)
+    _PROBED.add(transform.update)
 
 
 def trusted(transform: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -229,7 +191,7 @@ def trusted(transform: optax.GradientTransformation) -> optax.GradientTransforma
 
 def _sign(transform, problem):
     """Returns -1 if the transformation points against the gradient in an array, else 1 or 0."""
-    shapes = jax.eval_shape(problem.init, jax.random.key(0)).params
+    shapes = problem.shapes().params
     params = jax.tree.map(lambda leaf: np.zeros((2,) * leaf.ndim, np.float32), shapes)
 
     def ramp(leaf):  # entries differ, so that centring does not remove them

@@ -30,7 +30,7 @@ from fedjax_algos.core import (
     Update,
 )
 from fedjax_algos.core.checks import check_like, described
-from fedjax_algos.core.plain_types import Batches
+from fedjax_algos.core.options import Batches
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import sent_bytes, take
 from fedjax_algos.core.types import with_arrays

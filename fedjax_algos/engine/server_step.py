@@ -19,7 +19,7 @@ from fedjax_algos.core import (
     Statistics,
     Update,
 )
-from fedjax_algos.core.algorithm import check_update, contribution_of, update_in
+from fedjax_algos.core.algorithm import MODELS, contribution_of, kinds, update_in
 from fedjax_algos.core.checks import check_like, named_errors
 from fedjax_algos.engine.non_finite import select
 
@@ -47,8 +47,21 @@ def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
     """Decodes a client's message and checks the update."""
     update, params = phase.decode(message), getattr(server, "params", None)
     if params is not None:  # diagnostics have other server states
-        check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
+        _check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
     return update
+
+
+def _check_update(parts, update, params):
+    """Raises ValueError if a model or difference of models in an update is unlike the params."""
+    own = jax.tree.structure(params)
+    try:
+        trees = jax.tree.structure(parts).flatten_up_to(update)
+    except (TypeError, ValueError):  # which matters to wrappers only
+        return
+    fix = "a server rule would broadcast it: return x - y_i, or declare other Traits(parts=...)"
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        if kind in MODELS and jax.tree.structure(tree) == own:
+            check_like(f"the {kind} in client_update's update: ", tree, params, fix)
 
 
 def arrival(

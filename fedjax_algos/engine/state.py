@@ -22,12 +22,11 @@ from fedjax_algos.core import (
     Statistics,
 )
 from fedjax_algos.core.checks import check_kind, check_like, check_not_consumed, described
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.trees import along, take
 from fedjax_algos.engine.non_finite import Excluded
-from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
-from fedjax_algos.engine.placed.model_sharding import ClientMesh
+from fedjax_algos.engine.placed.devices import ClientMesh, constrain_state, put, put_state
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
@@ -208,11 +207,9 @@ def client_states(engine: Any, state: FederatedState) -> ClientStates:
     """
     check_kind("state", state, FederatedState, "give what engine.init or the last round returned")
     check_not_consumed(state)
-    fix = "give a state of an algorithm with a client_init"
-    if isinstance(state.dispatched, tuple):
-        raise ValueError(f"the clients of this algorithm keep no state; {fix}")
-    if jnp.ndim(state.seed):
-        raise ValueError(f"the state holds {state.seed.size} merged runs; give the state of one")
+    keeping = not isinstance(state.dispatched, tuple) and not jnp.ndim(state.seed)
+    found = "the clients of this algorithm keep no state, or the state is of merged runs"
+    require(keeping, f"{found}; give the state of one run of an algorithm with a client_init")
     client_init = engine.algorithm.client_init
     if not isinstance(state.clients, RowTable):
         rows = _all_rows(client_init, state.origin, state.seed, state.clients, state.dispatched)
@@ -248,8 +245,8 @@ def give_rows(
 ) -> FederatedState:
     """Copies the given rows into the initial state of `engine.init`."""
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
-    if isinstance(state.dispatched, tuple):
-        raise ValueError("the clients of this algorithm keep no state; leave clients out")
+    keeping = not isinstance(state.dispatched, tuple)
+    require(keeping, "the clients of this algorithm keep no state; leave clients out")
     num_clients, given = state.dispatched.size, gathered(given)
     shapes = row_shapes(algorithm, state)
     fix = f"give rows of client_states, one row for each of the {num_clients} clients"

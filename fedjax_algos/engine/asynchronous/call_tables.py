@@ -16,7 +16,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.checks import check_facts, check_like
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
@@ -212,19 +212,15 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     """Joins the clients of several runs, which share their examples, in the order of the runs."""
     if len(data) == 1:
         return data[0]
-    fix = "give what federate returns, or run each plan by itself"
-    in_memory = all(isinstance(each, FederatedData) for each in data)
-    require(in_memory, f"merged runs cannot read examples in files; {fix}")
-    arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
-    for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
-        own, first = each.num_clients, data[0].num_clients
-        facts = {
-            f"the examples of run {number} are not the arrays of run 0; pass the same "
-            "ones, of jax.device_put, to each federate": ids == arrays[0],
-            f"run {number} has {own} clients and run 0 {first}; give runs with the same number": own
-            == first,
-        }
-        check_facts(facts)
+    shared = [
+        (each.num_clients, *map(id, jax.tree.leaves(each.examples)))
+        for each in data
+        if isinstance(each, FederatedData)
+    ]
+    same = len(shared) == len(data) and len({*shared}) == 1
+    found = f"the runs have {[each.num_clients for each in data]} clients, or different examples"
+    fix = "give federate the same arrays of jax.device_put, none in files, and as many clients"
+    require(same, f"{found}; {fix}")
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(

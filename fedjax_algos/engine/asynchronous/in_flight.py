@@ -18,8 +18,7 @@ from fedjax_algos.engine.asynchronous.call_tables import CallTable, row_counts
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
-from fedjax_algos.engine.placed.devices import constrain
-from fedjax_algos.engine.placed.model_sharding import AXIS
+from fedjax_algos.engine.placed.devices import AXIS, constrain
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
 from fedjax_algos.engine.state import FederatedState
 

@@ -25,8 +25,6 @@ from fedjax_algos.base.files import writing
 from fedjax_algos.base.limits import readable_bytes
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import ClientState
-from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
 
 _NOWHERE = -1
@@ -56,14 +54,11 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 
 
 def place_name(client_state: ClientStatePlace) -> str:
-    """Returns "device", "host" or "disk", as `place_of` does; raises for another value."""
+    """Returns "device", "host" or "disk", as `place_of` does; ValueError for another value."""
     if isinstance(client_state, RowsOnDisk):
-        check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"
-    fix = "give client_state=fedjax_algos.RowsOnDisk(folder)"
-    has_folder = client_state not in ("disk", RowsOnDisk)
-    require(has_folder, f"client_state={client_state!r} has no folder; {fix}")
-    check_choice("client_state", client_state, ("device", "host"))
+    fix = "choose device, host or fedjax_algos.RowsOnDisk(folder)"
+    require(client_state in ("device", "host"), f"client_state={client_state!r} is unknown; {fix}")
     return client_state
 
 

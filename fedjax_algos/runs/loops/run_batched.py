@@ -12,8 +12,7 @@ import numpy as np
 
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
-from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer

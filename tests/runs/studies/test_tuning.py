@@ -250,7 +250,7 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     ("content", "reason"),
     [
         ("", "cannot be read"),
-        ('{"stage 1": 0.5}', r"cannot be read \(it has no checksum\)"),
+        ('{"stage 1": 0.5}', r"cannot be read \(its checksum is wrong"),
         ({"stage 1": "x"}, "does not hold"),
         ({"stage 1": math.nan}, "does not hold"),
     ],
