@@ -211,16 +211,13 @@ def write_sums(folder: Path, names: Sequence[str]) -> None:
 
 def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
     """Raises DamagedError for the first file that changed since `write_sums`."""
-    try:
-        recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
-        found = _sums(folder, names)
-    except OSError as error:
-        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror}); {fix}") from None
+    sums, found = folder / SUMS, _sums(folder, names)
+    recorded = sums.read_bytes().splitlines(keepends=True) if sums.exists() else []
     wrong = [name for name, line in found.items() if line.encode() not in recorded]
-    if wrong or len(recorded) != len(found):
+    if wrong or not recorded or len(recorded) != len(found):
         name = str(folder / (wrong or [SUMS])[0])
-        found = f"{name!r} is not as it was written: the checksums are in {SUMS}"
-        raise DamagedError(f"{found}; {fix}")
+        text = f"{name!r} is not as it was written: the checksums are in {SUMS}"
+        raise DamagedError(f"{text}; {fix}")
 
 
 def _sums(folder, names):

@@ -72,12 +72,11 @@ def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
 
 def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords: Any) -> None:
     """Checks that an object is a function, and that it takes these arguments."""
-    if not callable(value):
-        raise KindError(f"{name}={_shown(value)} cannot be called; {fix}")
     try:
+        signature = inspect.signature(value)
         if arguments:
-            inspect.signature(value).bind(*arguments, **keywords)
-    except TypeError as error:
+            signature.bind(*arguments, **keywords)
+    except TypeError as error:  # also for an object that cannot be called
         given = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
         found = f"{name}={_shown(value)} does not take ({given}): {error}"
         raise KindError(f"{found}; {fix}") from None

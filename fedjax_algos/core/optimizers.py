@@ -26,30 +26,10 @@ from fedjax_algos.core.types import Local, Problem
 
 PLAIN = "sgd"  # the client optimiser that is the gradient itself
 
-_OFFERED = {
-    "adabelief": "Adam whose second moment is that of the gradient's deviation from its mean",
-    "adadelta": "gradients scaled by the ratio of past steps to past gradients",
-    "adafactor": "Adam's scaling with factored second moments, relative to the params",
-    "adagrad": "gradients divided by the root of the sum of their squares",
-    "adam": "Adam: moments of the gradient and its square, corrected for their bias",
-    "adamax": "Adam with the largest magnitude in place of the second moment",
-    "adamaxw": "AdaMax with decoupled weight decay",
-    "adamw": "Adam with decoupled weight decay",
-    "adan": "adaptive Nesterov momentum, which also tracks differences of gradients",
-    "amsgrad": "Adam whose second moment never falls",
-    "lamb": "Adam, scaled in each array to the norm of its params",
-    "lars": "momentum, scaled in each array to the norm of its params",
-    "lion": "the sign of a momentum, with decoupled weight decay",
-    "novograd": "momentum of gradients that are normalised in each array",
-    "optimistic_adam_v2": "Adam that extrapolates from the last two directions",
-    "optimistic_gradient_descent": "gradients that are extrapolated from the last two",
-    "radam": "Adam that is rectified in its first steps",
-    "rmsprop": "gradients divided by the root of their mean square, also with momentum",
-    "sgd": "the gradient itself, or momentum, or Nesterov's momentum",
-    "sign_sgd": "the sign of the gradient",
-    "signum": "the sign of a momentum",
-    "yogi": "Adam whose second moment changes additively",
-}
+_OFFERED = (
+    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad lamb lars lion "
+    "novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop sgd sign_sgd signum yogi"
+)
 _STEPS = 32  # of the probe; a transformation that returns only zeros in them passes
 _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
 _ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
@@ -63,7 +43,7 @@ client_optimizers: Registry[optax.GradientTransformation] = Registry(
 )
 
 
-def _offer(name: str, about: str) -> None:
+def _offer(name: str) -> None:
     """Registers an optimiser of optax, with its options that are numbers or bools."""
     optimizer = getattr(optax, name)
     given = inspect.signature(optimizer).parameters.values()
@@ -81,8 +61,8 @@ def _offer(name: str, about: str) -> None:
         [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in given if p.name in types]
     )
     entries = "".join(f"\n  {option}: as in `optax.{name}`." for option in types)
-    factory.__doc__ = f"{about[0].upper()}{about[1:]}.\n\nIt is `optax.{name}` without its rate."
-    factory.__doc__ += f"\n\nArgs:{entries}\n" if entries else ""
+    first_line = str(inspect.getdoc(optimizer)).splitlines()[0].rstrip(".")
+    factory.__doc__ = f"{first_line}, without its rate.\n" + f"\nArgs:{entries}\n" * bool(entries)
     client_optimizers.register(factory)
 
 
@@ -103,9 +83,9 @@ def _type(parameter: inspect.Parameter) -> Any:
     return None
 
 
-for _name, _about in _OFFERED.items():
+for _name in _OFFERED.split():
     if hasattr(optax, _name):  # a few are younger than the oldest optax that is allowed
-        _offer(_name, _about)
+        _offer(_name)
 
 
 def client_optimizer(spec: str) -> optax.GradientTransformation:

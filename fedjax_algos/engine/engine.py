@@ -24,27 +24,13 @@ from fedjax_algos.engine.federated_round import FederatedRound, after_round
 from fedjax_algos.engine.layouts import auto_layout, round_memory
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import (
-    Devices,
-    replicate,
-    wait_on_cpu,
-)
-from fedjax_algos.engine.placed.on_disk import (
-    ClientStatePlace,
-)
+from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.on_disk import ClientStatePlace
 from fedjax_algos.engine.placed.processes import fetch
-from fedjax_algos.engine.placed.sharded_data import (
-    DeviceData,
-    RunData,
-    program_data,
-)
+from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData, program_data
 from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
-from fedjax_algos.engine.state import (
-    FederatedState,
-    read_rows,
-    write_rows,
-)
+from fedjax_algos.engine.state import FederatedState, read_rows, write_rows
 from fedjax_algos.participation.cohorts import common_steps
 
 

@@ -5,7 +5,6 @@ reads the results of another one, so each has the same results as alone.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +71,7 @@ def call_tables(
 ) -> Iterator[tuple[int | None, CallTable]]:
     """Yields the calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
-    slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
+    own_clients = num_clients // plan.num_runs  # of a run
     ascending = np.unique(stops)
     waves = waves.split_at(ascending, ends)
     what = f"waves_per_call={size} of {slots} slots"
@@ -94,7 +93,7 @@ def call_tables(
             wave = np.minimum(start + np.arange(size), until - 1)
             contribution = np.minimum(added + room, len(plan.dispatch) - 1)
             step = np.minimum(made + room, len(ends) - 1)
-            in_waves, filled = slots_of(waves.trained[wave], waves.filled[wave])
+            in_waves, filled = _slots(plan, dispatches, waves, num_devices, own_clients, wave)
             run, reset_metrics = None, start == begin
             if plan.run is not None:
                 run = plan.run[step]
@@ -121,8 +120,9 @@ def call_tables(
         begin, last_run = end, None if plan.run is None else plan.run[stop - 1]
 
 
-def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
+def _slots(plan, dispatches, waves, num_devices, num_clients, wave):
     """Returns the slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
+    trained, filled = waves.trained[wave], waves.filled[wave]
     assigned = np.arange(trained.shape[1])[None, None]
     assigned = np.where(assigned < filled[:, None, None], assigned, -1)
     if num_devices > 1:
@@ -131,16 +131,14 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
     real = assigned >= 0
     trained = np.take_along_axis(trained[:, None], assigned, 2)
     ids = plan.dispatch[trained]
-    dispatches = take(dispatches, (None, None))
-    run = None
+    slots = Slot(
+        fill_slots(take(dispatches, (None, None)), np.where(real, ids, -1), num_clients),
+        waves.version_row[plan.version[ids]],
+        np.where(real, waves.update_row[trained], row_counts(waves)[1]),
+    )
     if plan.run is not None:
         run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
-    slots = Slot(
-        dispatch=fill_slots(dispatches, np.where(real, ids, -1), num_clients),
-        version_row=waves.version_row[plan.version[ids]],
-        update_row=np.where(real, waves.update_row[trained], row_counts(waves)[1]),
-        run=run,
-    )
+        slots = slots._replace(run=run)
     return slots, real.sum(-1)
 
 

@@ -3,7 +3,8 @@
 `MovedRows` moves a saved state to the rows of other waves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -50,21 +51,22 @@ class InFlightState(NamedTuple):
         return FederatedState(self.server, self.statistics, self.clients, *rest)
 
 
-class MovedRows(Mapping[str, np.ndarray]):
+class MovedRows(UserDict[str, np.ndarray]):
     """Arrays of an `InFlightState` by path, moved from the rows of `begun` to the rows of waves.
 
     The names of arrays that move begin with "versions/" and "updates/".
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):
-        self.arrays, rows = arrays, row_counts(waves)
+        self.data: Any = arrays  # each is read when it is moved
+        rows = row_counts(waves)
         self.moves = {
             "versions": (begun.versions, waves.version_row, rows[0]),
             "updates": (begun.contributions, waves.update_row, rows[1]),
         }
 
     def __getitem__(self, name: str) -> np.ndarray:
-        array, kind = self.arrays[name], name.partition("/")[0]
+        array, kind = self.data[name], name.partition("/")[0]
         if kind not in self.moves:
             return array
         held, row_of, number = self.moves[kind]
@@ -72,12 +74,6 @@ class MovedRows(Mapping[str, np.ndarray]):
         moved = np.zeros((number, *array.shape[1:]), array.dtype)
         moved[row_of[held[old]]] = array[old]
         return moved
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
 
 def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):

@@ -174,13 +174,11 @@ def client_mesh(
     counts = Counter(each.process_index for each in devices)
     found = ", ".join(f"{n} of process {i}" for i, n in sorted(counts.items())) or "none"
     even = len(counts) == processes and len({*counts.values()}) == 1
-    fix = f"give equally many of each of the {processes} processes, or None for one device"
-    require(even, f"devices are {found}; {fix}")
+    fix = f"give equally many of each of the {processes} processes, or None for one device, and a "
+    fix += f"multiple of devices_per_client={per_client}"
+    require(even and counts[0] % per_client == 0, f"devices are {found}; {fix}")
     if per_client == 1:
         return ClientMesh(Mesh(np.asarray(devices), (AXIS,)))
-    own = counts[0]  # of each process
-    groups_fit = f"{own} devices of a process do not form groups of devices_per_client={per_client}"
-    require(own % per_client == 0, f"{groups_fit}; give a multiple of {per_client} of each")
     groups = np.asarray(devices).reshape(-1, per_client)
     return ClientMesh(Mesh(groups, (AXIS, MODEL_AXIS)), rules)
 

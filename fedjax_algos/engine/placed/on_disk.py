@@ -133,18 +133,15 @@ class RowFiles:
         free = np.flatnonzero(used < min([*kept, self.position]))[: len(clients)]
         end = len(used) + len(clients) - len(free)
         places = np.concatenate([free, np.arange(len(used), end)]).astype(np.int32)
-        with writing(path):
+        with writing(path), contextlib.ExitStack() as undo:
             if begins:
                 path.touch(exist_ok=False)
-            try:
-                with path.open("r+b", buffering=0) as file:
-                    for client, place in zip(clients.tolist(), places.tolist(), strict=True):
-                        _write_at(file, place * self.row_bytes, self.read(client))
-                    os.fsync(file.fileno())
-            except BaseException:
-                if begins:
-                    path.unlink()
-                raise
+                undo.callback(path.unlink)
+            with path.open("r+b", buffering=0) as file:
+                for client, place in zip(clients.tolist(), places.tolist(), strict=True):
+                    _write_at(file, place * self.row_bytes, self.read(client))
+                os.fsync(file.fileno())
+            undo.pop_all()
         if begins:
             self.reader = self._closed_at_end(path.open("rb", buffering=0))
         self.places[clients], self.num_recent = places, 0

@@ -49,10 +49,8 @@ def from_first(function: Callable[P, T]) -> Callable[P, T]:
             except Exception as error:
                 raised, content = error, pickle.dumps((False, str(error)))
         fits, value = pickle.loads(_send(content))
-        if raised is not None:
-            raise raised
         if not fits:
-            raise FirstProcessError(f"process 0: {value}")
+            raise raised or FirstProcessError(f"process 0: {value}")
         return value
 
     return shared

@@ -52,7 +52,7 @@ def test_which_axis_of_an_array_is_divided(path, shape, spec):
     ("options", "named"),
     [
         ({"devices_per_client": 0}, "devices_per_client=0"),
-        ({"devices": 4, "devices_per_client": 3}, "4 devices .* devices_per_client=3"),
+        ({"devices": 4, "devices_per_client": 3}, "4 of process 0; .* devices_per_client=3"),
         ({"model_sharding": HALVES}, "give devices_per_client=2"),
         (PAIRS | {"model_sharding": {"no": P()}}, "'no' matches none"),
         (PAIRS | {"model_sharding": {"out": "model"}}, "'out' has 'model'"),
