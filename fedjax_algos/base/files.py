@@ -104,10 +104,8 @@ def check_array_bytes(what: str, size: int, fix: str) -> None:
     """Raises TooLargeError for more than half of the memory, since a device may need the rest."""
     limit = host_memory() // 2
     if size > limit:
-        raise TooLargeError(
-            f"{what} would need {readable_bytes(size)}, more than half of the memory, "
-            f"{readable_bytes(limit)}; {fix}"
-        )
+        found = f"{what} would need {readable_bytes(size)}, more than half of the memory"
+        raise TooLargeError(f"{found}, {readable_bytes(limit)}; {fix}")
 
 
 def parse_json(content: bytes) -> Any:
@@ -134,6 +132,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def _shallow(parse, text):
+    """Parses a text; ValueError for one that is nested too deeply."""
     try:
         return parse(text)
     except RecursionError:

@@ -85,11 +85,10 @@ def check_excluded(non_finite: NonFinite, excluded: Any) -> None:
     number, server_step, client = (np.ravel(np.asarray(leaf)) for leaf in excluded)
     for run in np.flatnonzero(number)[:1]:
         found = f"client {client[run]} made an update that is not finite in round"
-        raise NonFiniteUpdateError(
-            f"{found} {server_step[run]} (on the virtual clock: from the model of that server "
-            "step; the first is 0); look for such numbers in the client's examples, give a smaller "
-            "client_learning_rate or a clip_norm, or leave them out with non_finite='exclude'"
-        )
+        found += f" {server_step[run]}, or on the virtual clock from the model of that server step"
+        fix = "look for such numbers in the client's examples, give a smaller client_learning_rate "
+        fix += "or a clip_norm, or leave them out with non_finite='exclude'"
+        raise NonFiniteUpdateError(f"{found}; {fix}")
 
 
 class Screening(NamedTuple):

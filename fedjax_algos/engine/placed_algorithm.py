@@ -14,7 +14,9 @@ from fedjax_algos.core import Algorithm, Model, Params, Population, checks
 from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine import state as states
 from fedjax_algos.engine.checks import StateCheck, check_population
+from fedjax_algos.engine.placed import on_disk, sharded_data
 from fedjax_algos.engine.placed.cohort_data import PIECE, CohortData
 from fedjax_algos.engine.placed.devices import (
     ClientMesh,
@@ -25,28 +27,7 @@ from fedjax_algos.engine.placed.devices import (
     put_state,
     replicate,
 )
-from fedjax_algos.engine.placed.on_disk import (
-    ClientStatePlace,
-    DiskClientState,
-    RowsOnDisk,
-    place_name,
-)
-from fedjax_algos.engine.placed.sharded_data import (
-    RUN_DATA_FIX,
-    DeviceData,
-    RunData,
-    assign_devices,
-    shard,
-)
 from fedjax_algos.engine.slots import Placement
-from fedjax_algos.engine.state import (
-    ClientStates,
-    FederatedState,
-    HostClientState,
-    give_rows,
-    initial_state,
-    row_shapes,
-)
 from fedjax_algos.models.outputs import check_labels
 
 
@@ -57,14 +38,14 @@ class PlacedAlgorithm:
     algorithm: Algorithm
     placement: Placement
     non_finite: NonFinite
-    client_state: ClientStatePlace = "device"
+    client_state: on_disk.ClientStatePlace = "device"
     sharded: bool = False
 
     def __post_init__(self) -> None:
         self._mesh, self._on_device = self.placement.mesh, self.client_state == "device"
-        self._checked = StateCheck(self.algorithm, place_name(self.client_state))
+        self._checked = StateCheck(self.algorithm, on_disk.place_name(self.client_state))
         how: dict[str, Any] = {"non_finite": self.non_finite, "on_device": self._on_device}
-        start = partial(initial_state, self.algorithm, self.placement, **how)
+        start = partial(states.initial_state, self.algorithm, self.placement, **how)
         self._initial_state = jax.jit(start, static_argnames="population")
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
@@ -78,8 +59,8 @@ class PlacedAlgorithm:
         seed: int,
         population: Population,
         params: Params | Model | None = None,
-        clients: ClientStates | None = None,
-    ) -> FederatedState:
+        clients: states.ClientStates | None = None,
+    ) -> states.FederatedState:
         """Returns the state of a run before its first round or server step.
 
         Args:
@@ -103,9 +84,11 @@ class PlacedAlgorithm:
         state = self._initial_state(*arguments, population=population)
         if not self._on_device:
             state = state._replace(clients=shapes.clients)
-        return state if clients is None else give_rows(self.algorithm, self._mesh, state, clients)
+        if clients is None:
+            return state
+        return states.give_rows(self.algorithm, self._mesh, state, clients)
 
-    def shapes(self, population: Population, model: Model | None = None) -> FederatedState:
+    def shapes(self, population: Population, model: Model | None = None) -> states.FederatedState:
         """Returns the shapes of the state that `init` makes; ValueError if it exceeds the memory.
 
         Args:
@@ -125,13 +108,13 @@ class PlacedAlgorithm:
         )
         if self._on_device:
             return state
-        rows, place = row_shapes(self.algorithm, state), self.client_state
-        if isinstance(place, RowsOnDisk):
-            disk = DiskClientState(place.folder, rows, population.num_clients)
+        rows, place = states.row_shapes(self.algorithm, state), self.client_state
+        if isinstance(place, on_disk.RowsOnDisk):
+            disk = on_disk.DiskClientState(place.folder, rows, population.num_clients)
             return state._replace(clients=disk)
-        return state._replace(clients=HostClientState(rows))
+        return state._replace(clients=states.HostClientState(rows))
 
-    def put_data(self, data: RunData) -> DeviceData:
+    def put_data(self, data: sharded_data.RunData) -> sharded_data.DeviceData:
         """Places the clients' examples on the devices; call it once.
 
         On one device it returns data in memory unchanged.
@@ -143,7 +126,7 @@ class PlacedAlgorithm:
         Raises:
           ValueError: for data that are sharded over other devices, or that must not be in files.
         """
-        checks.check_kind("data", data, RunData, RUN_DATA_FIX)
+        checks.check_kind("data", data, sharded_data.RunData, sharded_data.RUN_DATA_FIX)
         if isinstance(data, StoredData):
             return self._stored(data)
         self._checked.check_examples(data)
@@ -162,11 +145,15 @@ class PlacedAlgorithm:
             check_labels(algorithm.problem, "the examples of a cohort", cohort.examples)
 
         least_rows = max(PIECE, algorithm.local.batch_size)
-        devices = assign_devices(sizes, self.placement.num_devices) if self.sharded else None
+        devices = None
+        if self.sharded:
+            devices = sharded_data.assign_devices(sizes, self.placement.num_devices)
         return CohortData(data, partial(self._put, sizes=sizes), check, least_rows, devices)
 
     def _put(self, data, sizes=None):
-        return shard(self._mesh, data, sizes) if self.sharded else replicate(self._mesh, data)
+        if self.sharded:
+            return sharded_data.shard(self._mesh, data, sizes)
+        return replicate(self._mesh, data)
 
 
 @partial(jax.jit, static_argnums=0)

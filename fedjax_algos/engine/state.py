@@ -83,14 +83,14 @@ def initial_state(
     state = FederatedState(
         server=server,
         statistics=model.statistics,
-        clients=(),
+        clients=table,
         origin=model.params if keeping else (),
         seed=seed,
         excluded=() if non_finite == "keep" else Excluded.none(),
         dispatched=jnp.zeros(population.num_clients, bool) if keeping else (),
         frozen=model.frozen,
     )
-    return constrain_state(placement.mesh, state._replace(clients=table))
+    return constrain_state(placement.mesh, state)
 
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> types.ClientState:

@@ -161,10 +161,9 @@ class RowFiles:
         try:
             reader = path.open("rb", buffering=0)
         except OSError as error:
-            raise ValueError(
-                f"{str(path)!r} cannot be read ({error.strerror}), but the checkpoint in {owner!r} "
-                "has the clients' rows there; give the folder of client state that the run had"
-            ) from error
+            found = f"{str(path)!r} of the checkpoint in {owner!r} cannot be read"
+            fix = "give the folder of client state that the run had"
+            raise ValueError(f"{found} ({error.strerror}); {fix}") from error
         with contextlib.ExitStack() as stack:
             stack.enter_context(reader)
             for number in np.argsort(places):  # in the order of the file
@@ -190,11 +189,9 @@ class RowFiles:
         file.seek(place * self.row_bytes)
         row = np.fromfile(file, np.uint8, self.row_bytes)
         if zlib.crc32(row) != checksum:
-            raise DamagedError(
-                f"the row of client {client} in {str(where)!r} is not as it was written: the file "
-                "was damaged or cut off, or a run that went on from the same checkpoint has "
-                f"replaced the row{fix}"
-            )
+            found = f"the row of client {client} in {str(where)!r} is not as it was written"
+            why = "the file was damaged, or a run that went on from the same checkpoint replaced it"
+            raise DamagedError(f"{found}: {why}{fix}")
         return row
 
     def _closed_at_end(self, file):
@@ -230,9 +227,8 @@ class DiskClientState(Mapping[int, ClientState]):
     @property
     def files(self) -> RowFiles:
         """The files; a consumed table has none."""
-        text = "these rows were consumed by the round that their state was given to"
         if self._files is None:
-            raise ValueError(f"{text}; use the rows of the state that it returned")
+            raise ValueError("a round consumed these rows; use those of the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:
@@ -260,10 +256,7 @@ class DiskClientState(Mapping[int, ClientState]):
         return describe(self, folder=folder, clients=len(self), row=describe_tree(self.blank))
 
     def __jax_array__(self) -> Any:
-        raise TypeError(
-            "rows on disk are not copied with a state; take them out with client_states(engine, "
-            "state), or save the run and read it with load_state"
-        )
+        raise TypeError("rows on disk cannot be copied; use client_states, or save the run")
 
     def is_deleted(self) -> bool:
         """Returns whether a round has consumed the rows, like `jax.Array.is_deleted`."""
