@@ -191,7 +191,8 @@ CARRYING = nn.RNN(nn.GRUCell(2), return_carry=True)
 WRONG = [  # (call, what its message names)
     # how clients train
     *wrong(of_local, batch_size=[0, 2.5, 2**31, True], learning_rate=[None, 0.0, np.nan, "0.1"]),
-    *wrong(of_local, steps=[2**31], epochs=[0, np.nan, np.inf], batches=["ful"], transform=[None]),
+    *wrong(of_local, steps=[2**31], epochs=[0, np.nan, np.inf], batches=["ful"]),
+    (lambda: of_local(transform=None), "transform.init=None"),
     *wrong(algorithm, local=[0.1]),
     (lambda: of_local(transform=ADAM), "transform"),
     (lambda: algorithm("fedgbo", optimizer=ADAM, upload="both"), "fedgbo: optimizer"),

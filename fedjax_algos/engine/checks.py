@@ -158,12 +158,14 @@ class StateCheck:
         own = next((each for each in servers if _shapes(each) == found), of_groups(1))
         what = "the state is of another algorithm or model, or other options: server"
         checks.check_like(what, state.server, own, _OWN_STATE, any_dtype=True)
-        place = place_of(state.clients)
-        found = f"the engine has client_state={self.place!r}, but the state's rows are on the"
-        require(place == self.place, f"{found} {place}; {_OWN_STATE}")
+        place, in_table = place_of(state.clients), isinstance(state.clients, RowTable)
+        last = max(state.clients, default=-1) if in_table else -1
+        found = f"the engine has client_state={self.place!r} and data of {num_clients} clients, but"
+        found += f" the state's rows are on the {place}" + f" up to client {last}" * in_table
+        require(place == self.place and last < num_clients, f"{found}; {_OWN_STATE}")
         row = jax.eval_shape(algorithm.client_init, params, jax.eval_shape(jax.random.key, 0))
         fix = f"give the state of a run with these data of {num_clients} clients"
-        if not isinstance(state.clients, RowTable):
+        if not in_table:
             rows = table_shapes(row, num_clients)
             checks.check_like("the state's clients", state.clients, rows, fix, any_dtype=True)
         if jax.tree.leaves(row):
