@@ -210,13 +210,17 @@ def write_sums(folder: Path, names: Sequence[str]) -> None:
 
 def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
     """Raises DamagedError for the first file that changed since `write_sums`."""
-    sums, found = folder / SUMS, _sums(folder, names)
-    recorded = sums.read_bytes().splitlines(keepends=True) if sums.exists() else []
-    wrong = [name for name, line in found.items() if line.encode() not in recorded]
-    if wrong or not recorded or len(recorded) != len(found):
-        name = str(folder / (wrong or [SUMS])[0])
-        text = f"{name!r} is not as it was written: the checksums are in {SUMS}"
-        raise DamagedError(f"{text}; {fix}")
+    sums, reason = folder / SUMS, f"is not as it was written: the checksums are in {SUMS}"
+    try:
+        recorded, found = sums.read_bytes().splitlines(keepends=True), _sums(folder, names)
+        wrong: list[Any] = [
+            folder / n for n, line in found.items() if line.encode() not in recorded
+        ]
+        wrong += [sums] * (len(recorded) != len(found))
+    except OSError as error:
+        wrong, reason = [error.filename], f"cannot be read ({error.strerror})"
+    if wrong:
+        raise DamagedError(f"{str(wrong[0])!r} {reason}; {fix}")
 
 
 def _sums(folder, names):

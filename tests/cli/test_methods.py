@@ -166,7 +166,7 @@ def test_resuming_notices_what_has_changed(command, here, capsys):
     told = "  what functions of your own compute: different in the folder\n"
     assert told in resumed(SOURCE.replace("mu=rho)", "mu=2 * rho)"))
     shutil.rmtree(here / "out" / "runs" / "01-fedspeed" / "seed-0")
-    assert "is not as it was written: the checksums are in SHA256SUMS" in resumed(SOURCE)
+    assert "SHA256SUMS' cannot be read (No such file or directory)" in resumed(SOURCE)
     line[-1:] = ["other", "--track", "my_file.py:silent"]
     assert "tracker returned=None is not of type AbstractContextManager" in resumed(SOURCE)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core.trees import take, tree_bytes
+from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
@@ -53,7 +53,9 @@ class CohortData:
         """Announces the cohorts to come; ValueError if one exceeds the memory."""
         for clients in cohorts:
             self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
-        one = jax.eval_shape(lambda examples: take(examples, 0), self.shapes.examples)
+        one = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.shapes.examples
+        )
         check_device_memory(
             f"the {self.most_rows} examples of a cohort",
             (1 + _READ_AHEAD) * self.most_rows * tree_bytes(one),

@@ -67,7 +67,7 @@ class ClientMesh(NamedTuple):
         if self.rules is not None:
             matched = (spec for pattern, spec in self.rules if _matches(path, pattern))
             axes = _axes(next(matched, ()), shape, self.per_client)
-            return PartitionSpec(*axes) if any(axes) else PartitionSpec()
+            return PartitionSpec(*axes) if axes and any(axes) else PartitionSpec()
         lengths = [n if n % self.per_client == 0 else 0 for n in shape]
         if int(np.prod(shape)) < _LEAST or not any(lengths):
             return PartitionSpec()
@@ -125,7 +125,7 @@ def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
         some = ", ".join(path for path, _ in params[:8])
         require(matched, f"{name} matches none of the params, such as {some}; give a pattern")
         for path, shape in matched:
-            fits = len(_axes(spec, shape, per_client)) == len(shape)
+            fits = _axes(spec, shape, per_client) is not None
             found = f"{name} has {spec}, but {path} has the shape {list(shape)}, which"
             fix = "give a spec for the last axes of it, or other patterns"
             require(fits, f"{found} cannot be divided so over {per_client} devices; {fix}")
@@ -133,12 +133,12 @@ def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
 
 
 def _axes(spec, shape, per_client):
-    """Returns the spec of the last axes for all axes of a shape; () if it does not fit."""
+    """Returns the spec of the last axes for all axes of a shape; None if it does not fit."""
     axes = (None,) * (len(shape) - len(spec)) + tuple(spec)
     fits = len(axes) == len(shape) and all(
         name is None or length % per_client == 0 for name, length in zip(axes, shape, strict=True)
     )
-    return axes if fits else ()
+    return axes if fits else None
 
 
 def _matches(path: str, pattern: str) -> bool:
