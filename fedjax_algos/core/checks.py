@@ -215,7 +215,7 @@ def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool =
     )
     fix += "leaves slots empty; a mask holds no ids, give np.flatnonzero(mask)"
     for client in (clients.min(), clients.max()):
-        found = f"client {client} of type {clients.dtype} is in a cohort"
+        found = f"client {client} is in a cohort of type {clients.dtype}"
         fits = clients.dtype.kind in "iu" and 0 <= client <= last + may_be_empty
         require(fits, f"{found}; there are clients 0 to {last}: {fix}")
 
