@@ -85,7 +85,7 @@ def check_excluded(non_finite: NonFinite, excluded: Any) -> None:
     number, server_step, client = (np.ravel(np.asarray(leaf)) for leaf in excluded)
     for run in np.flatnonzero(number)[:1]:
         found = f"client {client[run]} made an update that is not finite in round"
-        found += f" {server_step[run]}, or on the virtual clock from the model of that server step"
+        found += f" {server_step[run]} (on the virtual clock: from the model of that server step)"
         fix = "look for such numbers in the client's examples, give a smaller client_learning_rate "
         fix += "or a clip_norm, or leave them out with non_finite='exclude'"
         raise NonFiniteUpdateError(f"{found}; {fix}")
