@@ -84,7 +84,7 @@ def x64():
 @pytest.fixture
 def any_rate(monkeypatch):
     """Lets dispatches through that spoil a client by its learning rate."""
-    monkeypatch.setattr("fedjax_algos.engine.checks.check_dispatches", lambda *arguments: None)
+    monkeypatch.setattr("fedjax_algos.core.checks.check_dispatches", lambda *arguments: None)
 
 
 @pytest.fixture

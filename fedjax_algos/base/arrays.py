@@ -91,5 +91,4 @@ class ArrayFile(UserDict[str, Any]):
 
 def _storage(dtype):
     """Returns the type that a file stores."""
-    plain = dtype.kind in "biufc"
-    return dtype if plain else np.dtype([(dtype.name, f"u{dtype.itemsize}")])
+    return dtype if dtype.kind in "biufc" else np.dtype([(dtype.name, f"u{dtype.itemsize}")])

@@ -14,6 +14,7 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -103,18 +104,13 @@ def check_array_bytes(what: str, size: int, fix: str) -> None:
     """Raises TooLargeError for more than half of the memory, since a device may need the rest."""
     limit = host_memory() // 2
     if size > limit:
-        raise TooLargeError(
-            f"{what} would need {readable_bytes(size)}, more than half of the memory, "
-            f"{readable_bytes(limit)}; {fix}"
-        )
+        found = f"{what} would need {readable_bytes(size)}, more than half of the memory"
+        raise TooLargeError(f"{found}, {readable_bytes(limit)}; {fix}")
 
 
 def parse_json(content: bytes) -> Any:
     """Parses a JSON text in UTF-8; ValueError for another text or a repeated key."""
-    try:
-        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _shallow(partial(json.loads, object_pairs_hook=once), content.decode("utf-8-sig"))
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,8 +128,13 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     for number, line in enumerate(text.split("\n"), start=1):
         few = line.count(".") <= _MAX_DOTS
         require(few, f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    return _shallow(tomllib.loads, text)
+
+
+def _shallow(parse, text):
+    """Parses a text; ValueError for one that is nested too deeply."""
     try:
-        return tomllib.loads(text)
+        return parse(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -185,10 +186,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def checked_json(content: Any) -> dict[str, Any]:
     """Returns the values that `write_json` wrote without their checksum, or raises DamagedError."""
-    if not isinstance(content, dict) or _SUM not in content:
-        raise DamagedError("it has no checksum")
-    values = {name: value for name, value in content.items() if name != _SUM}
-    if content[_SUM] != _digest(values):
+    values = dict(content) if isinstance(content, dict) else {}
+    if values.pop(_SUM, None) != _digest(values):
         raise DamagedError("its checksum is wrong: it was edited or damaged")
     return values
 
@@ -211,16 +210,17 @@ def write_sums(folder: Path, names: Sequence[str]) -> None:
 
 def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
     """Raises DamagedError for the first file that changed since `write_sums`."""
+    sums, reason = folder / SUMS, f"is not as it was written: the checksums are in {SUMS}"
     try:
-        recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
-        found = _sums(folder, names)
+        recorded, found = sums.read_bytes().splitlines(keepends=True), _sums(folder, names)
+        wrong: list[Any] = [
+            folder / n for n, line in found.items() if line.encode() not in recorded
+        ]
+        wrong += [sums] * (len(recorded) != len(found))
     except OSError as error:
-        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror}); {fix}") from None
-    wrong = [name for name, line in found.items() if line.encode() not in recorded]
-    if wrong or len(recorded) != len(found):
-        name = str(folder / (wrong or [SUMS])[0])
-        found = f"{name!r} is not as it was written: the checksums are in {SUMS}"
-        raise DamagedError(f"{found}; {fix}")
+        wrong, reason = [error.filename], f"cannot be read ({error.strerror})"
+    if wrong:
+        raise DamagedError(f"{str(wrong[0])!r} {reason}; {fix}")
 
 
 def _sums(folder, names):

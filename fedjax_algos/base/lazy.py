@@ -1,7 +1,7 @@
 """Lazy imports: a package imports a listed name on first use."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -20,17 +20,12 @@ def listed(package: str) -> tuple[list[str], Callable[[], list[str]], Callable[[
     places = {name: place for name, place in pairs if name and place}
 
     def find(name: str) -> Any:
-        place = places.get(name, package)
-        is_module = place == package
-        place += f".{name}" * is_module
-        try:
-            found = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name != place:
-                raise
-            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
-        if not is_module:
-            setattr(module, name, getattr(found, name))
+        if places.get(name, package) != package:
+            setattr(module, name, getattr(importlib.import_module(places[name]), name))
+        elif importlib.util.find_spec(f"{package}.{name}"):
+            importlib.import_module(f"{package}.{name}")  # which sets the attribute
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(module, name)
 
     return list(places), lambda: sorted({*places, *vars(module)}), find

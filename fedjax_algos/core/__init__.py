@@ -9,9 +9,7 @@ if TYPE_CHECKING:
     from fedjax_algos.core.algorithm import Asynchrony as Asynchrony
     from fedjax_algos.core.algorithm import Prelude as Prelude
     from fedjax_algos.core.algorithm import Selection as Selection
-    from fedjax_algos.core.algorithm import Stack as Stack
     from fedjax_algos.core.algorithm import Traits as Traits
-    from fedjax_algos.core.algorithm import WeightedSum as WeightedSum
     from fedjax_algos.core.algorithm import Weighting as Weighting
     from fedjax_algos.core.algorithm import stateless as stateless
     from fedjax_algos.core.algorithm import weighted_by as weighted_by
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from fedjax_algos.core.local_steps import local_training as local_training
     from fedjax_algos.core.optimizers import client_optimizer as client_optimizer
     from fedjax_algos.core.optimizers import client_optimizers as client_optimizers
-    from fedjax_algos.core.plain_types import Batches as Batches
-    from fedjax_algos.core.plain_types import Row as Row
+    from fedjax_algos.core.options import Batches as Batches
+    from fedjax_algos.core.options import Row as Row
     from fedjax_algos.core.types import Array as Array
     from fedjax_algos.core.types import Batch as Batch
     from fedjax_algos.core.types import Broadcast as Broadcast
@@ -46,7 +44,9 @@ if TYPE_CHECKING:
     from fedjax_algos.core.types import Report as Report
     from fedjax_algos.core.types import ReverseMode as ReverseMode
     from fedjax_algos.core.types import ServerState as ServerState
+    from fedjax_algos.core.types import Stack as Stack
     from fedjax_algos.core.types import Statistics as Statistics
     from fedjax_algos.core.types import Update as Update
+    from fedjax_algos.core.types import WeightedSum as WeightedSum
 else:
     __all__, __dir__, __getattr__ = listed(__name__)

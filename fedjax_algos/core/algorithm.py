@@ -13,12 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import scale
 from fedjax_algos.core.types import (
-    Array,
     Broadcast,
     ClientState,
     Contribution,
@@ -32,41 +30,8 @@ from fedjax_algos.core.types import (
     Report,
     ServerState,
     Update,
+    WeightedSum,
 )
-
-
-class WeightedSum(NamedTuple):
-    """The default contribution: `weight * update` and `weight`, summed over the group.
-
-    A server rule that receives it uses only the mean of the updates, so wrappers may multiply
-    contributions by factors. A rule that needs the sum itself defines another type.
-
-    Attributes:
-      total: sum of w_i * update_i, a tree like one update.
-      weight: float[]: sum of w_i.
-    """
-
-    total: Update
-    weight: Array
-
-    def mean(self) -> Update:
-        """Returns the weighted mean of the group's updates, a tree like one update."""
-        return jax.tree.map(lambda t: t / self.weight.astype(t.dtype), self.total)
-
-
-class Stack(NamedTuple):
-    """The updates that `server_update` receives instead of sums if `reduce` is "stack".
-
-    Attributes:
-      updates: leaves [group, ...]: one row per client.
-      dispatches: leaves [group].
-      mask: bool[group]: False for padding, and for updates that are lost or left out.
-    """
-
-    updates: Update
-    dispatches: Dispatch
-    mask: jax.Array
-
 
 Weighting = Literal["uniform", "examples"]
 
@@ -106,9 +71,9 @@ MODELS = ("delta", "change", "model")  # trees like the params, or of some of th
 VECTORS = (*MODELS, "vector", "moments")  # trees of floats
 
 
-def as_sent(message: Any) -> Update:
-    """The `decode` of an algorithm whose clients send the update itself."""
-    return message
+def unchanged(tree: Any) -> Any:
+    """The `decode` of an algorithm whose clients send the update itself, and `Traits.like`."""
+    return tree
 
 
 def send_params(server: ServerState, group: jax.Array) -> Broadcast:
@@ -132,11 +97,6 @@ class Asynchrony(NamedTuple):
     default: str = "barrier"
     allowed: tuple[str, ...] | None = None
     reason: str = ""
-
-
-def like_params(params: Params) -> Params:
-    """The `Traits.like` of an algorithm whose updates are made of trees like the params."""
-    return params
 
 
 class Traits(NamedTuple):
@@ -181,7 +141,7 @@ class Traits(NamedTuple):
     catch_up: Literal["", "sum", "full"] = ""
     offers: bool = False
     steps_alone: bool = False
-    like: Callable[[Params], Any] = like_params
+    like: Callable[[Params], Any] = unchanged
 
 
 @jax.tree_util.register_static
@@ -228,7 +188,7 @@ class Prelude(NamedTuple):
     client_update: Callable[[Broadcast, ClientData, Dispatch, Key], Update]
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
-    decode: Callable[[Any], Update] = as_sent
+    decode: Callable[[Any], Update] = unchanged
     download: Callable[[ServerState, jax.Array], Any] | None = None
     traits: Traits = Traits("vector")
     transport: Any = None
@@ -320,7 +280,7 @@ class Algorithm(NamedTuple):
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     broadcast: Callable[[ServerState, jax.Array], Broadcast] = send_params
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
-    decode: Callable[[Any], Update] = as_sent
+    decode: Callable[[Any], Update] = unchanged
     download: Callable[[ServerState, jax.Array], Any] | None = None
     client_init: Callable[[Params, Key], ClientState] = stateless
     prelude: Prelude | None = None
@@ -374,20 +334,6 @@ def split_update(
                 found = f"a {kind} has {jnp.result_type(leaf)} entries"
                 raise ValueError(mismatch(parts, found, field))
     return trees
-
-
-def check_update(parts: PartKinds, update: Update, params: Params) -> None:
-    """Raises ValueError if a model or difference of models in an update is unlike the params."""
-    structure: Any = jax.tree.structure(parts)
-    own: Any = jax.tree.structure(params)
-    try:
-        trees = structure.flatten_up_to(update)
-    except (TypeError, ValueError):  # which matters to wrappers only
-        return
-    fix = "a server rule would broadcast it: return x - y_i, or declare other Traits(parts=...)"
-    for kind, tree in zip(kinds(parts), trees, strict=True):
-        if kind in MODELS and jax.tree.structure(tree) == own:
-            check_like(f"the {kind} in client_update's update: ", tree, params, fix)
 
 
 def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:

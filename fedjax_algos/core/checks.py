@@ -9,7 +9,7 @@ import math
 import traceback
 import typing
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import describe_tree
-from fedjax_algos.core.options import check_choice, is_number
-from fedjax_algos.core.plain_types import Batches, RateBy
+from fedjax_algos.core.options import Batches, RateBy, check_choice, is_number
 from fedjax_algos.core.registry import is_own
 from fedjax_algos.core.types import (
     Batch,
@@ -60,12 +59,6 @@ _PACKAGE = Path(__file__).parents[1]
 _SHOWN = 60  # characters of a wrong value in a message
 
 
-def check_facts(facts: Mapping[str, object], what: str = "") -> None:
-    """Raises ValueError with `what` and the first text whose fact does not hold."""
-    for reason, fact in facts.items():
-        require(fact, what + reason)
-
-
 class KindError(TypeError, ValueError):
     """An object has the wrong type; the command line shows it as it shows a ValueError."""
 
@@ -79,12 +72,11 @@ def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
 
 def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords: Any) -> None:
     """Checks that an object is a function, and that it takes these arguments."""
-    if not callable(value):
-        raise KindError(f"{name}={_shown(value)} cannot be called; {fix}")
     try:
+        signature = inspect.signature(value)
         if arguments:
-            inspect.signature(value).bind(*arguments, **keywords)
-    except TypeError as error:
+            signature.bind(*arguments, **keywords)
+    except TypeError as error:  # also for an object that cannot be called
         given = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
         found = f"{name}={_shown(value)} does not take ({given}): {error}"
         raise KindError(f"{found}; {fix}") from None
@@ -129,10 +121,10 @@ def check_local(local: Local) -> None:
     """Checks a `Local`, except for its transform and for what depends on the client's examples."""
     check_kind("local", local, Local, "give fedjax_algos.Local(batch_size=..., ...)")
     check_whole("Local: batch_size", local.batch_size)
-    pieces = local.gradient_accumulation
-    check_whole("Local: gradient_accumulation", pieces, 1, local.batch_size)
-    uneven = f"gradient_accumulation={pieces} does not divide batch_size={local.batch_size}"
-    require(local.batch_size % pieces == 0, f"Local: {uneven}; give a divisor")
+    pieces, size = local.gradient_accumulation, local.batch_size
+    divides = is_number(pieces, int) and pieces >= 1 and size % pieces == 0
+    found = f"gradient_accumulation={_shown(pieces)} does not divide batch_size={size}"
+    require(divides, f"Local: {found}; give a divisor")
     if local.steps is not None:
         check_whole("Local: steps", local.steps)
     rate = 1 if callable(local.learning_rate) else local.learning_rate
@@ -169,20 +161,18 @@ def as_model(problem: Problem, params: Params | Model | None) -> Model | None:
 def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: bool = False) -> None:
     """Checks that two trees have the same paths, shapes and dtypes."""
 
-    def shown(leaf):
-        dtype = "of shape " if any_dtype else jnp.result_type(leaf)
-        return f"{dtype}{[*np.shape(leaf)]}"
+    def parts(tree):
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        kinds = {}
+        for path, leaf in leaves:
+            dtype = "of shape " if any_dtype else jnp.result_type(leaf)
+            kinds[jax.tree_util.keystr(path)] = f"{dtype}{[*np.shape(leaf)]}"
+        return kinds | {" as a whole": structure}
 
-    def leaves(tree):
-        with_paths = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(path): shown(leaf) for path, leaf in with_paths}
-
-    own, wanted = leaves(given), leaves(expected)
+    own, wanted = parts(given), parts(expected)
     for path in own | wanted:
         found, expects = own.get(path, "missing"), wanted.get(path, "nothing")
         require(found == expects, f"{name}{path} is {found}, where {expects} is expected; {fix}")
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (given, expected)]
-    require(structures[0] == structures[1], f"{name} is {structures[0]}; {fix}: {structures[1]}")
 
 
 def check_not_consumed(tree: Any) -> None:
@@ -198,45 +188,36 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
     """Checks dispatches, or only their shapes if traced; with `arrives`, N is an empty slot."""
     check_kind("dispatches", dispatches, Dispatch, "give the result of Cohorts(...).dispatches")
     shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
-    for name, leaf in zip(dispatches._fields, dispatches, strict=True):
-        if name == "arrives" and all_arrive:
-            continue
-        given = f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}"
-        require(np.shape(leaf) == shape, f"{given}; give arrays of one shape")
-    fix = f"give arrays [{', '.join(axes)}], at least one entry in each axis"
-    require(len(shape) == len(axes) and 0 not in shape, f"dispatches have shape {shape}; {fix}")
+    fits = len(shape) == len(axes) and 0 not in shape
+    fix = f"give arrays [{', '.join(axes)}] of one shape, at least one entry in each axis"
+    for name, leaf in dispatches._asdict().items():
+        same = np.shape(leaf) == shape or (name == "arrives" and all_arrive)
+        require(fits and same, f"dispatches have {name} of shape {np.shape(leaf)}; {fix}")
     if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
         return
     check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
     arrives, steps = np.asarray(dispatches.arrives), np.asarray(dispatches.num_steps)
     rates = np.asarray(dispatches.learning_rate)
     low, high = rates.min(), rates.max()
-    given, is_whole = f"num_steps={steps.min()} of type {steps.dtype}", steps.dtype.kind in "iu"
-    check_facts(
-        {
-            f"arrives of type {arrives.dtype}; give bools": all_arrive or arrives.dtype == bool,
-            f"{given}; give whole numbers of at least 0": is_whole and steps.min() >= 0,
-            f"learning_rate={high if low > 0 else low}; give numbers above 0 that are finite": (
-                0 < low <= high < math.inf
-            ),
-        },
-        "dispatches have ",
-    )
+    wrong = f"num_steps={steps.min()} of type {steps.dtype}, learning_rate={low} to {high}"
+    wrong += "" if all_arrive else f" and arrives of type {arrives.dtype}"
+    counted, told = steps.dtype.kind in "iu", all_arrive or arrives.dtype == bool
+    fix = "give steps from 0, finite rates above 0, and bools for arrives"
+    fits = counted and told and steps.min() >= 0 and 0 < low <= high < math.inf
+    require(fits, f"dispatches have {wrong}; {fix}")
 
 
 def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
     """Checks client ids; N may stand for an empty slot."""
     last = num_clients - 1
-    mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
-    fix = f"give their ids, whole numbers from 0 to {last}{mask}"
-    is_ids = clients.dtype.kind in "iu"
-    require(is_ids, f"the clients of dispatches are of type {clients.dtype}; {fix}")
+    fix = (
+        "draw the dispatches from data.counts(), and set may_leave_empty = True on a sampler that "
+    )
+    fix += "leaves slots empty; a mask holds no ids, give np.flatnonzero(mask)"
     for client in (clients.min(), clients.max()):
-        found = f"client {client} is in a cohort; there are clients 0 to {last}"
-        fix = "draw the dispatches from data.counts()"
-        if client == num_clients:
-            fix += ", and set may_leave_empty = True on a sampler that leaves slots empty"
-        require(0 <= client <= last + may_be_empty, f"{found}: {fix}")
+        found = f"client {client} is in a cohort of type {clients.dtype}"
+        fits = clients.dtype.kind in "iu" and 0 <= client <= last + may_be_empty
+        require(fits, f"{found}; there are clients 0 to {last}: {fix}")
 
 
 def check_problem(problem: Any) -> None:
@@ -252,12 +233,9 @@ def check_initial(model: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         found = f"the model has params{jax.tree_util.keystr(path)} of type {dtype}"
-        fix = "give it a float type, or keep it in Model.statistics if it is not trained"
-        is_float = jnp.issubdtype(dtype, jnp.floating)
-        require(is_float, f"{found}, which has no gradient; {fix}")
-        why = "where sums over clients overflow and small updates are 0"
-        fix = "keep float32 params and cast them to float16 in Problem.apply"
-        require(dtype != jnp.float16, f"{found}, {why}; {fix}")
+        fix = "give float32, cast it to float16 in Problem.apply, or keep it in Model.statistics"
+        trains = jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.float16
+        require(trains, f"{found}, which has no gradient or overflows in sums; {fix}")
         if dtype == jnp.bfloat16:
             why = "which holds 8 bits of a number: steps below a 256th of a weight are lost"
             fix = "keep float32 params and compute in bfloat16 with models.compute_in(problem)"
@@ -299,11 +277,10 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
     """Calls `problem.metrics`, which returns float[batch] or a `Mean` each, and checks it."""
     with _of_problem("metrics", batch, f"the model's outputs are {described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
-    if not isinstance(metrics, dict):
-        fix = "return a dictionary, such as {'error': values}"
-        raise KindError(f"Problem.metrics returned {described(metrics)}; {fix}")
-    text = "Problem.metrics returned a metric named 'loss', the name of Problem.loss"
-    require("loss" not in metrics, f"{text}; give it another name")
+    if not isinstance(metrics, dict) or "loss" in metrics:
+        found = f"{described(metrics)} or with a metric named 'loss'"
+        fix = "return a dictionary of other names, such as {'error': values}"
+        raise KindError(f"Problem.metrics returned {found}; {fix}")
     return metrics
 
 

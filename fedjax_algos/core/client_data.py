@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.reprs import describe, describe_tree
-from fedjax_algos.core.plain_types import Batches
+from fedjax_algos.core.options import Batches
 from fedjax_algos.core.randomness import next_words, permute
+from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import Array, Batch, Local, Model, Params, Statistics
 
 
@@ -90,7 +91,7 @@ class ClientData(NamedTuple):
           batches: as in `positions`.
         """
         rows, real = self._drawn(step, batch_size, batches)
-        return self._examples(rows), real
+        return take(self.examples, rows), real
 
     def local_batch(self, step: jax.Array, local: Local) -> tuple[Batch, jax.Array]:
         """Returns the batch of one of the dispatch's local steps, which may be drawn already.
@@ -103,7 +104,7 @@ class ClientData(NamedTuple):
         # an algorithm may have changed the view, for example to the examples of all clients
         if not drawn or any(a is not b for a, b in zip(drawn.source, own, strict=True)):
             return self.batch(step, local.batch_size, local.batches)
-        return self._examples(drawn.rows[step]), drawn.real[step]
+        return take(self.examples, drawn.rows[step]), drawn.real[step]
 
     def draw_batches(self, steps: int, local: Local) -> tuple[jax.Array, jax.Array]:
         """Draws the rows and masks of the first local steps' batches at once; see `Drawn`.
@@ -138,7 +139,7 @@ class ClientData(NamedTuple):
         positions = number * size + jnp.arange(size, dtype=jnp.int32)
         real = positions < self.num_examples
         positions = jnp.minimum(positions, self.num_examples - 1)
-        return self._examples(self.indices[self.offset + positions]), real
+        return take(self.examples, self.indices[self.offset + positions]), real
 
     def _drawn(self, step, batch_size, batches):
         """Returns the rows of `examples` in the batch of a local step, and its mask."""
@@ -148,9 +149,6 @@ class ClientData(NamedTuple):
     def _stream(self):
         """Returns the fields that decide which batches are drawn."""
         return self.indices, self.offset, self.num_examples, self.order, self.first_step
-
-    def _examples(self, rows):
-        return jax.tree.map(lambda leaf: leaf[rows], self.examples)
 
 
 class Drawn(NamedTuple):

@@ -2,14 +2,14 @@
 
 An optimiser of optax holds a learning rate and the sign of descent. We call it with the rate -1,
 so it returns the direction that `y <- y - learning_rate * direction` needs. This is right if the
-update is proportional to the rate. We refuse the other optimisers, with the reason.
+update is proportional to the rate, which excludes fromage, optimistic_adam and rprop. We also leave
+out lbfgs and polyak_sgd, which need the loss, sm3, which takes no scalars, and noisy_sgd, which
+would repeat its noise in each local update.
 """
 
 import functools
 import inspect
-import re
 import weakref
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -18,87 +18,32 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core.checks import KindError, check_callable, check_facts, check_kind
-from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
+from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.options import Count, Decay, NonNegative, Range, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.core.types import Local, Problem
 
 PLAIN = "sgd"  # the client optimiser that is the gradient itself
 
-_OFFERED = {
-    "adabelief": "Adam whose second moment is that of the gradient's deviation from its mean",
-    "adadelta": "gradients scaled by the ratio of past steps to past gradients",
-    "adafactor": "Adam's scaling with factored second moments, relative to the params",
-    "adagrad": "gradients divided by the root of the sum of their squares",
-    "adam": "Adam: moments of the gradient and its square, corrected for their bias",
-    "adamax": "Adam with the largest magnitude in place of the second moment",
-    "adamaxw": "AdaMax with decoupled weight decay",
-    "adamw": "Adam with decoupled weight decay",
-    "adan": "adaptive Nesterov momentum, which also tracks differences of gradients",
-    "amsgrad": "Adam whose second moment never falls",
-    "lamb": "Adam, scaled in each array to the norm of its params",
-    "lars": "momentum, scaled in each array to the norm of its params",
-    "lion": "the sign of a momentum, with decoupled weight decay",
-    "novograd": "momentum of gradients that are normalised in each array",
-    "optimistic_adam_v2": "Adam that extrapolates from the last two directions",
-    "optimistic_gradient_descent": "gradients that are extrapolated from the last two",
-    "radam": "Adam that is rectified in its first steps",
-    "rmsprop": "gradients divided by the root of their mean square, also with momentum",
-    "sgd": "the gradient itself, or momentum, or Nesterov's momentum",
-    "sign_sgd": "the sign of the gradient",
-    "signum": "the sign of a momentum",
-    "yogi": "Adam whose second moment changes additively",
-}
-_ENTANGLED = "its step is not proportional to its learning rate"
-_OF_LOSS = "it needs the value of the loss besides the gradient"
-_REFUSED = {
-    "fromage": _ENTANGLED,
-    "lbfgs": _OF_LOSS,
-    "noisy_sgd": "its state starts anew in each local update, so all its noise would be the same",
-    "optimistic_adam": _ENTANGLED,
-    "polyak_sgd": _OF_LOSS,
-    "rprop": _ENTANGLED,
-    "sm3": "it cannot take params that are scalars",
-}
+_OFFERED = (
+    "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad lamb lars lion "
+    "novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop sgd sign_sgd signum yogi"
+)
 _STEPS = 32  # of the probe; a transformation that returns only zeros in them passes
 _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
 _ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
 # update functions that passed the probe; it starts with the default of `Local`
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
-_HAS_RATE = re.compile("[:,](client_)?learning_rate=")
 _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
 
 
-class ClientOptimizers(Registry[optax.GradientTransformation]):
-    """The registry of clients' optimisers: optax's, and the user's functions."""
-
-    def parse(
-        self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
-    ) -> tuple[str, dict[str, Any]]:
-        """Returns the name and the options of a spec; see `Registry.parse`."""
-        facts = {
-            "has a learning rate; give client_learning_rate instead (--client-learning-rate), in a "
-            "method's spec before client_optimizer": not _HAS_RATE.search(spec),
-            "is not an optimiser; give its options after a colon, as in adam:b1=0.9, and options "
-            "of a method before client_optimizer": "," not in spec.partition(":")[0],
-        }
-        check_facts(facts, f"client_optimizer={spec!r} ")
-        return super().parse(spec, more, last)
-
-    def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
-        require(
-            name not in _REFUSED,
-            f"client optimiser {name!r} of optax is not for local steps, because "
-            f"{_REFUSED.get(name)}; choose another one, see `fedjax-algos list client_optimizers`",
-        )
-        return super().__missing__(name)
+client_optimizers: Registry[optax.GradientTransformation] = Registry(
+    "client optimiser", optax.GradientTransformation
+)
 
 
-client_optimizers = ClientOptimizers("client optimiser", optax.GradientTransformation)
-
-
-def _offer(name: str, about: str) -> None:
+def _offer(name: str) -> None:
     """Registers an optimiser of optax, with its options that are numbers or bools."""
     optimizer = getattr(optax, name)
     given = inspect.signature(optimizer).parameters.values()
@@ -116,8 +61,8 @@ def _offer(name: str, about: str) -> None:
         [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in given if p.name in types]
     )
     entries = "".join(f"\n  {option}: as in `optax.{name}`." for option in types)
-    factory.__doc__ = f"{about[0].upper()}{about[1:]}.\n\nIt is `optax.{name}` without its rate."
-    factory.__doc__ += f"\n\nArgs:{entries}\n" if entries else ""
+    first_line = str(inspect.getdoc(optimizer)).splitlines()[0].rstrip(".")
+    factory.__doc__ = f"{first_line}, without its rate.\n" + f"\nArgs:{entries}\n" * bool(entries)
     client_optimizers.register(factory)
 
 
@@ -138,9 +83,9 @@ def _type(parameter: inspect.Parameter) -> Any:
     return None
 
 
-for _name, _about in _OFFERED.items():
+for _name in _OFFERED.split():
     if hasattr(optax, _name):  # a few are younger than the oldest optax that is allowed
-        _offer(_name, _about)
+        _offer(_name)
 
 
 def client_optimizer(spec: str) -> optax.GradientTransformation:
@@ -197,13 +142,9 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
     We call it with a gradient g and with -g, in small arrays. The difference of the results must
     not point against g in any array. If the call fails or is traced, the transformation passes.
     """
-    update = getattr(transform, "update", None)
-    if update is None or not hasattr(transform, "init"):
-        shown = getattr(transform, "__name__", repr(transform))
-        fix = "give one without a learning rate, such as optax.scale_by_adam()"
-        raise KindError(f"{name}={shown} is not an optax transformation; {fix}")
-    fix = "give functions (params) and (updates, state, params), as optax has them"
-    check_callable(f"{name}.init", transform.init, fix, "params")
+    fix = "give a transformation without a learning rate, such as optax.scale_by_adam()"
+    init, update = getattr(transform, "init", None), getattr(transform, "update", None)
+    check_callable(f"{name}.init", init, fix, "params")
     check_callable(f"{name}.update", update, fix, "updates", "state", "params")
     if update in _PROBED:
         return
@@ -218,7 +159,7 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
         "and its sign; give the transformation without them, optax.scale_by_adam() in place of "
         "optax.adam(0.1), and the rate as learning_rate",
     )
-    _PROBED.add(update)
+    _PROBED.add(transform.update)
 
 
 def trusted(transform: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -229,7 +170,7 @@ def trusted(transform: optax.GradientTransformation) -> optax.GradientTransforma
 
 def _sign(transform, problem):
     """Returns -1 if the transformation points against the gradient in an array, else 1 or 0."""
-    shapes = jax.eval_shape(problem.init, jax.random.key(0)).params
+    shapes = problem.shapes().params
     params = jax.tree.map(lambda leaf: np.zeros((2,) * leaf.ndim, np.float32), shapes)
 
     def ramp(leaf):  # entries differ, so that centring does not remove them

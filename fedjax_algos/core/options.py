@@ -11,11 +11,16 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
+
+RateBy = Literal["round", "dispatch", "step"]
+Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]
+NonFinite = Literal["exclude", "error", "keep"]
+Row: TypeAlias = dict[str, Any]  # the measurements of one evaluation of a run, by column
 
 _MAX_NAMES = 15  # in an error message; if there are more, it lists the nearest
 _NEAREST = 5
@@ -163,14 +168,12 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
         shown = [known[each] for each in nearest]
         fix = f"choose {', '.join(shown)} or one of {len(known) - len(shown)} others"
     else:
-        fix = f"choose {one_of(known.values())}" if known else "there is none"
+        fix = f"choose {one_of(known.values())}" if known else "leave it out, for there is none"
     return f"unknown {what} {name!r}; {fix}"
 
 
 def require_option(known: Mapping[str, Option], name: str, owner: str) -> Option:
     """Returns the option of a factory by name, or raises ValueError."""
-    if not known:
-        raise ValueError(f"{owner} takes no options; leave {name!r} out")
     if name not in known:
         raise ValueError(f"{owner}: {unknown('option', name, known)}")
     return known[name]

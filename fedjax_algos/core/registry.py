@@ -44,8 +44,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
     def __missing__(self, name: str) -> Callable[..., T]:
         fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
-        require(":" in name or "=" not in name, f"unknown {self.kind} {name!r}; {fix}")
-        require(":" in name, unknown(self.kind, name, sorted(self)))
+        text = f"unknown {self.kind} {name!r}; {fix}"
+        require(":" in name, text if "=" in name else unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
         self[name] = factory if factory in self.values() else self._own(name, factory)
         return self[name]
@@ -59,13 +59,11 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         try:
             own = inspect.unwrap(factory)
             module = str(getattr(own, "__module__", "")).partition(".")[0]
-            is_function = inspect.isroutine(own) or isinstance(own, type)  # no partial
-            if inspect.isbuiltin(own) or (is_function and module in sys.stdlib_module_names):
-                raise TypeError("it is a part of Python or not written in it")
-            if isinstance(own, type) and not issubclass(own, self.product):
-                raise TypeError(f"it is a class whose objects are not of type {product}")
-            if not hasattr(factory, "__name__"):
-                raise TypeError(f"it is an object of type {type(factory).__name__}")
+            makes = (
+                issubclass(own, self.product) if inspect.isclass(own) else hasattr(own, "__name__")
+            )
+            if not makes or inspect.isbuiltin(own) or module in sys.stdlib_module_names:
+                raise TypeError("it is an object or a class, or a part of Python")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)
@@ -180,8 +178,8 @@ def _file_module(path: str) -> Any:
     require_regular(path)
     name = str(Path(path).resolve().with_suffix("")).replace(".", "_")
     specification = importlib.util.spec_from_file_location(name, path)
-    if specification is None or specification.loader is None:
-        raise ImportError(f"{path} is not a Python file")
+    assert specification
+    assert specification.loader
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses, and so Flax's modules, look up the module they are in
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.reprs import describe, describe_tree
-from fedjax_algos.core.plain_types import Batches, RateBy
+from fedjax_algos.core.options import Batches, RateBy
 
 Array: TypeAlias = jax.Array | np.ndarray
 Key: TypeAlias = jax.Array  # a typed key, made by jax.random.key
@@ -311,3 +311,36 @@ class Report(NamedTuple):
 
     metrics: Metrics
     statistics: Statistics
+
+
+class WeightedSum(NamedTuple):
+    """The default contribution: `weight * update` and `weight`, summed over the group.
+
+    A server rule that receives it uses only the mean of the updates, so wrappers may multiply
+    contributions by factors. A rule that needs the sum itself defines another type.
+
+    Attributes:
+      total: sum of w_i * update_i, a tree like one update.
+      weight: float[]: sum of w_i.
+    """
+
+    total: Update
+    weight: Array
+
+    def mean(self) -> Update:
+        """Returns the weighted mean of the group's updates, a tree like one update."""
+        return jax.tree.map(lambda t: t / self.weight.astype(t.dtype), self.total)
+
+
+class Stack(NamedTuple):
+    """The updates that `server_update` receives instead of sums if `reduce` is "stack".
+
+    Attributes:
+      updates: leaves [group, ...]: one row per client.
+      dispatches: leaves [group].
+      mask: bool[group]: False for padding, and for updates that are lost or left out.
+    """
+
+    updates: Update
+    dispatches: Dispatch
+    mask: jax.Array

@@ -11,24 +11,12 @@ import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.limits import MAX_INT32, check_device_memory
-from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits
+from fedjax_algos.base.limits import MAX_INT32
+from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, Population, Prelude, Traits, checks
 from fedjax_algos.core.algorithm import PartKind, Selection, kinds
-from fedjax_algos.core.checks import (
-    check_dispatches,
-    check_functions,
-    check_kind,
-    check_like,
-    check_local,
-    check_not_consumed,
-    check_problem,
-    check_whole,
-)
-from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
-from fedjax_algos.engine.placed.model_sharding import ClientMesh, bytes_of_device
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of, table_shapes
@@ -40,29 +28,25 @@ _OWN_STATE = "give what engine.init or the last round of this algorithm returned
 def check_algorithm(algorithm: Algorithm) -> None:
     """Raises unless `algorithm` is an `Algorithm` with valid fields."""
     fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
-    check_kind("algorithm", algorithm, Algorithm, fix)
-    check_problem(algorithm.problem)
-    check_local(algorithm.local)
+    checks.check_kind("algorithm", algorithm, Algorithm, fix)
+    checks.check_problem(algorithm.problem)
+    checks.check_local(algorithm.local)
     if algorithm.selection is not None:
         fix = "give Selection(factor, value, choose), or None"
-        check_kind("selection", algorithm.selection, Selection, fix)
-        check_functions(algorithm.selection)
-        if algorithm.selection.asks:
-            what = "candidates evaluate the server's model, but receive an encoded one"
-            fits = algorithm.download is None
-        else:
-            what = "broadcasts build upon each other, but only the chosen clients receive them"
-            fits = not algorithm.traits.catch_up
-        require(fits, f"selection: {what}; leave direction=down out")
+        checks.check_kind("selection", algorithm.selection, Selection, fix)
+        checks.check_functions(algorithm.selection)
+        encodes = algorithm.download if algorithm.selection.asks else algorithm.traits.catch_up
+        what = "candidates need whole broadcasts of the model, but the algorithm encodes them"
+        require(not encodes, f"selection: {what}; leave direction=down out")
     phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
-        check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
+        checks.check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
         phases.append(algorithm.prelude)
     for phase in phases:
         traits = phase.traits
-        check_functions(phase, contribute="server" * (phase.transport is not None))
-        check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
-        check_kind("Traits: asynchrony", traits.asynchrony, Asynchrony, "give Asynchrony(...)")
+        checks.check_functions(phase, contribute="server" * (phase.transport is not None))
+        checks.check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
+        checks.check_kind("asynchrony", traits.asynchrony, Asynchrony, "give Asynchrony(...)")
         check_choice("Traits: reduce", traits.reduce, ("sum", "stack"))
         check_choice("Traits: catch_up", traits.catch_up, ("", "sum", "full"))
         for field in ("parts", "broadcast"):
@@ -79,24 +63,11 @@ def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None
 
 def check_population(population: Population) -> None:
     """Raises unless `population` is a `Population` with numbers in range."""
-    check_kind("population", population, Population, "give Population(num_clients, ...)")
+    checks.check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
         most = population.num_clients if name == "cohort_size" else MAX_INT32
         if name != "seed":  # the engine sets it
-            check_whole(f"Population: {name}", value, 1, most)
-
-
-def check_state_memory(
-    mesh: ClientMesh | None, state: FederatedState, population: Population
-) -> None:
-    """Raises ValueError if a state, given by its shapes, exceeds the devices' memory."""
-    shared = bytes_of_device(mesh, state._replace(clients=()))
-    check_device_memory(
-        f"the state of {population.num_clients} clients",
-        shared + bytes_of_device(mesh, state.clients, rows=True),
-        "give a smaller model or, if clients keep state, fewer clients or client_state='host'",
-        devices=1 if mesh is None else len(mesh.devices),
-    )
+            checks.check_whole(f"Population: {name}", value, 1, most)
 
 
 class StateCheck:
@@ -121,7 +92,7 @@ class StateCheck:
     ) -> Dispatch:
         """Returns them as arrays; ValueError for wrong shapes or, unless traced, values."""
         dispatches = with_arrays(dispatches) if isinstance(dispatches, Dispatch) else dispatches
-        check_dispatches(dispatches, data.num_clients, axes)
+        checks.check_dispatches(dispatches, data.num_clients, axes)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches)
         of_rounds = axes[-1] == "cohort" and not traced
         if of_rounds and keeping:
@@ -158,23 +129,18 @@ class StateCheck:
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another type, algorithm or population, and for wrong data."""
         self.check_examples(data)
-        check_kind("state", state, FederatedState, _OWN_STATE)
-        check_not_consumed(state)
+        checks.check_kind("state", state, FederatedState, _OWN_STATE)
+        checks.check_not_consumed(state)
         rows = () if isinstance(state.clients, RowTable) else state.clients
         trees = state.server, rows, state.dispatched
-        key = (
-            jax.tree.structure(state.server),
-            *(tuple(_shapes(tree)) for tree in trees),
-            type(state.clients),
-            data.num_clients,
-        )
+        key = type(state.clients), data.num_clients, jax.tree.structure(trees), *_shapes(trees)
         if key not in self.known:
             self._compare(state, data.num_clients)
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
         """Raises for data of another type, and for labels that the model does not have."""
-        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
+        checks.check_kind("data", data, DeviceData, "give what federate or put_data returned")
         if isinstance(data, FederatedData):
             self.check_labels(data.examples)
 
@@ -191,18 +157,17 @@ class StateCheck:
         servers = map(of_groups, [1, *{shape[0] for shape in found if shape}])
         own = next((each for each in servers if _shapes(each) == found), of_groups(1))
         what = "the state is of another algorithm or model, or other options: server"
-        check_like(what, state.server, own, _OWN_STATE, any_dtype=True)
-        place = place_of(state.clients)
-        found = f"the engine has client_state={self.place!r}, but the state's rows are on the"
-        require(place == self.place, f"{found} {place}; {_OWN_STATE}")
+        checks.check_like(what, state.server, own, _OWN_STATE, any_dtype=True)
+        place, in_table = place_of(state.clients), isinstance(state.clients, RowTable)
+        last = max(state.clients, default=-1) if in_table else -1
+        found = f"the engine has client_state={self.place!r} and data of {num_clients} clients, but"
+        found += f" the state's rows are on the {place}" + f" up to client {last}" * in_table
+        require(place == self.place and last < num_clients, f"{found}; {_OWN_STATE}")
         row = jax.eval_shape(algorithm.client_init, params, jax.eval_shape(jax.random.key, 0))
         fix = f"give the state of a run with these data of {num_clients} clients"
-        if isinstance(state.clients, RowTable):
-            last = max(state.clients, default=0)
-            require(last < num_clients, f"the state has a row of client {last}; {fix}")
-        else:
+        if not in_table:
             rows = table_shapes(row, num_clients)
-            check_like("the state's clients", state.clients, rows, fix, any_dtype=True)
+            checks.check_like("the state's clients", state.clients, rows, fix, any_dtype=True)
         if jax.tree.leaves(row):
             check_num_clients(state, num_clients)
 

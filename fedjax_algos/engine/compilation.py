@@ -98,10 +98,8 @@ def keep_compiled(folder: str | Path) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise ValueError(
-            f"compilation_cache={str(folder)!r} cannot be written to ({error.strerror}); "
-            "name a folder, new or of an earlier run"
-        ) from None
+        found = f"compilation_cache={str(folder)!r} cannot be written to ({error.strerror})"
+        raise ValueError(f"{found}; name a folder, new or of an earlier run") from None
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,11 +1,10 @@
-"""The engine compiles the rounds of any algorithm and places the data they read.
+"""The engine compiles the rounds of any algorithm.
 
 A round is two compiled functions: one for the cohort, one for the server update. A prelude adds two
 before them. With client state on the device and examples in memory, many rounds are one function.
 """
 
 import copy
-import dataclasses
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Literal, Self
@@ -15,160 +14,24 @@ import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack, checks
-from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.plain_types import NonFinite
-from fedjax_algos.core.randomness import model_key
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Stack, checks
+from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import add_trees, take
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.checks import (
-    StateCheck,
-    check_options,
-    check_population,
-    check_state_memory,
-)
+from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round
 from fedjax_algos.engine.layouts import auto_layout, round_memory
 from fedjax_algos.engine.non_finite import check_excluded
-from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
-from fedjax_algos.engine.placed.devices import (
-    Devices,
-    client_mesh,
-    put_state,
-    replicate,
-    wait_on_cpu,
-)
-from fedjax_algos.engine.placed.model_sharding import ClientMesh, check_rules
-from fedjax_algos.engine.placed.on_disk import (
-    ClientStatePlace,
-    DiskClientState,
-    RowsOnDisk,
-    place_name,
-)
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.on_disk import ClientStatePlace
 from fedjax_algos.engine.placed.processes import fetch
-from fedjax_algos.engine.placed.sharded_data import (
-    RUN_DATA_FIX,
-    DeviceData,
-    RunData,
-    assign_devices,
-    program_data,
-    shard,
-)
+from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData, program_data
+from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
-from fedjax_algos.engine.state import (
-    ClientStates,
-    FederatedState,
-    HostClientState,
-    give_rows,
-    initial_state,
-    read_rows,
-    row_shapes,
-    write_rows,
-)
+from fedjax_algos.engine.state import FederatedState, read_rows, write_rows
 from fedjax_algos.participation.cohorts import common_steps
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class PlacedAlgorithm:
-    """Base of `Engine` and `Executor`: places the state and the examples of a run."""
-
-    algorithm: Algorithm
-    placement: Placement
-    non_finite: NonFinite
-    client_state: ClientStatePlace = "device"
-    sharded: bool = False
-
-    def __post_init__(self) -> None:
-        self._mesh, self._on_device = self.placement.mesh, self.client_state == "device"
-        self._checked = StateCheck(self.algorithm, place_name(self.client_state))
-        how: dict[str, Any] = {"non_finite": self.non_finite, "on_device": self._on_device}
-        start = partial(initial_state, self.algorithm, self.placement, **how)
-        self._initial_state = jax.jit(start, static_argnames="population")
-
-    def with_algorithm(self, algorithm: Algorithm) -> Self:
-        """Returns a copy for an algorithm with another learning rate, without recompilation."""
-        same = copy.copy(self)
-        same.algorithm = algorithm
-        return same
-
-    def init(
-        self,
-        seed: int,
-        population: Population,
-        params: Params | Model | None = None,
-        clients: ClientStates | None = None,
-    ) -> FederatedState:
-        """Returns the state of a run before its first round or server step.
-
-        Args:
-          seed: the seed of the model, the clients' batches and their noise.
-          population: the number of clients, the cohort size and the number of examples.
-          params: the initial params, or a `Model` if the model also has statistics. They are
-            copied. None uses the problem's own initialisation.
-          clients: the rows of client state, for example from another run. They are copied. None
-            initialises a row at its client's first dispatch.
-        """
-        checks.check_seed(seed)
-        check_population(population)
-        init, uint = self.algorithm.problem.init, np.uint32(seed)
-        model = checks.as_model(self.algorithm.problem, params)
-        shapes = self.shapes(population, model)
-        shared = self._mesh is not None and self._mesh.per_client > 1
-        if model is None and not shared:  # else no device has to hold all of it
-            model = _initial_model(init, uint)
-        # jit gives each leaf its own buffer, so that rounds can donate them
-        arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
-        state = self._initial_state(*arguments, population=population)
-        if not self._on_device:
-            state = state._replace(clients=shapes.clients)
-        return state if clients is None else give_rows(self.algorithm, self._mesh, state, clients)
-
-    def shapes(self, population: Population, model: Model | None = None) -> FederatedState:
-        """Returns the shapes of the state that `init` makes; ValueError if it exceeds the memory.
-
-        Args:
-          population, model: as for `init`.
-        """
-        uint: Any = np.uint32(0)
-        if model is None:
-            model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
-        checks.check_initial(model)
-        state = self._initial_state.eval_shape(uint, model, population=population)
-        check_state_memory(self._mesh, state, population)
-        if self._on_device:
-            return state
-        rows, place = row_shapes(self.algorithm, state), self.client_state
-        if isinstance(place, RowsOnDisk):
-            disk = DiskClientState(place.folder, rows, population.num_clients)
-            return state._replace(clients=disk)
-        return state._replace(clients=HostClientState(rows))
-
-    def put_data(self, data: RunData) -> DeviceData:
-        """Places the clients' examples on the devices; call it once.
-
-        On one device it returns data in memory unchanged.
-
-        Args:
-          data: as `federate`, `open_federated` or this function returns them, the same in every
-            process. Examples in files are read later, cohort by cohort.
-
-        Raises:
-          ValueError: for data that are sharded over other devices, or that must not be in files.
-        """
-        checks.check_kind("data", data, RunData, RUN_DATA_FIX)
-        if isinstance(data, StoredData):
-            sizes = data.counts()
-            devices = assign_devices(sizes, self.placement.num_devices) if self.sharded else None
-            return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
-        self._checked.check_examples(data)
-        if self._mesh is None or isinstance(data, CohortData):
-            return data
-        return self._put(data)
-
-    def _put(self, data, sizes=None):
-        return shard(self._mesh, data, sizes) if self.sharded else replicate(self._mesh, data)
 
 
 class Engine(PlacedAlgorithm):
@@ -395,22 +258,6 @@ def _compiled(algorithm, on_device, non_finite, placement):
         run_rounds=consuming(traced.run_rounds),
         cohort_updates=jax.jit(traced.cohort_updates),
     )
-
-
-@partial(jax.jit, static_argnums=0)
-def _initial_model(init, seed):
-    """Initialises the model; compiled once for all algorithms on a problem."""
-    return init(model_key(seed))
-
-
-def model_mesh(
-    algorithm: Algorithm, devices: Devices, per_client: int, rules: Any
-) -> ClientMesh | None:
-    """Checks the devices of an engine or an executor and returns their mesh."""
-    checks.check_whole("devices_per_client", per_client)
-    fix = "give devices_per_client=2 or more too, or leave it out"
-    require(per_client > 1 or rules is None, f"model_sharding is for devices of one client; {fix}")
-    return client_mesh(devices, per_client, check_rules(algorithm.problem, rules, per_client))
 
 
 def make_engine(

@@ -12,25 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import (
-    Algorithm,
-    Array,
-    Broadcast,
-    ClientData,
-    ClientState,
-    Dispatch,
-    EqualSteps,
-    Key,
-    Local,
-    Mean,
-    Params,
-    Report,
-    ServerState,
-    Statistics,
-    Update,
-)
+from fedjax_algos.core import Algorithm, ClientData, types
 from fedjax_algos.core.checks import check_like, described
-from fedjax_algos.core.plain_types import Batches
+from fedjax_algos.core.options import Batches
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import sent_bytes, take
 from fedjax_algos.core.types import with_arrays
@@ -45,8 +29,8 @@ _MAX_DRAWN = 2**24  # examples in the local steps of a device's cohort: rows of 
 class Shared(NamedTuple):
     """Values that all clients of a run read besides the broadcast."""
 
-    statistics: Statistics  # of the model that they start from
-    origin: Params  # theta_0, used to initialise rows; () if clients keep no state
+    statistics: types.Statistics  # of the model that they start from
+    origin: types.Params  # theta_0, used to initialise rows; () if clients keep no state
     seed: jax.Array  # uint32[]
     frozen: Any  # the model's arrays that never change, or ()
 
@@ -60,28 +44,28 @@ class Randomness(NamedTuple):
     """The random numbers of one dispatch."""
 
     order: jax.Array  # uint32[20]: the order of the client's examples; see `permutation_words`
-    key: Key  # for the client's training
+    key: types.Key  # for the client's training
     drawn: Any = ()  # rows and masks of its batches; see `Drawn`
 
 
 class Sent(NamedTuple):
     """The result of an exchange: what the client keeps, sends and has measured."""
 
-    row: ClientState  # () of a prelude
-    before: ClientState  # the row that the client began with
+    row: types.ClientState  # () of a prelude
+    before: types.ClientState  # the row that the client began with
     message: Any  # as `client_update` returned it
-    report: Report | tuple[()]  # () of a prelude
+    report: types.Report | tuple[()]  # () of a prelude
 
     def finite(self, handed_in: Any) -> jax.Array:
         """Returns whether the row, the summand `handed_in` and the report are finite, bool[]."""
         return all_finite(self.row, handed_in, self.report)
 
-    def kept(self, finite: jax.Array | None) -> ClientState:
+    def kept(self, finite: jax.Array | None) -> types.ClientState:
         """Returns the new row, or the old one if `finite` is False; None keeps the new row."""
         return self.row if finite is None else select(finite, self.row, self.before)
 
 
-def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
+def draw(batches: Batches, seed: jax.Array, client: types.Array, number: types.Array) -> Randomness:
     """Draws a dispatch's randomness; "persistent" batches keep the order of the first dispatch."""
     order, key = dispatch_keys(seed, client, number)
     if batches == "persistent":
@@ -90,13 +74,13 @@ def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Ran
 
 
 def draw_cohort(
-    local: Local, shared: Shared, data: FederatedData, dispatches: Dispatch
+    local: types.Local, shared: Shared, data: FederatedData, dispatches: types.Dispatch
 ) -> Randomness:
     """Draws the randomness of dispatches, leaves [slots]; with `EqualSteps` also their batches."""
     of_one = partial(draw, local.batches, shared.seed)
     draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
     steps, slots = dispatches.num_steps, len(dispatches.client)
-    if local.batches == "full" or not isinstance(steps, EqualSteps):
+    if local.batches == "full" or not isinstance(steps, types.EqualSteps):
         return draws
     if slots * steps.number * local.batch_size > _MAX_DRAWN:
         return draws
@@ -107,7 +91,7 @@ def draw_cohort(
     return draws._replace(drawn=jax.vmap(drawn)(dispatches, draws))
 
 
-def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
+def send(algorithm: Algorithm, server: types.ServerState) -> types.Broadcast:
     """Returns the broadcast, or a pair that begins with the prelude's broadcast."""
     broadcast = algorithm.broadcast(server, jnp.int32(0))
     if algorithm.prelude is None:
@@ -116,15 +100,15 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
 
 
 def initialised_row(
-    algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
-) -> ClientState:
+    algorithm: Algorithm, shared: Shared, client: types.Array, row: types.ClientState, known: Any
+) -> types.ClientState:
     """Returns `row` if it is `known`, bool[], else a newly initialised one."""
     initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
 
 
 def view_of(
-    shared: Shared, data: FederatedData, dispatch: Dispatch, draws: Randomness
+    shared: Shared, data: FederatedData, dispatch: types.Dispatch, draws: Randomness
 ) -> ClientData:
     """Returns the client's examples and the parts of the model that are not trained."""
     first, frozen = dispatch.first_step, shared.frozen
@@ -135,11 +119,11 @@ def view_of(
 def exchange(
     algorithm: Algorithm,
     shared: Shared,
-    received: Broadcast,
+    received: types.Broadcast,
     data: FederatedData,
-    dispatch: Dispatch,
+    dispatch: types.Dispatch,
     draws: Randomness,
-    own: tuple[ClientState, Any],
+    own: tuple[types.ClientState, Any],
 ) -> Sent:
     """Runs one client's exchange; `own` has its row and whether the row is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
@@ -151,8 +135,8 @@ def exchange(
 def _update(algorithm, received, row, *arguments):
     """Calls `client_update` and checks its result."""
     made = algorithm.client_update(received, row, *arguments)
-    fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[2], Report)
-    fits = fits and all(isinstance(metric, Mean) for metric in made[2].metrics.values())
+    fits = isinstance(made, tuple) and len(made) == 3 and isinstance(made[2], types.Report)
+    fits = fits and all(isinstance(metric, types.Mean) for metric in made[2].metrics.values())
     fits = fits and not any(isinstance(leaf, str) for leaf in jax.tree.leaves(made))
     fix = "return (client state, update, Report(metrics, statistics)), with a Mean for each metric"
     require(fits, f"client_update returned {described(made)}; {fix}")
@@ -171,13 +155,13 @@ def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Sent:
 class ExchangeShapes(NamedTuple):
     """Shapes and dtypes of the arguments of `client_update`, in its order."""
 
-    received: Broadcast
-    row: ClientState
+    received: types.Broadcast
+    row: types.ClientState
     view: ClientData
-    dispatch: Dispatch
+    dispatch: types.Dispatch
     key: Any
 
-    def updates(self, algorithm: Algorithm) -> tuple[Update, Update, Report]:
+    def updates(self, algorithm: Algorithm) -> tuple[types.Update, types.Update, types.Report]:
         """Returns shapes of the prelude's update, or (), of the update, and of the report."""
         first: Any = ()
         if algorithm.prelude is not None:
@@ -189,10 +173,10 @@ class ExchangeShapes(NamedTuple):
 
 def exchange_shapes(
     algorithm: Algorithm,
-    server: ServerState,
+    server: types.ServerState,
     shared: Shared,
     data: FederatedData,
-    dispatch: Dispatch,
+    dispatch: types.Dispatch,
 ) -> ExchangeShapes:
     """Returns the shapes of one client's exchange; all arguments may be shapes."""
 
@@ -250,7 +234,7 @@ class Transfer(NamedTuple):
 
 
 def count_transfer(
-    algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
+    algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: types.Dispatch
 ) -> Transfer:
     """Implements `Engine.transfer`."""
     dispatch = take(with_arrays(dispatches), 0)

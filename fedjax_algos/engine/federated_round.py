@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
 from fedjax_algos.core.algorithm import update_in
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import value_key
 from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
@@ -27,10 +27,9 @@ from fedjax_algos.engine.exchange import (
     shared_of,
     view_of,
 )
-from fedjax_algos.engine.non_finite import Excluded, floats, select
+from fedjax_algos.engine.non_finite import Excluded, Screening, floats, run_rounds, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_state
 from fedjax_algos.engine.placed.sharded_data import ProgramData
-from fedjax_algos.engine.screening import Screening, run_rounds
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
 from fedjax_algos.engine.state import FederatedState

@@ -20,7 +20,7 @@ from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.model_sharding import shapes_on
+from fedjax_algos.engine.placed.devices import shapes_on
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, row_shapes, table_shapes

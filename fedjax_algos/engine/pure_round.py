@@ -11,7 +11,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, EqualSteps, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population

@@ -9,17 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.reprs import describe_tree
-from fedjax_algos.core import (
-    Algorithm,
-    Dispatch,
-    Metrics,
-    Prelude,
-    Report,
-    ServerState,
-    Statistics,
-    Update,
-)
-from fedjax_algos.core.algorithm import check_update, contribution_of, update_in
+from fedjax_algos.core import Algorithm, Prelude, types
+from fedjax_algos.core.algorithm import MODELS, contribution_of, kinds, update_in
 from fedjax_algos.core.checks import check_like, named_errors
 from fedjax_algos.engine.non_finite import select
 
@@ -28,7 +19,7 @@ class Arrivals(NamedTuple):
     """Sums over the updates that have arrived for one server step; `arrival` makes one summand."""
 
     contributions: Any  # sums, or a `Stack` of updates
-    statistics: Statistics  # sums, () in a prelude
+    statistics: types.Statistics  # sums, () in a prelude
     count: Any  # int32[]: updates that were not left out
 
 
@@ -37,23 +28,36 @@ _FIX = "return other updates in client_update, or other sums in contribute"
 
 
 def contribution(
-    phase: Phase, message: Any, dispatch: Dispatch, staleness: Any, server: ServerState
+    phase: Phase, message: Any, dispatch: types.Dispatch, staleness: Any, server: types.ServerState
 ) -> Any:
     """Returns the summand of a message."""
     return contribution_of(phase, decoded(phase, message, server), dispatch, staleness, server)
 
 
-def decoded(phase: Phase, message: Any, server: ServerState) -> Update:
+def decoded(phase: Phase, message: Any, server: types.ServerState) -> types.Update:
     """Decodes a client's message and checks the update."""
     update, params = phase.decode(message), getattr(server, "params", None)
     if params is not None:  # diagnostics have other server states
-        check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
+        _check_update(phase.traits.parts, update_in(phase.traits.parts, update), params)
     return update
 
 
+def _check_update(parts, update, params):
+    """Raises ValueError if a model or difference of models in an update is unlike the params."""
+    own = jax.tree.structure(params)
+    try:
+        trees = jax.tree.structure(parts).flatten_up_to(update)
+    except (TypeError, ValueError):  # which matters to wrappers only
+        return
+    fix = "a server rule would broadcast it: return x - y_i, or declare other Traits(parts=...)"
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        if kind in MODELS and jax.tree.structure(tree) == own:
+            check_like(f"the {kind} in client_update's update: ", tree, params, fix)
+
+
 def arrival(
-    contributed: Any, report: Report | tuple[()], finite: jax.Array | None
-) -> tuple[Arrivals, Metrics | tuple[()]]:
+    contributed: Any, report: types.Report | tuple[()], finite: jax.Array | None
+) -> tuple[Arrivals, types.Metrics | tuple[()]]:
     """Returns one arrival and its metrics; zeros if `finite` is False."""
     metrics, statistics = report or ((), ())
     one: Any = Arrivals(contributed, statistics, jnp.int32(1)), metrics
@@ -62,13 +66,13 @@ def arrival(
 
 def server_step(
     phase: Phase,
-    server: ServerState,
-    statistics: Statistics,
+    server: types.ServerState,
+    statistics: types.Statistics,
     arrivals: Arrivals,
     group: Any,
     *,
     screened: bool,
-) -> tuple[ServerState, Statistics]:
+) -> tuple[types.ServerState, types.Statistics]:
     """Updates the server and averages statistics; no change if `screened` and none arrived."""
 
     def update():

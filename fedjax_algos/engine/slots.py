@@ -20,7 +20,7 @@ from fedjax_algos.core import Array, Dispatch, EqualSteps
 from fedjax_algos.core.trees import take
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
-from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
+from fedjax_algos.engine.placed.devices import AXIS, ClientMesh
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int

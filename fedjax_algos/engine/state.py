@@ -10,24 +10,13 @@ import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe, describe_tree
-from fedjax_algos.core import (
-    Algorithm,
-    Array,
-    ClientState,
-    Dispatch,
-    Model,
-    Params,
-    Population,
-    ServerState,
-    Statistics,
-)
+from fedjax_algos.core import Algorithm, types
 from fedjax_algos.core.checks import check_kind, check_like, check_not_consumed, described
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.trees import along, take
 from fedjax_algos.engine.non_finite import Excluded
-from fedjax_algos.engine.placed.devices import constrain_state, put, put_state
-from fedjax_algos.engine.placed.model_sharding import ClientMesh
+from fedjax_algos.engine.placed.devices import ClientMesh, constrain_state, put, put_state
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
@@ -51,20 +40,20 @@ class FederatedState(NamedTuple):
       frozen: a tree of the model's arrays that never change, or `()`.
     """
 
-    server: ServerState
-    statistics: Statistics
-    clients: ClientState
-    origin: Params
+    server: types.ServerState
+    statistics: types.Statistics
+    clients: types.ClientState
+    origin: types.Params
     seed: jax.Array
     excluded: Excluded | tuple[()] = ()
     dispatched: jax.Array | tuple[()] = ()
     frozen: Any = ()
 
     @property
-    def model(self) -> Model:
+    def model(self) -> types.Model:
         """The global model, as it is evaluated."""
         check_not_consumed(self.server)
-        return Model(self.server.params, self.statistics, self.frozen)
+        return types.Model(self.server.params, self.statistics, self.frozen)
 
     def __repr__(self) -> str:
         parts = dict(zip(self._fields[:3], self, strict=False))
@@ -75,8 +64,8 @@ def initial_state(
     algorithm: Algorithm,
     placement: Placement,
     seed: jax.Array,
-    model: Model | None,
-    population: Population,
+    model: types.Model | None,
+    population: types.Population,
     non_finite: NonFinite = "exclude",
     on_device: bool = True,
 ) -> FederatedState:
@@ -94,28 +83,28 @@ def initial_state(
     state = FederatedState(
         server=server,
         statistics=model.statistics,
-        clients=(),
+        clients=table,
         origin=model.params if keeping else (),
         seed=seed,
         excluded=() if non_finite == "keep" else Excluded.none(),
         dispatched=jnp.zeros(population.num_clients, bool) if keeping else (),
         frozen=model.frozen,
     )
-    return constrain_state(placement.mesh, state._replace(clients=table))
+    return constrain_state(placement.mesh, state)
 
 
-def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
+def row_shapes(algorithm: Algorithm, state: FederatedState) -> types.ClientState:
     """Returns shapes and dtypes of one client's row, from a state or its shapes."""
     key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
     return jax.eval_shape(algorithm.client_init, state.origin, key)
 
 
-def table_shapes(row: ClientState, number: int) -> ClientState:
+def table_shapes(row: types.ClientState, number: int) -> types.ClientState:
     """Returns shapes and dtypes of a table of rows, leaves [number, ...]."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), row)
 
 
-class HostClientState(dict[int, ClientState]):
+class HostClientState(dict[int, types.ClientState]):
     """Rows of client state in host memory, as trees of NumPy arrays by client id.
 
     It holds only the clients that have been dispatched. Every other client has a row of zeros,
@@ -125,17 +114,17 @@ class HostClientState(dict[int, ClientState]):
       shapes: shapes and dtypes of a row; see `row_shapes`.
     """
 
-    def __init__(self, shapes: ClientState):
+    def __init__(self, shapes: types.ClientState):
         super().__init__()
         self.blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
-    def __missing__(self, client: int) -> ClientState:
+    def __missing__(self, client: int) -> types.ClientState:
         return self.blank
 
     def __repr__(self) -> str:
         return describe(self, clients=len(self), row=describe_tree(self.blank))
 
-    def write(self, rows: Iterable[tuple[int, ClientState]]) -> "HostClientState":
+    def write(self, rows: Iterable[tuple[int, types.ClientState]]) -> "HostClientState":
         """Writes rows in place and returns this object.
 
         Args:
@@ -149,21 +138,23 @@ class HostClientState(dict[int, ClientState]):
 RowTable = HostClientState | DiskClientState  # rows outside of the devices
 
 
-def place_of(clients: ClientState | RowTable) -> str:
+def place_of(clients: types.ClientState | RowTable) -> str:
     """Names the place of client rows: "device", "host" or "disk"."""
     if isinstance(clients, HostClientState):
         return "host"
     return "disk" if isinstance(clients, DiskClientState) else "device"
 
 
-def read_rows(mesh: ClientMesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
+def read_rows(
+    mesh: ClientMesh | None, table: RowTable, dispatches: types.Dispatch
+) -> types.ClientState:
     """Copies a cohort's rows to the devices, [slots, ...]; empty slots read rows of zeros."""
     rows = [table[int(client)] for client in dispatches.client]
     return put_state(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows), rows=True)
 
 
 def write_rows(
-    table: RowTable, dispatches: Dispatch, rows: ClientState, num_clients: int
+    table: RowTable, dispatches: types.Dispatch, rows: types.ClientState, num_clients: int
 ) -> RowTable:
     """Writes a cohort's rows, [slots, ...], into the table in place and returns the table."""
     rows = fetch(rows)
@@ -182,8 +173,8 @@ class ClientStates(NamedTuple):
         `client_init`, and their rows are ignored. True means all clients.
     """
 
-    rows: ClientState
-    dispatched: Array | bool = True
+    rows: types.ClientState
+    dispatched: types.Array | bool = True
 
     def __repr__(self) -> str:
         number = int(np.sum(self.dispatched))
@@ -208,11 +199,9 @@ def client_states(engine: Any, state: FederatedState) -> ClientStates:
     """
     check_kind("state", state, FederatedState, "give what engine.init or the last round returned")
     check_not_consumed(state)
-    fix = "give a state of an algorithm with a client_init"
-    if isinstance(state.dispatched, tuple):
-        raise ValueError(f"the clients of this algorithm keep no state; {fix}")
-    if jnp.ndim(state.seed):
-        raise ValueError(f"the state holds {state.seed.size} merged runs; give the state of one")
+    keeping = not isinstance(state.dispatched, tuple) and not jnp.ndim(state.seed)
+    found = "the clients of this algorithm keep no state, or the state is of merged runs"
+    require(keeping, f"{found}; give the state of one run of an algorithm with a client_init")
     client_init = engine.algorithm.client_init
     if not isinstance(state.clients, RowTable):
         rows = _all_rows(client_init, state.origin, state.seed, state.clients, state.dispatched)

@@ -29,7 +29,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import simulated
 from fedjax_algos.core.options import options
-from fedjax_algos.engine.screening import looking, run_rounds
+from fedjax_algos.engine.non_finite import looking, run_rounds
 from fedjax_algos.wrappers import wrap
 
 NIGHTLY = pytest.mark.nightly

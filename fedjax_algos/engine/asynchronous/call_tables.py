@@ -5,7 +5,6 @@ reads the results of another one, so each has the same results as alone.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.checks import check_facts, check_like
+from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
@@ -72,7 +71,7 @@ def call_tables(
 ) -> Iterator[tuple[int | None, CallTable]]:
     """Yields the calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
-    slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
+    own_clients = num_clients // plan.num_runs  # of a run
     ascending = np.unique(stops)
     waves = waves.split_at(ascending, ends)
     what = f"waves_per_call={size} of {slots} slots"
@@ -94,7 +93,7 @@ def call_tables(
             wave = np.minimum(start + np.arange(size), until - 1)
             contribution = np.minimum(added + room, len(plan.dispatch) - 1)
             step = np.minimum(made + room, len(ends) - 1)
-            in_waves, filled = slots_of(waves.trained[wave], waves.filled[wave])
+            in_waves, filled = _slots(plan, dispatches, waves, num_devices, own_clients, wave)
             run, reset_metrics = None, start == begin
             if plan.run is not None:
                 run = plan.run[step]
@@ -121,8 +120,9 @@ def call_tables(
         begin, last_run = end, None if plan.run is None else plan.run[stop - 1]
 
 
-def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
+def _slots(plan, dispatches, waves, num_devices, num_clients, wave):
     """Returns the slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
+    trained, filled = waves.trained[wave], waves.filled[wave]
     assigned = np.arange(trained.shape[1])[None, None]
     assigned = np.where(assigned < filled[:, None, None], assigned, -1)
     if num_devices > 1:
@@ -131,16 +131,14 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
     real = assigned >= 0
     trained = np.take_along_axis(trained[:, None], assigned, 2)
     ids = plan.dispatch[trained]
-    dispatches = take(dispatches, (None, None))
-    run = None
+    slots = Slot(
+        fill_slots(take(dispatches, (None, None)), np.where(real, ids, -1), num_clients),
+        waves.version_row[plan.version[ids]],
+        np.where(real, waves.update_row[trained], row_counts(waves)[1]),
+    )
     if plan.run is not None:
         run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
-    slots = Slot(
-        dispatch=fill_slots(dispatches, np.where(real, ids, -1), num_clients),
-        version_row=waves.version_row[plan.version[ids]],
-        update_row=np.where(real, waves.update_row[trained], row_counts(waves)[1]),
-        run=run,
-    )
+        slots = slots._replace(run=run)
     return slots, real.sum(-1)
 
 
@@ -212,19 +210,15 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     """Joins the clients of several runs, which share their examples, in the order of the runs."""
     if len(data) == 1:
         return data[0]
-    fix = "give what federate returns, or run each plan by itself"
-    in_memory = all(isinstance(each, FederatedData) for each in data)
-    require(in_memory, f"merged runs cannot read examples in files; {fix}")
-    arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
-    for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
-        own, first = each.num_clients, data[0].num_clients
-        facts = {
-            f"the examples of run {number} are not the arrays of run 0; pass the same "
-            "ones, of jax.device_put, to each federate": ids == arrays[0],
-            f"run {number} has {own} clients and run 0 {first}; give runs with the same number": own
-            == first,
-        }
-        check_facts(facts)
+    shared = [
+        (each.num_clients, *map(id, jax.tree.leaves(each.examples)))
+        for each in data
+        if isinstance(each, FederatedData)
+    ]
+    same = len(shared) == len(data) and len({*shared}) == 1
+    found = f"the runs have {[each.num_clients for each in data]} clients, or different examples"
+    fix = "give federate the same arrays of jax.device_put, none in files, and as many clients"
+    require(same, f"{found}; {fix}")
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(

@@ -19,20 +19,19 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
-from fedjax_algos.core.checks import check_facts, check_kind, check_whole
-from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
-from fedjax_algos.engine.engine import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData
+from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.slots import Placement, default_layout
 from fedjax_algos.engine.state import FederatedState
 
@@ -287,18 +286,12 @@ def _check_run(state, data, plan, dispatches, stops):
     last, number, planned = len(plan.time), len(dispatches.client), len(plan.client)
     largest, runs = plan.client.max(initial=0), plan.num_runs
     ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)
-    check_facts(
-        {
-            f"stops={list(stops)} are out of range; give ascending server steps from 1 to "
-            f"{last}": ascending,
-            f"{number} dispatches do not fit a plan with {planned}; make them with "
-            "plan_dispatches": number == planned,
-            f"the plan has {runs} runs and the state has {state.seed.size}; merge the plans, data "
-            "and states of the same runs": state.seed.size == runs,
-            f"the plan has {runs} merged runs, whose examples cannot be read from files; run each "
-            "plan by itself": runs == 1 or not isinstance(data, CohortData),
-            f"the plan dispatches client {largest}, but the data have {data.num_clients} clients; "
-            "give the data that it was made for": largest < data.num_clients,
-        }
-    )
+    found = f"stops={list(stops)} are out of range"
+    require(ascending, f"{found}; give ascending server steps from 1 to {last}")
+    fix = "make them with plan_dispatches"
+    require(number == planned, f"{number} dispatches do not fit a plan with {planned}; {fix}")
+    found = f"the plan has {runs} runs and dispatches client {largest}, but the state has"
+    found += f" {state.seed.size} runs and the data {data.num_clients} clients"
+    fits = state.seed.size == runs and largest < data.num_clients
+    require(fits, f"{found}; give the state and the data that it was made for, merged like it")
     return last

@@ -3,7 +3,8 @@
 `MovedRows` moves a saved state to the rows of other waves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,8 +19,7 @@ from fedjax_algos.engine.asynchronous.call_tables import CallTable, row_counts
 from fedjax_algos.engine.asynchronous.waves import InFlightRows, Waves
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
-from fedjax_algos.engine.placed.devices import constrain
-from fedjax_algos.engine.placed.model_sharding import AXIS
+from fedjax_algos.engine.placed.devices import AXIS, constrain
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
 from fedjax_algos.engine.state import FederatedState
 
@@ -51,21 +51,22 @@ class InFlightState(NamedTuple):
         return FederatedState(self.server, self.statistics, self.clients, *rest)
 
 
-class MovedRows(Mapping[str, np.ndarray]):
+class MovedRows(UserDict[str, np.ndarray]):
     """Arrays of an `InFlightState` by path, moved from the rows of `begun` to the rows of waves.
 
     The names of arrays that move begin with "versions/" and "updates/".
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], begun: InFlightRows, waves: Waves):
-        self.arrays, rows = arrays, row_counts(waves)
+        self.data: Any = arrays  # each is read when it is moved
+        rows = row_counts(waves)
         self.moves = {
             "versions": (begun.versions, waves.version_row, rows[0]),
             "updates": (begun.contributions, waves.update_row, rows[1]),
         }
 
     def __getitem__(self, name: str) -> np.ndarray:
-        array, kind = self.arrays[name], name.partition("/")[0]
+        array, kind = self.data[name], name.partition("/")[0]
         if kind not in self.moves:
             return array
         held, row_of, number = self.moves[kind]
@@ -73,12 +74,6 @@ class MovedRows(Mapping[str, np.ndarray]):
         moved = np.zeros((number, *array.shape[1:]), array.dtype)
         moved[row_of[held[old]]] = array[old]
         return moved
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
 
 def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):

@@ -198,11 +198,11 @@ def _assign_rows(start, stop):
 
 def check_plan(plan: Plan, stateful: bool) -> None:
     """Raises ValueError for a plan that contradicts itself or whose order breaks client state."""
-    require(len(plan.time), "the plan has no server step; give it a later horizon")
-    sizes = np.bincount(plan.step, minlength=len(plan.time))
-    valid = len(sizes) <= len(plan.time) and sizes.all() and (np.diff(plan.step) >= 0).all()
-    steps = f"the contributions must belong to the server steps 0 to {len(plan.time) - 1}"
-    require(valid, f"{steps} in ascending order, at least one to each")
+    steps = len(plan.time)
+    sizes = np.bincount(plan.step, minlength=steps)
+    valid = 0 < steps >= len(sizes) and sizes.all() and (np.diff(plan.step) >= 0).all()
+    found = f"the contributions must belong to {steps} server steps in ascending order, at least"
+    require(valid, f"{found} one to each; give a plan without a server step a later horizon")
     early = plan.version[plan.dispatch] >= plan.step + plan.num_runs
     dispatch, step = plan.dispatch[early.argmax()], plan.step[early.argmax()]
     found = f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to"

@@ -6,7 +6,7 @@ zeros to a few sizes, so that few programs are compiled.
 """
 
 import itertools
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,18 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core import Algorithm
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.models.outputs import check_labels
 
 _READ_AHEAD = 2  # cohorts that are read in advance
-_PIECE = 128  # examples in a piece of a full gradient, unless it is a batch
+PIECE = 128  # examples in a piece of a full gradient, unless it is a batch
 
 
 class CohortData:
@@ -44,7 +41,7 @@ class CohortData:
         self.counts, self.device_of_client = stored.counts, device_of_client
         self.least_rows, self.total = least_rows, int(stored.counts().sum(dtype=np.int64))
         self.most_rows = 0
-        self._ahead: OrderedDict[bytes, Future] = OrderedDict()
+        self._ahead: dict[bytes, Future] = {}
         self._reader = ThreadPoolExecutor(1)
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
@@ -119,21 +116,3 @@ class CohortData:
 
     def __repr__(self) -> str:
         return describe(self, stored=self.stored, rows=self.most_rows)
-
-
-def cohort_data(
-    algorithm: Algorithm,
-    stored: StoredData,
-    put: Callable[..., Any],
-    device_of_client: np.ndarray | None = None,
-) -> CohortData:
-    """Prepares stored examples for an algorithm's programs; `put` places a cohort's examples."""
-    why = "the algorithm's clients read the examples of all others, which are in files"
-    fix = "give federate(...) of examples in memory"
-    require(not algorithm.traits.pools_examples, f"{why}; {fix}")
-
-    def check(cohort):
-        check_labels(algorithm.problem, "the examples of a cohort", cohort.examples)
-
-    least_rows = max(_PIECE, algorithm.local.batch_size)
-    return CohortData(stored, put, check, least_rows, device_of_client)

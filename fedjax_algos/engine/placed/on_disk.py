@@ -25,8 +25,6 @@ from fedjax_algos.base.files import writing
 from fedjax_algos.base.limits import readable_bytes
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import ClientState
-from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
 
 _NOWHERE = -1
@@ -56,14 +54,11 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 
 
 def place_name(client_state: ClientStatePlace) -> str:
-    """Returns "device", "host" or "disk", as `place_of` does; raises for another value."""
+    """Returns "device", "host" or "disk", as `place_of` does; ValueError for another value."""
     if isinstance(client_state, RowsOnDisk):
-        check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"
-    fix = "give client_state=fedjax_algos.RowsOnDisk(folder)"
-    has_folder = client_state not in ("disk", RowsOnDisk)
-    require(has_folder, f"client_state={client_state!r} has no folder; {fix}")
-    check_choice("client_state", client_state, ("device", "host"))
+    fix = "choose device, host or fedjax_algos.RowsOnDisk(folder)"
+    require(client_state in ("device", "host"), f"client_state={client_state!r} is unknown; {fix}")
     return client_state
 
 
@@ -138,18 +133,15 @@ class RowFiles:
         free = np.flatnonzero(used < min([*kept, self.position]))[: len(clients)]
         end = len(used) + len(clients) - len(free)
         places = np.concatenate([free, np.arange(len(used), end)]).astype(np.int32)
-        with writing(path):
+        with writing(path), contextlib.ExitStack() as undo:
             if begins:
                 path.touch(exist_ok=False)
-            try:
-                with path.open("r+b", buffering=0) as file:
-                    for client, place in zip(clients.tolist(), places.tolist(), strict=True):
-                        _write_at(file, place * self.row_bytes, self.read(client))
-                    os.fsync(file.fileno())
-            except BaseException:
-                if begins:
-                    path.unlink()
-                raise
+                undo.callback(path.unlink)
+            with path.open("r+b", buffering=0) as file:
+                for client, place in zip(clients.tolist(), places.tolist(), strict=True):
+                    _write_at(file, place * self.row_bytes, self.read(client))
+                os.fsync(file.fileno())
+            undo.pop_all()
         if begins:
             self.reader = self._closed_at_end(path.open("rb", buffering=0))
         self.places[clients], self.num_recent = places, 0
@@ -169,10 +161,9 @@ class RowFiles:
         try:
             reader = path.open("rb", buffering=0)
         except OSError as error:
-            raise ValueError(
-                f"{str(path)!r} cannot be read ({error.strerror}), but the checkpoint in {owner!r} "
-                "has the clients' rows there; give the folder of client state that the run had"
-            ) from error
+            found = f"{str(path)!r} of the checkpoint in {owner!r} cannot be read"
+            fix = "give the folder of client state that the run had"
+            raise ValueError(f"{found} ({error.strerror}); {fix}") from error
         with contextlib.ExitStack() as stack:
             stack.enter_context(reader)
             for number in np.argsort(places):  # in the order of the file
@@ -198,11 +189,9 @@ class RowFiles:
         file.seek(place * self.row_bytes)
         row = np.fromfile(file, np.uint8, self.row_bytes)
         if zlib.crc32(row) != checksum:
-            raise DamagedError(
-                f"the row of client {client} in {str(where)!r} is not as it was written: the file "
-                "was damaged or cut off, or a run that went on from the same checkpoint has "
-                f"replaced the row{fix}"
-            )
+            found = f"the row of client {client} in {str(where)!r} is not as it was written"
+            why = "the file was damaged, or a run that went on from the same checkpoint replaced it"
+            raise DamagedError(f"{found}: {why}{fix}")
         return row
 
     def _closed_at_end(self, file):
@@ -238,9 +227,8 @@ class DiskClientState(Mapping[int, ClientState]):
     @property
     def files(self) -> RowFiles:
         """The files; a consumed table has none."""
-        text = "these rows were consumed by the round that their state was given to"
         if self._files is None:
-            raise ValueError(f"{text}; use the rows of the state that it returned")
+            raise ValueError("a round consumed these rows; use those of the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:
@@ -268,10 +256,7 @@ class DiskClientState(Mapping[int, ClientState]):
         return describe(self, folder=folder, clients=len(self), row=describe_tree(self.blank))
 
     def __jax_array__(self) -> Any:
-        raise TypeError(
-            "rows on disk are not copied with a state; take them out with client_states(engine, "
-            "state), or save the run and read it with load_state"
-        )
+        raise TypeError("rows on disk cannot be copied; use client_states, or save the run")
 
     def is_deleted(self) -> bool:
         """Returns whether a round has consumed the rows, like `jax.Array.is_deleted`."""

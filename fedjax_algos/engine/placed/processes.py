@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-_PACKET = 1024  # bytes of the first packet; most values need no more
-_SIZE = 8  # bytes of the prefix with a value's size
+_SIZE = 8  # bytes that tell the size of a value
 P = ParamSpec("P")
 T = TypeVar("T")
 _alone: list[bool] = []  # not empty while process 0 works for all
@@ -50,10 +49,8 @@ def from_first(function: Callable[P, T]) -> Callable[P, T]:
             except Exception as error:
                 raised, content = error, pickle.dumps((False, str(error)))
         fits, value = pickle.loads(_send(content))
-        if raised is not None:
-            raise raised
         if not fits:
-            raise FirstProcessError(f"process 0: {value}")
+            raise raised or FirstProcessError(f"process 0: {value}")
         return value
 
     return shared
@@ -108,13 +105,8 @@ def fetch(tree: Any) -> Any:
 
 def _send(content):
     """Sends the bytes of process 0 to all, in few sizes, because each size is a program."""
-    framed = len(content).to_bytes(_SIZE, "little") + content
-    first = _packet(framed[:_PACKET], _PACKET)
-    size = int.from_bytes(first[:_SIZE], "little")
-    rest = size + _SIZE - _PACKET
-    if rest > 0:
-        first += _packet(framed[_PACKET:], 1 << (rest - 1).bit_length())
-    return first[_SIZE : _SIZE + size]
+    size = int.from_bytes(_packet(len(content).to_bytes(_SIZE), _SIZE))
+    return _packet(content, 1 << (size - 1).bit_length())[:size]
 
 
 def _packet(content, size):

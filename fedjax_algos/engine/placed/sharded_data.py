@@ -6,7 +6,7 @@ M / D in R rounds. Each device has slots for the fullest one, rounded up to 1, 2
 so a run compiles few programs. If clients are vmapped, empty slots cost as much as others.
 """
 
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
+from fedjax_algos.engine.placed.devices import AXIS, ClientMesh
 
 
 class ClientShards(NamedTuple):
@@ -58,14 +58,6 @@ class ShardedData(NamedTuple):
     def counts(self) -> np.ndarray:
         """int32[num_clients], on the host: n_i."""
         return self.sizes
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name not in FederatedData._fields:
-            raise AttributeError(name)
-        raise ValueError(
-            "the examples are sharded by client, but this needs whole examples; give the "
-            "data that federate returned, not the result of engine.put_data"
-        )
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
         """Returns the devices of clients, as positions in the mesh.

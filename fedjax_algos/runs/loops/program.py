@@ -11,22 +11,22 @@ from jax.sharding import PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
-from fedjax_algos.engine.non_finite import all_finite, check_excluded
+from fedjax_algos.engine.non_finite import all_finite, check_excluded, looking, run_rounds
 from fedjax_algos.engine.placed.devices import (
+    AXIS,
+    ClientMesh,
     put,
     replicate,
     row_sharding,
     wait_on_cpu,
 )
-from fedjax_algos.engine.placed.model_sharding import AXIS, ClientMesh
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
-from fedjax_algos.engine.screening import looking, run_rounds
 from fedjax_algos.engine.slots import Layout, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts

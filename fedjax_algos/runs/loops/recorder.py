@@ -19,7 +19,7 @@ from fedjax_algos.analysis.rows import gini, metrics_row
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy

@@ -15,12 +15,10 @@ import numpy as np
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
-from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.plain_types import NonFinite
+from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, no_more_devices
-from fedjax_algos.engine.placed.model_sharding import ClientMesh
+from fedjax_algos.engine.placed.devices import ClientMesh, Devices, client_mesh, no_more_devices
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout

@@ -13,16 +13,18 @@ from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32, check_memory
 from fedjax_algos.core.options import (
+    Batches,
     Count,
+    NonFinite,
     NonNegative,
     Positive,
     Proportion,
     Range,
+    RateBy,
     check_choice,
     check_value,
     options,
 )
-from fedjax_algos.core.plain_types import Batches, NonFinite, RateBy
 from fedjax_algos.core.specs import split_wrappers
 
 # settings that the virtual clock refuses

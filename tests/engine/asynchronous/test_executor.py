@@ -324,11 +324,11 @@ def test_runs_that_cannot_be_merged():
     wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)
     merged = call_tables.merge_plans([plan] * 2, [dispatches_of(plan)] * 2, CLIENTS)
     for call, named in (
-        (lambda: call_tables.merge_data([examples(), other]), "examples of run 1 .* run 0"),
-        (lambda: call_tables.merge_data([examples(), fewer]), "run 1 has 7 clients and run 0 8"),
-        (lambda: call_tables.merge_data([in_files()] * 2), "examples in files"),
+        (lambda: call_tables.merge_data([examples(), other]), "or different examples"),
+        (lambda: call_tables.merge_data([examples(), fewer]), r"\[8, 7\] clients"),
+        (lambda: call_tables.merge_data([in_files()] * 2), "none in files"),
         (lambda: call_tables.merge_states([first, wide]), "state of run 1 .* run 0"),
-        (lambda: executor.run(first, examples(), *merged), "2 runs and the state has 1"),
+        (lambda: executor.run(first, examples(), *merged), "2 runs .* the state has 1 runs"),
         (lambda: together(executor, PLANNERS["groups"], []), "there are no seeds"),
     ):
         with pytest.raises(ValueError, match=named):

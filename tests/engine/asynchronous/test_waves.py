@@ -201,8 +201,8 @@ def test_plans_that_contradict_themselves():
         "step": plan.step[others],
     }
     for changes, message in (
-        ({"time": plan.time[:0]}, "no server step"),
-        ({"time": np.arange(50.0)}, "server steps 0 to 49"),
+        ({"time": plan.time[:0]}, "to 0 server steps"),
+        ({"time": np.arange(50.0)}, "to 50 server steps"),
         ({"version": plan.version + 1}, "before that version"),
         ({"fate": np.full_like(plan.fate, LOST)}, "contributes 1 times and has fate 2"),
         (falling, "versions of the plan's dispatches are not ascending"),

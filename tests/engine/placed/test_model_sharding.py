@@ -15,8 +15,7 @@ from same_runs import assert_close, host, without_time
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.engine.placed.devices import client_mesh, one_copy
-from fedjax_algos.engine.placed.model_sharding import bytes_of_device, check_rules
+from fedjax_algos.engine.placed.devices import bytes_of_device, check_rules, client_mesh, one_copy
 from fedjax_algos.models import classifier, models, nnx_classifier
 from fedjax_algos.participation import Cohorts
 
@@ -53,11 +52,11 @@ def test_which_axis_of_an_array_is_divided(path, shape, spec):
     ("options", "named"),
     [
         ({"devices_per_client": 0}, "devices_per_client=0"),
-        ({"devices": 4, "devices_per_client": 3}, "4 devices .* devices_per_client=3"),
+        ({"devices": 4, "devices_per_client": 3}, "4 of process 0; .* devices_per_client=3"),
         ({"model_sharding": HALVES}, "give devices_per_client=2"),
         (PAIRS | {"model_sharding": {"no": P()}}, "'no' matches none"),
         (PAIRS | {"model_sharding": {"out": "model"}}, "'out' has 'model'"),
-        (PAIRS | {"model_sharding": {"out": P("data")}}, "names the axis 'data'; give 'model'"),
+        (PAIRS | {"model_sharding": {"out": P("data")}}, "'out' has .*'data'"),
         (PAIRS | {"model_sharding": {"hidden/w": P("model", None)}}, r"'hidden/w' .* \[3, 4\]"),
     ],
 )

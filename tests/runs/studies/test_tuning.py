@@ -240,7 +240,7 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     ("content", "reason"),
     [
         ("", "not the scores of a search: Expecting value"),
-        ('{"stage 1": 0.5}', "not the scores of a search: it has no checksum"),
+        ('{"stage 1": 0.5}', "not the scores of a search: its checksum is wrong"),
         ({"stage 1": "x"}, "not the scores of a search: it has other values"),
         ({"stage 1": math.nan}, "not the scores of a search: it has other values"),
     ],
