@@ -69,13 +69,13 @@ def cohort_count(cohort: float, num_clients: int) -> int:
       ValueError: unless `cohort` is a fraction between 0 and 1 or a whole number from 1 to N; for
         the float 1.0, which may be meant as one client or as all.
     """
-    unclear = f"cohort=1.0 may mean one client or all; give 1 or {num_clients}"
-    require(not (isinstance(cohort, float) and cohort == 1 < num_clients), unclear)
     if 0 < cohort < 1:
         return max(int(cohort * num_clients + 1e-9), 1)  # .29 * 100 is 28.999999999999996
+    unclear = isinstance(cohort, float) and cohort == 1 < num_clients
+    fits = 1 <= cohort <= num_clients and cohort == int(cohort) and not unclear
+    problem = "may mean one client or all" if unclear else "is out of range"
     fix = f"give a whole number from 1 to {num_clients}, the number of clients, or a fraction of"
-    fits = 1 <= cohort <= num_clients and cohort == int(cohort)
-    require(fits, f"a cohort of {cohort} is out of range; {fix} them between 0 and 1")
+    require(fits, f"cohort={cohort} {problem}; {fix} them between 0 and 1")
     return int(cohort)
 
 

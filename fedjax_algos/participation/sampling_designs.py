@@ -6,7 +6,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32
@@ -23,6 +22,8 @@ from fedjax_algos.participation.traced import (
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
     """Returns the probability that a Poisson cohort with this mean has more than its slots."""
+    from scipy import special
+
     return float(special.bdtrc(slots, num_clients, mean / num_clients))
 
 
@@ -57,6 +58,8 @@ def _note(mean, num_clients, slots):
 
 @functools.cache
 def _poisson(mean):
+    from scipy import special
+
     def draw(seed, round_number, num_clients, cohort_size):
         large = f"poisson: mean={mean:g} is more than the {cohort_size} slots of a cohort"
         require(mean <= cohort_size, f"{large}; give more slots (--cohort, cohort_size)")

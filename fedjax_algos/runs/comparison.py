@@ -174,4 +174,4 @@ def _dispatched(experiment: Experiment, method: Method, seed: int, last: Row) ->
     cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
     if last["round"]:
         cohorts.dispatches(last["round"])
-    return cohorts.dispatched
+    return cohorts.position().dispatched

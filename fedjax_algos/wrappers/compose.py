@@ -213,8 +213,7 @@ class _Path:
             # the second of two equal stages draws other numbers
             reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
             made, name = stage.apply(vectors, memory, reads), f"the stage {stage.name}"
-            fix = "return Sent(message, own)"
-            require(isinstance(made, Sent), f"{name} returned {described(made)}; {fix}")
+            check_kind(f"{name}: its result", made, Sent, "return Sent(message, own)")
             check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
             if stage.place != OBSERVE:
                 message, vectors = made.message, _undone(stage, made.message, parts)
@@ -455,10 +454,11 @@ def _undone(stage, message, parts):
 
 def _pair(stage, made, own):
     """Checks the result of a stage of the server."""
-    fits, fix = isinstance(made, tuple) and len(made) == 2, "return what it changes, and its memory"
-    require(fits, f"{stage.name} returned {described(made)}; {fix}")
-    check_like(f"the memory that {stage.name} returned: ", made[1], own, "as first makes it")
-    return made
+    fix = "return what it changes, and its memory"
+    check_kind(f"{stage.name}: its result", made, tuple, fix)
+    changed, memory = made
+    check_like(f"the memory that {stage.name} returned: ", memory, own, "as first makes it")
+    return changed, memory
 
 
 def _joined(name, numbers, more):

@@ -62,21 +62,20 @@ def check_fit(
 ) -> None:
     """Raises ValueError for stages that do not fit an algorithm or are in a wrong order."""
     check_order(name.partition(":")[0], algorithm)
-    needed = [*needs, *_implied(added)]
-    for need in needed:
+    stages: list[Any] = [*added.client, *added.server]
+    reasons, implied = [], []
+    if any(stage.first for stage in stages):
+        implied.append("one exchange")
+    if added.server or added.rule is not None:
+        implied += ["sums", "no choice"]
+    for need in (*needs, *implied):
         check_choice("needs", need, NEEDS)
         holds, reason = NEEDS[need]
-        require(holds(before.base), f"{name} does not fit this algorithm: {reason}; {fix}")
-    for reason in _misplaced(name, before, added):
-        raise ValueError(reason)
-
-
-def _implied(added: Transport) -> Iterator[str]:
-    stages: tuple[Any, ...] = (*added.client, *added.server)
-    if any(stage.first for stage in stages):
-        yield "one exchange"
-    if added.server or added.rule is not None:
-        yield from ("sums", "no choice")
+        if not holds(before.base):
+            reasons.append(f"{name} does not fit this algorithm: {reason}; {fix}")
+    reasons += _misplaced(name, before, added)
+    first = next(iter(reasons), "")
+    require(not first, first)
 
 
 def _misplaced(name: str, before: Transport, added: Transport) -> Iterator[str]:

@@ -6,8 +6,11 @@ https://arxiv.org/abs/2106.06639, and its form in FedCompass (https://arxiv.org/
 
 from typing import Annotated, Literal
 
-from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
-from fedjax_algos.algorithms.asynchronous.staleness import StaleWeighting, weighted_by_staleness
+from fedjax_algos.algorithms.asynchronous.fedasync import (
+    StaleWeighting,
+    fedasync,
+    weighted_by_staleness,
+)
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits
 from fedjax_algos.core.options import Positive, Range, Real
@@ -44,7 +47,7 @@ def fedbuff(
     def server_update(server, sums, count, group):
         divisor = count.astype(server.divisor.dtype) if weighting == "buffer" else server.divisor
         factor = -server_learning_rate / divisor
-        return server._replace(params=add_scaled(server.params, factor, sums.total))
+        return server._replace(params=add_scaled(server.params, factor, sums))
 
     return frame._replace(
         server_update=server_update,

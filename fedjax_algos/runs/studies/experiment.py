@@ -323,12 +323,14 @@ def _check_rounds(
             if keeping:
                 check_no_repeats(dispatches, own.num_clients)
             all_arrive = isinstance(dispatches.arrives, tuple)
-            arrived |= bool(np.any(cohorts.dispatched if all_arrive else dispatches.arrives))
+            arrived |= bool(
+                np.any(cohorts.position().dispatched if all_arrive else dispatches.arrives)
+            )
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
         found = f"sampler={settings.sampler}: no client participates in {rounds.rounds} rounds"
         fix = "give one that samples more clients, or more rounds"
-        require(cohorts.dispatched.any(), f"{found}, with seed {seed}; {fix}")
+        require(cohorts.position().dispatched.any(), f"{found}, with seed {seed}; {fix}")
         found = f"failures={settings.failures}: no update arrives in {rounds.rounds} rounds"
         require(arrived, f"{found}, with seed {seed}; give rarer failures, or more rounds")
 

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from fedjax_algos.core.options import Range
 from fedjax_algos.wrappers.compression.bits import pack, unpack
-from fedjax_algos.wrappers.compression.codec import Codec
 from fedjax_algos.wrappers.compression.coded_size import coded_size
+from fedjax_algos.wrappers.compression.coding import Codec
 from fedjax_algos.wrappers.compression.compress import register
 from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
 
@@ -29,6 +28,8 @@ def lloyd_max(bits: int) -> tuple[np.ndarray, float]:
 
     A point is the mean of its cell, which Newton's method solves from the density N(0, 3).
     """
+    from scipy.special import ndtr, ndtri
+
     n = 2 ** (bits - 1)
     points = math.sqrt(3) * ndtri(0.5 + (np.arange(n) + 0.5) / (2 * n))
     for _ in range(_NEWTON_STEPS + 1):
