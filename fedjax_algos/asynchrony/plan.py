@@ -299,27 +299,22 @@ class EventLoop:
           time, group: float[U] and int[U], as in `Plan`.
           trace: the planner's own record.
         """
-
-        def whole(values: ArrayLike) -> np.ndarray:
-            return np.array(values, np.int32)
-
-        dispatch, num_steps = whole(dispatch), whole(self.num_steps)
+        names = "client", "number", "num_steps", "version"
+        columns = {name: np.array(getattr(self, name), np.int32) for name in names}
+        dispatch = np.array(dispatch, np.int32)
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
         fate[dispatch] = AGGREGATED
         fate[self.lost] = LOST
         return Plan(
-            client=whole(self.client),
-            number=whole(self.number),
-            num_steps=num_steps,
-            full_steps=num_steps,
-            version=whole(self.version),
+            **columns,
+            full_steps=columns["num_steps"],
             started=np.array(self.started, float),
             ended=np.array(self.ended, float),
             fate=fate,
             dispatch=dispatch,
-            staleness=whole(staleness),
-            step=whole(step),
+            staleness=np.array(staleness, np.int32),
+            step=np.array(step, np.int32),
             time=np.array(time, float),
-            group=whole(group),
+            group=np.array(group, np.int32),
             trace=trace,
         )

@@ -87,15 +87,9 @@ class Cohorts:
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
         self.sampler = sampling.of_clients(sampler, self.counts, labels)
         self.work, self.failures, self.most_chosen = work or full(), failures, chosen
-        self._position = Position(
-            next_round=np.int32(0),
-            dispatched=np.zeros(num_clients, np.int32),
-            steps_done=np.zeros(num_clients, np.int32),
-            last_round=np.full(num_clients, -1, np.int32),
-            gaps=np.zeros(1, np.int64),
-            lost=() if failures is None else np.int64(0),
-            chosen=() if chosen is None else np.int64(0),
-        )
+        zeros, gaps = np.zeros(num_clients, np.int32), np.zeros(1, np.int64)
+        none = (() if each is None else np.int64(0) for each in (failures, chosen))
+        self._position = Position(np.int32(0), zeros, zeros, zeros - 1, gaps, *none)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -180,11 +174,10 @@ class Cohorts:
         """Returns which dispatches arrive, bool[rounds, cohort]; () if all do."""
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
-        seed = np.uint32(self.seed)
-        draw = sampling.draw_failures
         with jax.default_device(sampling.idle_device()):
             of_rounds = zip(clients, number, rounds, num_steps, strict=True)  # compiled once
-            fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
+            given = self.failures, np.uint32(self.seed)
+            fails = [np.asarray(sampling.draw_failures(*given, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
     @property

@@ -50,7 +50,7 @@ def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., j
         model = make(int(seed))
         return np.array([model.seconds(*each) for each in _rows(columns)], np.float32)
 
-    return lambda *given: _ask(seconds_of, jnp.float32, *given)
+    return functools.partial(_ask, seconds_of, jnp.float32)
 
 
 @register
@@ -110,9 +110,7 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
 
         return np.array([is_lost(*each) for each in _rows((clients, numbers, num_steps))])
 
-    def fails(*given):
-        return _ask(fails_of, bool, *given)
-
+    fails = functools.partial(_ask, fails_of, bool)
     fails.reads_round = True  # type: ignore[attr-defined]
     return fails
 

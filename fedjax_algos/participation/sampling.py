@@ -16,13 +16,7 @@ from jax.tree_util import Partial
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
-from fedjax_algos.core.randomness import (
-    ONCE,
-    cohort_key,
-    failure_key,
-    permutation_words,
-    permute,
-)
+from fedjax_algos.core.randomness import ONCE, cohort_key, failure_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
@@ -322,16 +316,11 @@ def _draw_normal(seed, clients):
 
 
 def draw_failures(
-    failures: Callable[..., Array],
-    seed: Array,
-    clients: Array,
-    numbers: Array,
-    round_number: Array,
-    num_steps: Array,
+    failures: Any, seed: Array, clients: Array, numbers: Array, *of_round: Array
 ) -> Array:
-    """Returns which dispatches of a cohort fail, bool[cohort_size], checked."""
-    of_round = (round_number, num_steps) if getattr(failures, "reads_round", False) else ()
-    fails = failures(seed, clients, numbers, *of_round)
+    """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
+    reads_round = getattr(failures, "reads_round", False)
+    fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
     fix = "give a function that returns which dispatches fail, bool[cohort_size]"
     found = f"the failures are {describe_tree(fails)}; {fix}, here bool{list(jnp.shape(clients))}"
     fits = getattr(fails, "shape", None) == jnp.shape(clients) and fails.dtype == bool

@@ -9,7 +9,7 @@ import pytest
 from scipy.linalg import hadamard as sylvester
 
 from fedjax_algos.wrappers.compression import bits
-from fedjax_algos.wrappers.compression.rotation import hadamard, padded_size, rotate, rotate_back
+from fedjax_algos.wrappers.compression.rotated import hadamard, padded_size, rotate, rotate_back
 from fedjax_algos.wrappers.compression.sparse import pack_positions, unpack_positions
 
 

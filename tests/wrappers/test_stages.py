@@ -86,7 +86,10 @@ def stage(*arguments, **options):
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (stage(lambda v, own, client: v), "stage s: its result=.*list.*; return Sent"),
+        (
+            stage(lambda v, own, client: v),
+            "stage s: its result=.* is not of type Sent; return Sent",
+        ),
         (stage(lambda v, own, client: Sent(v[0])), r"stage s: undo made .*dict.*one tree for each"),
         (stage(lambda v, own, client: Sent(v), first=lambda v: v), r"stage s: Sent.own.*missing"),
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
@@ -95,7 +98,7 @@ def stage(*arguments, **options):
         ({"server": [ServerStage("s", all=nothing)]}, "s: its result=None.*; return what it"),
         (
             {"rule": Rule("s", lambda *read: read[0].vectors)},
-            "s: its result=<list>.*and its memory",
+            "s: its result=.* type tuple; .*and its memory",
         ),
         (stage(lambda v, own, c: Sent(v, extra={"afl.loss": 0.0})), "name .*afl.loss.*rename it"),
     ],

@@ -173,14 +173,9 @@ def fedscale(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
-        return FedScaleSystem(
-            speeds,
-            sessions,
-            numbers(seed, _DEVICES, len(speeds)),
-            numbers(seed, _SESSIONS, len(sessions or ())),
-            batch_size,
-            (download_bytes + upload_bytes) * 8 / 1024,
-        )
+        orders = numbers(seed, _DEVICES, len(speeds)), numbers(seed, _SESSIONS, len(sessions or ()))
+        kbits = (download_bytes + upload_bytes) * 8 / 1024
+        return FedScaleSystem(speeds, sessions, *orders, batch_size, kbits)
 
     return make
 

@@ -87,10 +87,8 @@ class Coding(NamedTuple):
 
     def sizes(self, tree: Any) -> Any:
         """Returns, for each leaf, the number of entries of the vector that it is a part of."""
-        leaves = jax.tree.leaves(tree)
-        groups = self._vectors(leaves)
-        of_leaves = [sum(leaf.size for leaf in group) for group in groups for _ in group]
-        return jax.tree.unflatten(jax.tree.structure(tree), of_leaves)
+        total = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        return jax.tree.map(lambda leaf: leaf.size if self.scope == "leaf" else total, tree)
 
     def _vectors(self, leaves):
         """Groups the leaves by vector."""

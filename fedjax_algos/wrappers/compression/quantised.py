@@ -11,7 +11,7 @@ from fedjax_algos.wrappers.compression.bits import pack, unpack, words_of
 from fedjax_algos.wrappers.compression.coded_size import coded_size, elias_size
 from fedjax_algos.wrappers.compression.coding import Codec
 from fedjax_algos.wrappers.compression.compress import register
-from fedjax_algos.wrappers.compression.rotation import padded_size, rotate, rotate_back
+from fedjax_algos.wrappers.compression.rotated import padded_size, rotate, rotate_back
 
 Norm = Literal["l2", "max"]
 DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn"]

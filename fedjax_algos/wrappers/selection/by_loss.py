@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, ClientData, Dispatch, Key, Local, Model, Problem, Report
+from fedjax_algos.core import Algorithm, ClientData, Dispatch, Report
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.core.local_steps import loss_of_batch, mean_loss
 from fedjax_algos.core.options import Positive, Range
@@ -35,22 +35,18 @@ def chosen_by_loss(
             return report.metrics["train_loss"].value()
 
         return chosen_by_memory(algorithm, np.float32(np.inf), seen, candidates, choose)
-    loss_of = {"full": mean_loss, "batch": batch_loss}[loss](algorithm.problem, algorithm.local)
+    problem, local = algorithm.problem, algorithm.local
+
+    def of_batch(model, data, key):
+        batch, mask = data.batch(jnp.int32(_BEFORE_ALL), local.batch_size, "replacement")
+        return loss_of_batch(problem, model, batch, mask, key).value()
+
+    loss_of = of_batch if loss == "batch" else mean_loss(problem, local)
 
     def value(model, row, data, dispatch, key):
         return loss_of(model, data, key).astype(jnp.float32)
 
     return algorithm._replace(selection=Selection(candidates, value, choose))
-
-
-def batch_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """Makes `(model, data, key) -> float[]`: the mean loss of a batch, drawn with replacement."""
-
-    def run(model, data, key):
-        batch, mask = data.batch(jnp.int32(_BEFORE_ALL), local.batch_size, "replacement")
-        return loss_of_batch(problem, model, batch, mask, key).value()
-
-    return run
 
 
 def chosen_by_memory(
