@@ -204,9 +204,8 @@ def traced_dispatches(
         carry = dispatched.at[client].add(filled), steps_done.at[client].add(num_steps)
         arrives: Any = filled if may_be_empty else ()
         if failures is not None:
-            arrives = filled & ~sampling.draw_failures(
-                failures, seed, client, number, round_number, num_steps
-            )
+            dispatched_now = client, number, round_number, num_steps
+            arrives = filled & ~sampling.draw_failures(failures, seed, *dispatched_now)
         return carry, (given, client, number, num_steps, full, first_step, arrives)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
@@ -217,10 +216,8 @@ def traced_dispatches(
         num_steps = EqualSteps(common)
     if not isinstance(given, jax.core.Tracer):
         check_clients(np.asarray(given), num_clients, may_be_empty=may_be_empty)
-    known = given < num_clients + may_be_empty
-    rates = jnp.where(
-        (given >= 0) & known, _rates(local, numbers, number, full, cohort_size), jnp.nan
-    )
+    exists = (given >= 0) & (given < num_clients + may_be_empty)
+    rates = jnp.where(exists, _rates(local, numbers, number, full, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     float_type = jnp.result_type(float)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)

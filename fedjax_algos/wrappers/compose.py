@@ -381,10 +381,8 @@ class _Path:
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
         for stage in self.stages.server:
             if stage.reweights:
-                what = f"{stage.name} does not fit this algorithm: its contributions are of type"
-                found = f"{type(sums).__name__}, not WeightedSum"
-                fits = isinstance(sums, WeightedSum)
-                require(fits, f"{what} {found}; leave {stage.name} out")
+                what = f"{stage.name} does not fit this algorithm: the sum of its contributions"
+                check_kind(what, sums, WeightedSum, f"leave {stage.name} out")
                 # a sum without any weight has the mean 0
                 sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
         inner = self.phase.server_update(server.inner, sums, count, group)

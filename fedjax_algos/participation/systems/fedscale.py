@@ -185,11 +185,10 @@ def _device(entry: dict) -> Device:
     return Device(*(_number(entry, name) for name in Device._fields))
 
 
-def _sessions(entry: dict) -> Sessions:
+def _sessions(entry: Any) -> Sessions:
     """Parses `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
     period = _number(entry, "finish_time")
-    active: Any = entry.get("active")
-    inactive: Any = entry.get("inactive")
+    active, inactive = entry.get("active"), entry.get("inactive")
     lists = isinstance(active, list) and isinstance(inactive, list)
     found = f"has active={_shown(active)} and inactive={_shown(inactive)}"
     fits = lists and len(active) == len(inactive) > 0
@@ -201,8 +200,8 @@ def _sessions(entry: dict) -> Sessions:
     return Sessions.of(active, inactive, period)
 
 
-def _number(entry: dict[str, Any], name: str) -> Any:
-    value: Any = entry.get(name)
+def _number(entry: Any, name: str) -> float:
+    value = entry.get(name)
     above = is_number(value, float) and 0 < value <= sys.float_info.max
     require(above, f"has {name}={_shown(value)}; give a number above 0")
     return value

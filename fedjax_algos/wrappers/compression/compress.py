@@ -82,8 +82,7 @@ def compress(
     given = f"direction={direction}, feedback={feedback}, catch_up={catch_up} and measure_size="
     fits = catch_up == "sum"
     if direction == "down":
-        fits = feedback == "ef21" or (feedback == "none" and fits)
-        fits = fits and not measure_size
+        fits = (feedback == "ef21" or (feedback == "none" and fits)) and not measure_size
     fix = "downwards give feedback=none or ef21 and no measure_size; catch_up is for ef21 downwards"
     require(fits, f"{name}: {given}{measure_size} do not fit together; {fix}")
     coding = Coding(codec, scope)
