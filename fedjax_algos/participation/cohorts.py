@@ -87,9 +87,10 @@ class Cohorts:
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
         self.sampler = sampling.of_clients(sampler, self.counts, labels)
         self.work, self.failures, self.most_chosen = work or full(), failures, chosen
-        zeros, gaps = np.zeros(num_clients, np.int32), np.zeros(1, np.int64)
+        dispatched, steps_done = np.zeros((2, num_clients), np.int32)
+        last_round, gaps = np.full(num_clients, -1, np.int32), np.zeros(1, np.int64)
         none = (() if each is None else np.int64(0) for each in (failures, chosen))
-        self._position = Position(np.int32(0), zeros, zeros, zeros - 1, gaps, *none)
+        self._at = Position(np.int32(0), dispatched, steps_done, last_round, gaps, *none)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -109,7 +110,7 @@ class Cohorts:
             integer from 1 to a complete update's, and what the sampler, work and failures raise.
         """
         checks.check_whole("rounds", rounds)
-        at, end = self._position, self.next_round + rounds
+        at, end = self._at, self.next_round + rounds
         check_int32("the number of the last round", end, "give fewer rounds")
         check_dispatch_memory(rounds, self.cohort_size, "draw fewer rounds in a call (eval_every)")
         numbers = np.arange(self.next_round, end, dtype=np.int32)
@@ -121,18 +122,16 @@ class Cohorts:
         number = (at.dispatched[clients] + _earlier_sums(clients, filled)) * filled
         first_step = first_steps(clients, num_steps, at.steps_done) * filled
         arrives = self._arrive(numbers, clients, number.astype(np.int32), num_steps, filled)
-        gaps, last_round = _added_gaps(at, end, drawn[filled], np.repeat(numbers, filled.sum(1)))
-        dispatched, steps_done = at.dispatched.copy(), at.steps_done.copy()
-        np.add.at(dispatched, clients, filled)
-        np.add.at(steps_done, clients, num_steps)
+        gaps = _add_gaps(at, end, drawn[filled], np.repeat(numbers, filled.sum(1)))
+        np.add.at(at.dispatched, clients, filled)
+        np.add.at(at.steps_done, clients, num_steps)
         lost, chosen = at.lost, at.chosen
         if self.failures is not None:
             lost = lost + filled.sum() - np.sum(arrives)
         if self.most_chosen is not None:
             answered = filled if isinstance(arrives, tuple) else filled & arrives
             chosen = chosen + np.minimum(answered.sum(1), self.most_chosen).sum()
-        counted = dispatched, steps_done, last_round, gaps, lost, chosen
-        self._position = Position(np.int32(end), *counted)
+        self._at = at._replace(next_round=np.int32(end), gaps=gaps, lost=lost, chosen=chosen)
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = rate_counts(self.local, number, step, np.where(filled, complete, 0))
@@ -183,11 +182,11 @@ class Cohorts:
     @property
     def next_round(self) -> int:
         """The number of the next round."""
-        return int(self._position.next_round)
+        return int(self._at.next_round)
 
     def position(self) -> Position:
         """Returns the position in the dispatches; `go_to` continues from there."""
-        return self._position
+        return jax.tree.map(np.copy, self._at)
 
     def go_to(self, position: Position) -> None:
         """Continues from the position of an equal `Cohorts`.
@@ -195,7 +194,7 @@ class Cohorts:
         Args:
           position: the result of its `position`.
         """
-        self._position = jax.tree.map(np.asarray, position)
+        self._at = jax.tree.map(np.array, position)
 
     def __repr__(self) -> str:
         own = {name: getattr(self, name) for name in ("seed", "next_round")}
@@ -203,8 +202,8 @@ class Cohorts:
         return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
 
 
-def _added_gaps(at, end, clients, rounds):
-    """Counts dispatches [...] before the round `end`; returns `gaps` and `last_round`."""
+def _add_gaps(at, end, clients, rounds):
+    """Returns the `gaps` with more dispatches [...], until the round `end`; sets `last_round`."""
     order = np.argsort(clients, kind="stable")
     clients, rounds = clients[order], rounds[order]
     again = np.append(False, clients[1:] == clients[:-1])
@@ -212,9 +211,8 @@ def _added_gaps(at, end, clients, rounds):
     gaps = np.where(previous < 0, 0, np.maximum(rounds - previous, 1))  # 1: twice in a cohort
     counted = np.bincount(gaps, minlength=end + 1)
     counted[: len(at.gaps)] += at.gaps
-    last_round = at.last_round.copy()
-    np.maximum.at(last_round, clients, rounds)
-    return counted, last_round
+    np.maximum.at(at.last_round, clients, rounds)
+    return counted
 
 
 def may_leave_empty(sampler: Any) -> bool:

@@ -154,9 +154,8 @@ class _Path:
         self.parts = [*itertools.accumulate(transport.client, after, initial=phase.traits.parts)]
         rule, server = transport.rule, transport.server
         self.changing = [stage for stage in transport.client if stage.place != OBSERVE]
-        self.reporting: list[Any] = (
-            [*server, rule] if rule else [*server]
-        )  # in the order of their memories
+        # in the order of their memories
+        self.reporting: list[Any] = [*server, rule] if rule else [*server]
         self.keeps = not what and any(stage.first for stage in transport.client)
         self.served = bool(server or rule or transport.down)
         self.acts = bool(server or rule)  # on updates
