@@ -36,7 +36,7 @@ from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.models import classifier
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.wrappers import codecs
-from fedjax_algos.wrappers.compression.rotation import rotate, rotate_back
+from fedjax_algos.wrappers.compression.rotated import rotate, rotate_back
 
 STEPS, BATCH = 10, 20
 CODECS = [

@@ -33,7 +33,7 @@ from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import by_client, independent, samplers, uniform
 from fedjax_algos.participation.sampling import of_clients
-from fedjax_algos.participation.systems.system_model import Sessions
+from fedjax_algos.participation.systems.fedscale import Sessions
 
 AXES = {
     "layout": ["sequential", "vmapped", 2],

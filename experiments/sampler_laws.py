@@ -25,7 +25,7 @@ from scipy import stats
 from fedjax_algos.asynchrony import FixedSystem
 from fedjax_algos.participation import samplers, traced_samplers
 from fedjax_algos.participation.sampling import log_shares, of_clients
-from fedjax_algos.participation.systems.system_model import Sessions
+from fedjax_algos.participation.systems.fedscale import Sessions
 
 SEEDS = range(10)
 ROUNDS, LEAST = 20_000, 0.001

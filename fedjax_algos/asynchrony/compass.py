@@ -93,10 +93,10 @@ def compass(
     code = mode == "code"
     first_steps = first_steps or (max_steps if code else min_steps)
     speed_weight = speed_weight or (0.9 if code else 1)
-    rules = Rules(min_steps, max_steps, slack, first_steps, speed_weight, code, measure)
+    rules = min_steps, max_steps, slack, first_steps, speed_weight, code, measure
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
-        return CompassServer(rules, EventLoop(system, num_clients, arrivals, seconds)).run()
+        return CompassServer(EventLoop(system, num_clients, arrivals, seconds), *rules).run()
 
     return plan
 
@@ -128,18 +128,6 @@ class CompassTrace(NamedTuple):
         return describe(self, dispatches=len(self.late), arrival_groups=groups, late=late)
 
 
-class Rules(NamedTuple):
-    """The options of `compass`, with defaults filled in."""
-
-    min_steps: int  # Qmin
-    max_steps: int  # Qmax
-    slack: float  # lambda
-    first_steps: int
-    speed_weight: float  # rho
-    code: bool  # the released code's variant
-    measure: Measure | None
-
-
 Arrived = tuple[int, int, int]  # number of the arrival, dispatch, server steps since its version
 
 
@@ -157,11 +145,14 @@ class Group:
 class CompassServer:
     """Assigns clients to arrival groups and aggregates groups. Times are floats or Fractions."""
 
-    def __init__(self, rules: Rules, loop: EventLoop):
-        self.rules, self.loop = rules, loop
-        exact = isinstance(loop.seconds(0, 0, rules.first_steps), Fraction)
+    def __init__(
+        self, loop: EventLoop, min_steps, max_steps, slack, first_steps, speed_weight, code, measure
+    ):
+        self.loop, self.min_steps, self.max_steps = loop, min_steps, max_steps
+        self.first_steps, self.code, self.measure = first_steps, code, measure
+        exact = isinstance(loop.seconds(0, 0, first_steps), Fraction)
         as_number = (lambda value: Fraction(str(value))) if exact else float  # .9 becomes 9/10
-        self.slack, self.speed_weight = as_number(rules.slack), as_number(rules.speed_weight)
+        self.slack, self.speed_weight = as_number(slack), as_number(speed_weight)
         self.rounding = 0 if exact else _ROUNDING
         self.groups: dict[int, Group] = {}  # not yet aggregated, in order of creation
         self.late_arrivals: list[Arrived] = []  # since the last aggregation
@@ -188,11 +179,11 @@ class CompassServer:
 
     def _assign(self, client: int, now: Any) -> None:
         """AssignGroup and JoinGroup; a client that has not been measured belongs to no group."""
-        speed, max_steps = self.speed[client], self.rules.max_steps
+        speed, max_steps = self.speed[client], self.max_steps
         if math.isnan(speed):
-            self._dispatch(client, now, self.rules.first_steps)
+            self._dispatch(client, now, self.first_steps)
             return
-        chosen, num_steps = None, self.rules.min_steps
+        chosen, num_steps = None, self.min_steps
         for group in self.groups.values():
             possible = int((group.expected - now) / speed + self.rounding)
             if num_steps <= possible <= max_steps:
@@ -205,7 +196,7 @@ class CompassServer:
 
     def _create(self, speed: Any, now: Any) -> tuple[Group, int]:
         """CreateGroup: returns a new group, and the number of steps of its first client."""
-        best, max_steps, code = -1, self.rules.max_steps, self.rules.code
+        best, max_steps, code = -1, self.max_steps, self.code
         for group in self.groups.values():
             reference = group.latest if code else group.expected
             if now < reference:
@@ -214,7 +205,7 @@ class CompassServer:
                 possible = int((back - now) / speed + self.rounding)
                 if possible <= max_steps or not code:
                     best = max(best, possible)
-        num_steps = max(best, self.rules.min_steps) if 0 <= best <= max_steps else max_steps
+        num_steps = max(best, self.min_steps) if 0 <= best <= max_steps else max_steps
         duration = num_steps * speed
         self.num_groups += 1
         group = Group(self.num_groups, now + duration, now + duration * self.slack)
@@ -224,7 +215,7 @@ class CompassServer:
 
     def _receive(self, client: int, now: Any) -> None:
         """Measures the speed of a client that arrives, then uses its update or keeps a late one."""
-        loop, group, measure = self.loop, self.group[client], self.rules.measure
+        loop, group, measure = self.loop, self.group[client], self.measure
         dispatch, duration = loop.current[client], self.duration[client]
         number, num_steps = loop.number[dispatch], loop.num_steps[dispatch]
         new = measure(client, number, num_steps, duration) if measure else duration / num_steps
@@ -272,7 +263,7 @@ class CompassServer:
 
     def _step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
         """Records a server step."""
-        step, version, code = len(self.steps), self.loop.version, self.rules.code
+        step, version, code = len(self.steps), self.loop.version, self.code
         for _, dispatch, at_arrival in arrived:
             staleness = step - version[dispatch] if code else at_arrival
             self.contributions.append((dispatch, staleness, step))

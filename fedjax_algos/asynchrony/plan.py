@@ -108,13 +108,10 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
       NumPy arrays [D]. `server_step` is the version. `first_step` leaves out lost dispatches.
 
     Raises:
-      ValueError: for counts or rates out of range, or a client without a count.
+      ValueError: for counts or rates out of range; IndexError for a client without a count.
     """
     check_kind("plan", plan, Plan, "give what a planner returned, of EventLoop(...).plan(...)")
-    counts, largest = checked_counts(counts), plan.client.max(initial=0)
-    found = f"the plan dispatches client {largest}, but there are counts of {len(counts)} clients"
-    fix = "give the counts of the data that the plan was made for"
-    require(largest < len(counts), f"{found}; {fix}")
+    counts = checked_counts(counts)
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
     rate_index = rate_counts(local, plan.number, plan.version, plan.full_steps)
@@ -146,13 +143,14 @@ class EventLoop:
         self, system: SystemModel, num_clients: int, arrivals: int | None, seconds: float | None
     ):
         given = f"arrivals={arrivals} and seconds={seconds} do not define the horizon"
-        require((arrivals is None) != (seconds is None), f"{given}; give exactly one of them")
+        fits = (arrivals is None) != (seconds is None) and (
+            seconds is None or 0 < seconds < math.inf
+        )
+        require(fits, f"{given}; give exactly one of them, above 0")
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
             if count is not None:
                 check_whole(name, count)
                 check_memory(f"a plan of {name}={count}", count * _DISPATCH_BYTES, "give fewer")
-        wrong = f"seconds={seconds} is out of range; give a number above 0"
-        require(seconds is None or 0 < seconds < math.inf, wrong)
         self.num_clients = num_clients
         fix, asked = "give what the factory of a system model makes", ("client", "number")
         for name, names in {"seconds": (*asked, "num_steps"), "unavailability": asked}.items():
@@ -301,27 +299,22 @@ class EventLoop:
           time, group: float[U] and int[U], as in `Plan`.
           trace: the planner's own record.
         """
-
-        def whole(values: ArrayLike) -> np.ndarray:
-            return np.array(values, np.int32)
-
-        dispatch, num_steps = whole(dispatch), whole(self.num_steps)
+        names = "client", "number", "num_steps", "version"
+        columns = {name: np.array(getattr(self, name), np.int32) for name in names}
+        dispatch = np.array(dispatch, np.int32)
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
         fate[dispatch] = AGGREGATED
         fate[self.lost] = LOST
         return Plan(
-            client=whole(self.client),
-            number=whole(self.number),
-            num_steps=num_steps,
-            full_steps=num_steps,
-            version=whole(self.version),
+            **columns,
+            full_steps=columns["num_steps"],
             started=np.array(self.started, float),
             ended=np.array(self.ended, float),
             fate=fate,
             dispatch=dispatch,
-            staleness=whole(staleness),
-            step=whole(step),
+            staleness=np.array(staleness, np.int32),
+            step=np.array(step, np.int32),
             time=np.array(time, float),
-            group=whole(group),
+            group=np.array(group, np.int32),
             trace=trace,
         )

@@ -91,13 +91,10 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
         its fastest client's time.
 
     Returns:
-      A planner. It raises `ValueError` for a system model without `expected_seconds_per_step`.
+      A planner. It raises `AttributeError` for a system model without `expected_seconds_per_step`.
     """
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
-        unknown = f"tiers: {type(system).__name__} does not know the clients' mean speeds"
-        fix = "give a system model with expected_seconds_per_step(client)"
-        require(isinstance(system, SystemModelWithSpeeds), f"{unknown}; {fix}")
         loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
 
@@ -257,28 +254,6 @@ def check_asynchronous(algorithm: Algorithm) -> None:
     Raises:
       ValueError: with the reason, such as rounds that need the answers of the whole cohort at once.
     """
-    reason = _reason_for_rounds(algorithm)
-    require(not reason, f"the algorithm does not run on the virtual clock: {reason}")
-
-
-def check_planner(algorithm: Algorithm, planner: str) -> None:
-    """Checks that an algorithm runs with a planner.
-
-    Args:
-      algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
-      planner: the name of a planner, such as "immediate".
-
-    Raises:
-      ValueError: with the reason, if it does not.
-    """
-    own, reason = algorithm.traits.asynchrony, _reason_for_rounds(algorithm)
-    runs = not reason and (own.allowed is None or planner in own.allowed)
-    known = f"the algorithm does not run with the planner {planner}: {reason or own.reason}"
-    require(runs, known)
-
-
-def _reason_for_rounds(algorithm: Algorithm) -> str:
-    """Says why the algorithm needs synchronous rounds; empty if it does not."""
     reasons = {
         "its local.reverse bounds the local steps, but a plan may give a client more; build it "
         "with a Local without reverse": algorithm.local.reverse is not None,
@@ -293,4 +268,21 @@ def _reason_for_rounds(algorithm: Algorithm) -> str:
         "depend on the versions that the client has missed; give feedback=none, or use synchronous "
         "rounds": bool(algorithm.traits.catch_up),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    reason = next((reason for reason, holds in reasons.items() if holds), "")
+    require(not reason, f"the algorithm does not run on the virtual clock: {reason}")
+
+
+def check_planner(algorithm: Algorithm, planner: str) -> None:
+    """Checks that an algorithm runs with a planner.
+
+    Args:
+      algorithm: its fields `prelude`, `selection`, `traits` and `local` are read.
+      planner: the name of a planner, such as "immediate".
+
+    Raises:
+      ValueError: with the reason, if it does not.
+    """
+    check_asynchronous(algorithm)
+    own = algorithm.traits.asynchrony
+    runs = own.allowed is None or planner in own.allowed
+    require(runs, f"the algorithm does not run with the planner {planner}: {own.reason}")

@@ -14,12 +14,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core.options import Decay, Range
 from fedjax_algos.core.randomness import ONCE, cohort_key
 from fedjax_algos.core.types import Array, Key
-from fedjax_algos.participation.traced import (
-    TracedSampler,
-    needs_clients,
-    register,
-    traced_sampler,
-)
+from fedjax_algos.participation.traced import TracedSampler, needs_clients, register, traced_sampler
 
 Mode = Literal[
     "homogeneous", "more_data", "less_data", "label_max", "label_few", "label_cycle",

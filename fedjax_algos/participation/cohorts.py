@@ -19,10 +19,7 @@ from fedjax_algos.participation import sampling
 from fedjax_algos.participation.local_work import LocalWork, full
 from fedjax_algos.participation.sampling import Failures, Sampler, uniform_cohorts
 
-_DISPATCH_BYTES = 9 * 4  # at least
-_OF_SAMPLER = "seed", "rounds", "num_clients", "cohort_size"
-_OF_WORK = "seed", "rounds", "clients", "complete", "local"
-_COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
+_DISPATCH_BYTES = 3 * 9 * 4  # at least; dispatches are drawn, in their slots, and on the device
 
 
 class Position(NamedTuple):
@@ -79,21 +76,21 @@ class Cohorts:
     ):
         if work is not None:
             fix = "give one of participation.local_works, such as partial()"
-            checks.check_callable("work", work, fix, *_OF_WORK)
+            arguments = "seed", "rounds", "clients", "full_steps", "local"
+            checks.check_callable("work", work, fix, *arguments)
         self.counts = checked_counts(counts)
+        num_clients = len(self.counts)
         fix = "give participation.samplers['uniform'](), or another one of them"
-        check_draws(seed, cohort_size, len(counts), failures, sampler, fix)
+        check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
         self.sampler = sampling.of_clients(sampler, self.counts, labels)
-        self.work, self.failures = work or full(), failures
-        self.dispatched, self.steps_done = np.zeros((2, len(counts)), np.int32)
-        self.last_round, self.gaps = np.full(len(counts), -1, np.int32), np.zeros(1, np.int64)
-        self.next_round = 0
-        self.lost: Any = () if failures is None else np.int64(0)
-        self.most_chosen = chosen
-        self.chosen: Any = () if chosen is None else np.int64(0)
+        self.work, self.failures, self.most_chosen = work or full(), failures, chosen
+        dispatched, steps_done = np.zeros((2, num_clients), np.int32)
+        last_round, gaps = np.full(num_clients, -1, np.int32), np.zeros(1, np.int64)
+        none = (() if each is None else np.int64(0) for each in (failures, chosen))
+        self._at = Position(np.int32(0), dispatched, steps_done, last_round, gaps, *none)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -113,25 +110,28 @@ class Cohorts:
             integer from 1 to a complete update's, and what the sampler, work and failures raise.
         """
         checks.check_whole("rounds", rounds)
-        check_int32("the number of the last round", self.next_round + rounds, "give fewer rounds")
+        at, end = self._at, self.next_round + rounds
+        check_int32("the number of the last round", end, "give fewer rounds")
         check_dispatch_memory(rounds, self.cohort_size, "draw fewer rounds in a call (eval_every)")
-        numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
+        numbers = np.arange(self.next_round, end, dtype=np.int32)
         drawn = self._sampled(numbers)
         filled = drawn < len(self.counts)
         clients = np.where(filled, drawn, 0)  # what an empty slot looks up is masked
         complete = self.steps[clients]
         num_steps = self._worked(numbers, clients, complete) * filled
-        number = (self.dispatched[clients] + _earlier_sums(clients, filled)) * filled
-        first_step = first_steps(clients, num_steps, self.steps_done) * filled
+        number = (at.dispatched[clients] + _earlier_sums(clients, filled)) * filled
+        first_step = first_steps(clients, num_steps, at.steps_done) * filled
         arrives = self._arrive(numbers, clients, number.astype(np.int32), num_steps, filled)
-        self.next_round += rounds
-        self._add_gaps(drawn[filled], np.repeat(numbers, filled.sum(1)))
-        np.add.at(self.dispatched, clients, filled)
-        np.add.at(self.steps_done, clients, num_steps)
+        gaps = _add_gaps(at, end, drawn[filled], np.repeat(numbers, filled.sum(1)))
+        np.add.at(at.dispatched, clients, filled)
+        np.add.at(at.steps_done, clients, num_steps)
+        lost, chosen = at.lost, at.chosen
         if self.failures is not None:
-            self.lost = self.lost + filled.sum() - np.sum(arrives)
+            lost = lost + filled.sum() - np.sum(arrives)
         if self.most_chosen is not None:
-            self.chosen = self.chosen + chosen_in(filled, arrives, self.most_chosen).sum()
+            answered = filled if isinstance(arrives, tuple) else filled & arrives
+            chosen = chosen + np.minimum(answered.sum(1), self.most_chosen).sum()
+        self._at = at._replace(next_round=np.int32(end), gaps=gaps, lost=lost, chosen=chosen)
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = rate_counts(self.local, number, step, np.where(filled, complete, 0))
@@ -173,30 +173,20 @@ class Cohorts:
         """Returns which dispatches arrive, bool[rounds, cohort]; () if all do."""
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
-        seed = np.uint32(self.seed)
-        draw = sampling.draw_failures
         with jax.default_device(sampling.idle_device()):
             of_rounds = zip(clients, number, rounds, num_steps, strict=True)  # compiled once
-            fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
+            given = self.failures, np.uint32(self.seed)
+            fails = [np.asarray(sampling.draw_failures(*given, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
-    def _add_gaps(self, clients, rounds):
-        """Counts dispatches [...] by the rounds since the client's previous one; 0: no previous."""
-        order = np.argsort(clients, kind="stable")
-        clients, rounds = clients[order], rounds[order]
-        again = np.append(False, clients[1:] == clients[:-1])
-        previous = np.where(again, np.roll(rounds, 1), self.last_round[clients])
-        gaps = np.where(previous < 0, 0, np.maximum(rounds - previous, 1))  # 1: twice in a cohort
-        counted = np.bincount(gaps, minlength=self.next_round + 1)
-        counted[: len(self.gaps)] += self.gaps
-        self.gaps = counted
-        np.maximum.at(self.last_round, clients, rounds)
+    @property
+    def next_round(self) -> int:
+        """The number of the next round."""
+        return int(self._at.next_round)
 
     def position(self) -> Position:
         """Returns the position in the dispatches; `go_to` continues from there."""
-        counted = self.dispatched.copy(), self.steps_done.copy(), self.last_round.copy()
-        of_all = self.gaps, self.lost, self.chosen
-        return Position(np.int32(self.next_round), *counted, *of_all)
+        return jax.tree.map(np.copy, self._at)
 
     def go_to(self, position: Position) -> None:
         """Continues from the position of an equal `Cohorts`.
@@ -204,12 +194,7 @@ class Cohorts:
         Args:
           position: the result of its `position`.
         """
-        self.next_round = int(position.next_round)
-        self.dispatched = np.array(position.dispatched, np.int32)
-        self.steps_done = np.array(position.steps_done, np.int32)
-        self.last_round = np.array(position.last_round, np.int32)
-        self.gaps = np.array(position.gaps)
-        self.lost, self.chosen = position.lost, position.chosen
+        self._at = jax.tree.map(np.array, position)
 
     def __repr__(self) -> str:
         own = {name: getattr(self, name) for name in ("seed", "next_round")}
@@ -217,10 +202,17 @@ class Cohorts:
         return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
 
 
-def chosen_in(filled: np.ndarray, arrives: Any, most: int) -> np.ndarray:
-    """Counts the candidates of each round that are chosen, at most `most`; int64[rounds]."""
-    answered = filled if isinstance(arrives, tuple) else filled & arrives
-    return np.minimum(answered.sum(-1, dtype=np.int64), most)
+def _add_gaps(at, end, clients, rounds):
+    """Returns the `gaps` with more dispatches [...], until the round `end`; sets `last_round`."""
+    order = np.argsort(clients, kind="stable")
+    clients, rounds = clients[order], rounds[order]
+    again = np.append(False, clients[1:] == clients[:-1])
+    previous = np.where(again, np.roll(rounds, 1), at.last_round[clients])
+    gaps = np.where(previous < 0, 0, np.maximum(rounds - previous, 1))  # 1: twice in a cohort
+    counted = np.bincount(gaps, minlength=end + 1)
+    counted[: len(at.gaps)] += at.gaps
+    np.maximum.at(at.last_round, clients, rounds)
+    return counted
 
 
 def may_leave_empty(sampler: Any) -> bool:
@@ -231,11 +223,10 @@ def may_leave_empty(sampler: Any) -> bool:
 def checked_counts(counts: Any) -> np.ndarray:
     """Returns the numbers of examples, which may be whole floats, checked; int32[num_clients]."""
     fix = "give the number of examples of each client, such as data.counts()"
-    found = f"counts are of type {type(counts).__name__}"
-    require(not callable(getattr(counts, "counts", None)), f"{found}; {fix}")
-    counts = np.asarray(counts)
+    is_data = hasattr(counts, "counts")
+    found, counts = f"of type {type(counts).__name__}", np.asarray(() if is_data else counts)
     are_numbers = counts.ndim == 1 and counts.size and counts.dtype.kind in "iuf"
-    require(are_numbers, f"counts are {describe_tree(counts)}; {fix}")
+    require(are_numbers, f"counts are {found if is_data else describe_tree(counts)}; {fix}")
     whole = (counts >= 1) & (counts == np.floor(counts))
     found = f"counts have {counts[whole.argmin()]} of client {whole.argmin()}"
     require(whole.all(), f"{found}; {fix}, whole numbers of at least 1")
@@ -248,7 +239,8 @@ def check_draws(
 ) -> None:
     """Checks what draws cohorts, on the host or on the device; `fix` is for the sampler."""
     checks.check_seed(seed)
-    checks.check_callable("sampler", sampler, fix, *_OF_SAMPLER)
+    arguments = "seed", "rounds", "num_clients", "cohort_size"
+    checks.check_callable("sampler", sampler, fix, *arguments)
     if failures is not None:
         fix = "give one of participation.failures, such as independent(probability=0.3)"
         checks.check_callable("failures", failures, fix, "seed", "clients", "numbers")
@@ -260,7 +252,7 @@ def check_draws(
 
 def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
     """Raises ValueError if the dispatches of rounds, drawn at once, do not fit into memory."""
-    num_bytes = rounds * cohort_size * _DISPATCH_BYTES * _COPIES
+    num_bytes = rounds * cohort_size * _DISPATCH_BYTES
     check_memory(f"the dispatches of {rounds} rounds of {cohort_size} clients", num_bytes, fix)
 
 
@@ -306,13 +298,8 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
     values = learning_rate
     if callable(learning_rate):
         fix = "give one of int32[...], such as lambda n: np.where(n < 3, 0.1, 0.01)"
-        try:
+        with checks.named_errors("learning_rate", "its argument is an array of counts", fix):
             values = learning_rate(counts)
-        except Exception as error:
-            text = f"{type(error).__name__} ({next(iter(str(error).splitlines()), '')})"
-            raise ValueError(
-                f"learning_rate raised {text} for an array of counts; {fix}"
-            ) from error
         found = f"learning_rate returned shape {np.shape(values)} for counts"
         fits = np.shape(values) in ((), np.shape(counts))
         require(fits, f"{found} of shape {np.shape(counts)}; {fix}")

@@ -50,7 +50,7 @@ def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., j
         model = make(int(seed))
         return np.array([model.seconds(*each) for each in _rows(columns)], np.float32)
 
-    return lambda *given: _ask(seconds_of, jnp.float32, *given)
+    return functools.partial(_ask, seconds_of, jnp.float32)
 
 
 @register
@@ -67,10 +67,7 @@ def in_session(*, seconds: Positive, system: SystemModelFactory | None = None) -
     Raises:
       ValueError: for a system model without sessions.
     """
-    make = _systems(system, "in_session")
-    fix = "give one with unavailability_at, such as --system fedscale:behaviour=..."
-    found = f"in_session: {type(make(0)).__name__} has no sessions"
-    require(isinstance(make(0), SystemModelWithSessions), f"{found}; {fix}")
+    make = _systems(system, "in_session", sessions=True)
 
     def draw(seed, round_number, num_clients, cohort_size):
         def ask(seed, round_number):
@@ -113,9 +110,7 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
 
         return np.array([is_lost(*each) for each in _rows((clients, numbers, num_steps))])
 
-    def fails(*given):
-        return _ask(fails_of, bool, *given)
-
+    fails = functools.partial(_ask, fails_of, bool)
     fails.reads_round = True  # type: ignore[attr-defined]
     return fails
 
@@ -131,8 +126,13 @@ def _rows(columns):
     return zip(*(np.asarray(each).tolist() for each in columns), strict=True)
 
 
-def _systems(system, owner):
-    """Returns the factory with a cache of the last system models; ValueError without a factory."""
-    fix = f"give {owner}(..., system=...), such as asynchrony.simulated()"
-    require(system is not None, f"{owner} has no system model; {fix}")
+def _systems(system, owner, sessions=False):
+    """Returns the factory with a cache of the last system models."""
+    fits = system is not None
+    needed, example = "system model", "simulated()"
+    if sessions:
+        fits = fits and isinstance(system(0), SystemModelWithSessions)
+        needed, example = "system model with sessions", "fedscale(behaviour=..., ...)"
+    fix = f"give {owner}(..., system=...), such as asynchrony.{example}"
+    require(fits, f"{owner} has no {needed}; {fix}")
     return functools.lru_cache(maxsize=16)(system)

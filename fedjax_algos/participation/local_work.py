@@ -133,7 +133,12 @@ def partial(
     def work(seed, rounds, clients, full_steps, local):
         if share == 0:
             return full_steps
-        units, max_missed = _units_and_max_missed(local, tau_max)
+        name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
+        units = int(value or 0)
+        max_missed = units - 1 if tau_max is None else tau_max
+        found = f"partial: tau_max={tau_max} allows no partial work of {name}={value}"
+        fix = f"give {name} as a whole number and a smaller tau_max, or share=0 for no stragglers"
+        require(units == value and 1 <= max_missed < units, f"{found}; {fix}")
         cohort_size = clients.shape[1]
         number = int(share * cohort_size + 0.5)
         num_steps = full_steps.astype(np.int64)
@@ -145,18 +150,6 @@ def partial(
         return num_steps.astype(np.int32)
 
     return work
-
-
-def _units_and_max_missed(local: Local, tau_max: int | None) -> tuple[int, int]:
-    """Returns E, and the largest number of its epochs or steps that a straggler misses."""
-    name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
-    units = int(value or 0)
-    fix = "give a whole number of at least 2, or share=0 for no stragglers"
-    require(units == value and units >= 2, f"{name}={value} allows no partial work; {fix}")
-    missed = units - 1 if tau_max is None else tau_max
-    fix = f"give 1 to {units - 1}, so that some of {name}={units} is done"
-    require(missed < units, f"partial: tau_max={tau_max} is out of range; {fix}")
-    return units, missed
 
 
 @local_works.register
@@ -203,8 +196,8 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
       seconds: length of a round, in the same unit.
 
     Raises:
-      ValueError: if a time is not positive and finite, or longer than the round; when the result is
-        called, for a client without a time.
+      ValueError: if a time is not positive and finite, or longer than the round. When the result is
+        called, IndexError for a client without a time.
     """
     times = np.array(seconds_per_step, float)
     shape = f"seconds_per_step has shape {times.shape}; give a time for each client"
@@ -218,8 +211,6 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
     require(max_steps[slowest] >= 1, f"{long}; give seconds={longest} or more")
 
     def work(seed, rounds, clients, full_steps, local):
-        lacking = f"client {clients.max()} has no time in seconds_per_step, which has {len(times)}"
-        require(clients.max() < len(times), f"{lacking}; give one for each client")
         return np.minimum(full_steps, max_steps[clients]).astype(np.int32)
 
     return work

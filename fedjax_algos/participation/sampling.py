@@ -16,13 +16,7 @@ from jax.tree_util import Partial
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
-from fedjax_algos.core.randomness import (
-    ONCE,
-    cohort_key,
-    failure_key,
-    permutation_words,
-    permute,
-)
+from fedjax_algos.core.randomness import ONCE, cohort_key, failure_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
@@ -69,13 +63,13 @@ def cohort_count(cohort: float, num_clients: int) -> int:
       ValueError: unless `cohort` is a fraction between 0 and 1 or a whole number from 1 to N; for
         the float 1.0, which may be meant as one client or as all.
     """
-    unclear = f"cohort=1.0 may mean one client or all; give 1 or {num_clients}"
-    require(not (isinstance(cohort, float) and cohort == 1 < num_clients), unclear)
     if 0 < cohort < 1:
         return max(int(cohort * num_clients + 1e-9), 1)  # .29 * 100 is 28.999999999999996
+    unclear = isinstance(cohort, float) and cohort == 1 < num_clients
+    fits = 1 <= cohort <= num_clients and cohort == int(cohort) and not unclear
+    problem = "may mean one client or all" if unclear else "is out of range"
     fix = f"give a whole number from 1 to {num_clients}, the number of clients, or a fraction of"
-    fits = 1 <= cohort <= num_clients and cohort == int(cohort)
-    require(fits, f"a cohort of {cohort} is out of range; {fix} them between 0 and 1")
+    require(fits, f"cohort={cohort} {problem}; {fix} them between 0 and 1")
     return int(cohort)
 
 
@@ -322,16 +316,11 @@ def _draw_normal(seed, clients):
 
 
 def draw_failures(
-    failures: Callable[..., Array],
-    seed: Array,
-    clients: Array,
-    numbers: Array,
-    round_number: Array,
-    num_steps: Array,
+    failures: Any, seed: Array, clients: Array, numbers: Array, *of_round: Array
 ) -> Array:
-    """Returns which dispatches of a cohort fail, bool[cohort_size], checked."""
-    of_round = (round_number, num_steps) if getattr(failures, "reads_round", False) else ()
-    fails = failures(seed, clients, numbers, *of_round)
+    """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
+    reads_round = getattr(failures, "reads_round", False)
+    fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
     fix = "give a function that returns which dispatches fail, bool[cohort_size]"
     found = f"the failures are {describe_tree(fails)}; {fix}, here bool{list(jnp.shape(clients))}"
     fits = getattr(fails, "shape", None) == jnp.shape(clients) and fails.dtype == bool

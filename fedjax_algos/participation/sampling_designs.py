@@ -12,12 +12,7 @@ from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.randomness import cohort_key
 from fedjax_algos.participation.sampling import draw_members
-from fedjax_algos.participation.traced import (
-    TracedSampler,
-    needs_clients,
-    register,
-    traced_sampler,
-)
+from fedjax_algos.participation.traced import TracedSampler, needs_clients, register, traced_sampler
 
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
@@ -43,17 +38,14 @@ def poisson(*, mean: Positive) -> TracedSampler:
     Raises:
       ValueError: when the result is called, for fewer slots than `mean`.
     """
-    return traced_sampler(
-        _poisson(mean),
-        may_leave_empty=True,
-        slots=math.ceil(mean + 4.5 * math.sqrt(mean)),
-        note=functools.partial(_note, mean),
-    )
 
+    def note(num_clients, slots):
+        chance = overflow_probability(mean, num_clients, slots)
+        what = f"poisson: more than {slots} clients would come to a round"
+        return f"{what} with probability {chance:.2g}"
 
-def _note(mean, num_clients, slots):
-    chance = overflow_probability(mean, num_clients, slots)
-    return f"poisson: more than {slots} clients would come to a round with probability {chance:.2g}"
+    slots = math.ceil(mean + 4.5 * math.sqrt(mean))
+    return traced_sampler(_poisson(mean), may_leave_empty=True, slots=slots, note=note)
 
 
 @functools.cache

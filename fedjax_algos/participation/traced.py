@@ -19,14 +19,7 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, ReverseMode
 from fedjax_algos.participation import cohorts, sampling
 from fedjax_algos.participation.cohorts import checked_counts, common_steps, full_steps
-from fedjax_algos.participation.sampling import (
-    Failures,
-    Sampler,
-    check_groups,
-    draw_failures,
-    draw_members,
-    draw_uniform,
-)
+from fedjax_algos.participation.sampling import Failures, Sampler, draw_members
 
 P = ParamSpec("P")
 
@@ -94,7 +87,7 @@ def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
 @traced_samplers.register
 def uniform() -> TracedSampler:
     """All cohorts are equally likely, without replacement; they equal `participation.uniform`'s."""
-    return draw_uniform
+    return sampling.draw_uniform
 
 
 @traced_samplers.register
@@ -102,7 +95,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
     """Round t draws from group t mod `num_groups` of the clients; see `participation.cyclic`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
-        check_groups(num_groups, num_clients, cohort_size)
+        sampling.check_groups(num_groups, num_clients, cohort_size)
         smallest, larger = divmod(num_clients, num_groups)
         group = jnp.asarray(round_number) % num_groups
         # the first `larger` groups have one client more, as in np.array_split
@@ -203,8 +196,7 @@ def traced_dispatches(
         fits = num_steps.shape == full.shape and jnp.issubdtype(num_steps.dtype, jnp.integer)
         fix = f"give one that returns local steps, here int32[{cohort_size}]"
         require(fits, f"the local work is {describe_tree(num_steps)}; {fix}")
-        num_steps = num_steps.astype(jnp.int32)
-        num_steps *= filled
+        num_steps = num_steps.astype(jnp.int32) * filled
         # entries of the same client earlier in the cohort, if it is drawn with replacement
         earlier = (jnp.tril(client[:, None] == client[None], -1) & filled[None]).astype(jnp.int32)
         number = (dispatched[client] + earlier.sum(1, dtype=jnp.int32)) * filled
@@ -212,9 +204,8 @@ def traced_dispatches(
         carry = dispatched.at[client].add(filled), steps_done.at[client].add(num_steps)
         arrives: Any = filled if may_be_empty else ()
         if failures is not None:
-            arrives = filled & ~draw_failures(
-                failures, seed, client, number, round_number, num_steps
-            )
+            dispatched_now = client, number, round_number, num_steps
+            arrives = filled & ~sampling.draw_failures(failures, seed, *dispatched_now)
         return carry, (given, client, number, num_steps, full, first_step, arrives)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
@@ -225,33 +216,26 @@ def traced_dispatches(
         num_steps = EqualSteps(common)
     if not isinstance(given, jax.core.Tracer):
         check_clients(np.asarray(given), num_clients, may_be_empty=may_be_empty)
-    known = given < num_clients + may_be_empty
-    rates = jnp.where(
-        (given >= 0) & known, _rates(local, numbers, number, full, cohort_size), jnp.nan
-    )
+    exists = (given >= 0) & (given < num_clients + may_be_empty)
+    rates = jnp.where(exists, _rates(local, numbers, number, full, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     float_type = jnp.result_type(float)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
-    dispatches = Dispatch(
-        client=client,
+
+    def where_filled(values, otherwise):
+        return jnp.where(given != num_clients, values, otherwise) if may_be_empty else values
+
+    return Dispatch(
+        client=where_filled(client, num_clients),
         number=number,
         server_step=step,
         num_steps=num_steps,
-        full_steps=full,
-        num_examples=_lookup(counts, client),
-        share=_lookup(shares, client),
+        full_steps=where_filled(full, 1),
+        num_examples=where_filled(_lookup(counts, client), 0),
+        share=where_filled(_lookup(shares, client), 0),
         learning_rate=rates.astype(float_type),
         first_step=first_step,
         arrives=arrives,
-    )
-    if not may_be_empty:
-        return dispatches
-    filled = given != num_clients
-    return dispatches._replace(
-        client=jnp.where(filled, client, num_clients),
-        full_steps=jnp.where(filled, full, 1),
-        num_examples=dispatches.num_examples * filled,
-        share=dispatches.share * filled,
     )
 
 

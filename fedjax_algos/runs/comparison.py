@@ -166,4 +166,4 @@ def _dispatched(experiment: Experiment, label: str, seed: int, rounds: int) -> n
     cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
     if rounds:
         cohorts.dispatches(rounds)
-    return cohorts.dispatched
+    return cohorts.position().dispatched

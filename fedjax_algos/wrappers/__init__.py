@@ -5,8 +5,7 @@ clients send or receive, changes updates on the server, or replaces all updates 
 """
 
 from fedjax_algos.wrappers.compose import add as add
-from fedjax_algos.wrappers.compression.cast import cast as cast
-from fedjax_algos.wrappers.compression.codec import Codec as Codec
+from fedjax_algos.wrappers.compression.coding import Codec as Codec
 from fedjax_algos.wrappers.compression.compress import CatchUp as CatchUp
 from fedjax_algos.wrappers.compression.compress import Direction as Direction
 from fedjax_algos.wrappers.compression.compress import Feedback as Feedback
@@ -17,6 +16,7 @@ from fedjax_algos.wrappers.compression.compress import compress as compress
 from fedjax_algos.wrappers.compression.feedback import mifa as mifa
 from fedjax_algos.wrappers.compression.fetchsgd import fetchsgd as fetchsgd
 from fedjax_algos.wrappers.compression.powersgd import powersgd as powersgd
+from fedjax_algos.wrappers.compression.quantised import cast as cast
 from fedjax_algos.wrappers.compression.quantised import klevel as klevel
 from fedjax_algos.wrappers.compression.quantised import natural as natural
 from fedjax_algos.wrappers.compression.quantised import qsgd as qsgd
@@ -28,8 +28,6 @@ from fedjax_algos.wrappers.compression.signs import scaled_sign as scaled_sign
 from fedjax_algos.wrappers.compression.signs import sparse_ternary as sparse_ternary
 from fedjax_algos.wrappers.compression.sparse import randk as randk
 from fedjax_algos.wrappers.compression.sparse import topk as topk
-from fedjax_algos.wrappers.identity import identity as identity
-from fedjax_algos.wrappers.mean import mean as mean
 from fedjax_algos.wrappers.optimal_client_sampling import (
     optimal_client_sampling as optimal_client_sampling,
 )
@@ -40,9 +38,9 @@ from fedjax_algos.wrappers.reweighted import afl as afl
 from fedjax_algos.wrappers.reweighted import reweighted as reweighted
 from fedjax_algos.wrappers.reweighted import superquantile as superquantile
 from fedjax_algos.wrappers.reweighted import term as term
-from fedjax_algos.wrappers.selection.active import active as active
+from fedjax_algos.wrappers.selection.by_loss import active as active
+from fedjax_algos.wrappers.selection.by_loss import power_of_choice as power_of_choice
 from fedjax_algos.wrappers.selection.oort import oort as oort
-from fedjax_algos.wrappers.selection.power_of_choice import power_of_choice as power_of_choice
 from fedjax_algos.wrappers.stages import Client as Client
 from fedjax_algos.wrappers.stages import ClientStage as ClientStage
 from fedjax_algos.wrappers.stages import Cohort as Cohort
@@ -52,3 +50,5 @@ from fedjax_algos.wrappers.stages import Rule as Rule
 from fedjax_algos.wrappers.stages import Sent as Sent
 from fedjax_algos.wrappers.stages import ServerStage as ServerStage
 from fedjax_algos.wrappers.stages import Summed as Summed
+from fedjax_algos.wrappers.templates import identity as identity
+from fedjax_algos.wrappers.templates import mean as mean

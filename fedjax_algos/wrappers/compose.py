@@ -6,6 +6,7 @@ weight. The server adds the free leaves, the weights and the rule's summands of 
 multiplies the summed weights by the estimate. So nothing else of a model's size is summed.
 """
 
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import along, is_key, scale
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
-from fedjax_algos.wrappers.refusals import check_fit
+from fedjax_algos.wrappers.refusals import check_fit, check_order
 from fedjax_algos.wrappers.stages import (
     OBSERVE,
     Client,
@@ -110,7 +111,8 @@ def add(
         either = (stage.one is None) != (stage.all is None)
         require(either, f"{stage.name}: one and all are both given or missing; give one of the two")
     added = Transport(before.base, tuple(client), tuple(server), rule, down)
-    check_fit(name, algorithm, before, added, needs, fix or f"leave {name} out")
+    check_order(name.partition(":")[0], algorithm)
+    check_fit(name, before, added, [*needs], fix or f"leave {name} out")
     return compose(
         before._replace(
             client=before.client + added.client,
@@ -133,7 +135,7 @@ def compose(transport: Transport) -> Algorithm:
         made = made._replace(init=path.init)
     if base.personal is not None:
         made = made._replace(personal=path.personal)
-    if base.report or any(stage.report for stage in path.with_memory()):
+    if base.report or any(stage.report for stage in path.reporting):
         made = made._replace(report=path.report)
     made = made._replace(transport=None)
     return made._replace(transport=transport._replace(made=made))
@@ -144,10 +146,16 @@ class _Path:
 
     def __init__(self, phase: Any, transport: Transport, what: str = ""):
         self.phase, self.stages, self.what = phase, transport, what
-        self.parts = [phase.traits.parts]  # before the stages of clients, and after each
-        for stage in transport.client:
-            self.parts.append(_kinds_after(stage, self.parts[-1]))
+
+        def after(parts, stage):
+            return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
+
+        # before the stages of clients, and after each
+        self.parts = [*itertools.accumulate(transport.client, after, initial=phase.traits.parts)]
         rule, server = transport.rule, transport.server
+        self.changing = [stage for stage in transport.client if stage.place != OBSERVE]
+        # in the order of their memories
+        self.reporting: list[Any] = [*server, rule] if rule else [*server]
         self.keeps = not what and any(stage.first for stage in transport.client)
         self.served = bool(server or rule or transport.down)
         self.acts = bool(server or rule)  # on updates
@@ -208,35 +216,30 @@ class _Path:
         extra, kept, metrics = {}, [], {}
         for stage, memory, parts in zip(self.stages.client, own, self.parts[1:], strict=True):
             number, own_kinds = names[stage.name], vector_kinds(parts)
-            tags = _tag(stage.name + self.what), number
+            tags = zlib.crc32((stage.name + self.what).encode()), number
             names[stage.name] += 1
             # the second of two equal stages draws other numbers
             reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
             made, name = stage.apply(vectors, memory, reads), f"the stage {stage.name}"
-            fix = "return Sent(message, own)"
-            require(isinstance(made, Sent), f"{name} returned {described(made)}; {fix}")
+            check_kind(f"{name}: its result", made, Sent, "return Sent(message, own)")
             check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
             if stage.place != OBSERVE:
                 message, vectors = made.message, _undone(stage, made.message, parts)
             kept.append(made.own)
             extra = _joined(name, extra, made.extra)
             metrics = _joined(name, metrics, made.metrics)
-        if self.changing():
+        if self.changing:
             sent = message, rest
         return Message(extra, sent, Static(like)), tuple(kept), metrics
-
-    def changing(self):
-        """Returns the stages of clients that change the message."""
-        return [stage for stage in self.stages.client if stage.place != OBSERVE]
 
     def decode(self, message):
         extra = {  # the words of a random key can be stacked and masked
             name: jax.random.key_data(value) if is_key(value) else value
             for name, value in message.extra.items()
         }
-        if changing := self.changing():
+        if self.changing:
             coded, rest = message.sent
-            vectors = _undone(changing[-1], coded, self.parts[-1])
+            vectors = _undone(self.changing[-1], coded, self.parts[-1])
         else:
             vectors, rest = divide(self.parts[-1], self.phase.decode(message.sent))
         if extra or shapes_of(vectors) != message.like.value:
@@ -245,7 +248,7 @@ class _Path:
 
     def init(self, params, population):
         inner, down = self.phase.init(params, population), self.stages.down
-        own = self._first(inner.params, self.with_memory(), population)
+        own = self._first(inner.params, self.reporting, population)
         if down is not None:
             sent = self.phase.broadcast(inner, jnp.int32(0))
             check_broadcast(self.phase, sent, inner.params)
@@ -258,14 +261,10 @@ class _Path:
         server = server.inner if self.served else server
         return self.phase.personal(server, row.inner if self.keeps else row)
 
-    def with_memory(self):
-        """Returns the stages with a memory on the server, in its order."""
-        return [*self.stages.server, *filter(None, [self.stages.rule])]
-
     def report(self, server):
         inner, memories = (server.inner, server.own) if self.served else (server, ())
         found = self.phase.report(inner) if self.phase.report else {}
-        for stage, own in zip(self.with_memory(), memories, strict=False):
+        for stage, own in zip(self.reporting, memories, strict=False):
             told = stage.report(own) if stage.report else {}
             found = _joined(stage.name, found, told)
         return found
@@ -294,7 +293,8 @@ class _Path:
         if down.held:
             vectors = jax.tree.map(jnp.subtract, vectors, server.own[-1])
         key = server_key(server.facts.seed, server.facts.step)
-        return down.encode(jax.random.fold_in(key, _tag(f"{down.name} of a {what}")), vectors)
+        tag = zlib.crc32(f"{down.name} of a {what}".encode())
+        return down.encode(jax.random.fold_in(key, tag), vectors)
 
     def contribute(self, update, dispatch, staleness, server=None):
         if not self.acts:
@@ -380,7 +380,10 @@ class _Path:
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
         for stage in self.stages.server:
             if stage.reweights:
-                sums = _safe_to_divide(stage.name, sums)
+                what = f"{stage.name} does not fit this algorithm: the sum of its contributions"
+                check_kind(what, sums, WeightedSum, f"leave {stage.name} out")
+                # a sum without any weight has the mean 0
+                sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
         inner = self.phase.server_update(server.inner, sums, count, group)
         if self.what:
             return joined(inner, own, facts)
@@ -436,14 +439,6 @@ def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
     return Server(inner.params, inner._replace(params=()), tuple(own), facts)
 
 
-def _tag(name):
-    return zlib.crc32(name.encode())
-
-
-def _kinds_after(stage, parts):
-    return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
-
-
 def _undone(stage, message, parts):
     """Decodes a stage's message and checks the vectors."""
     vectors, number = stage.undo(message), len(vector_kinds(parts))
@@ -455,10 +450,11 @@ def _undone(stage, message, parts):
 
 def _pair(stage, made, own):
     """Checks the result of a stage of the server."""
-    fits, fix = isinstance(made, tuple) and len(made) == 2, "return what it changes, and its memory"
-    require(fits, f"{stage.name} returned {described(made)}; {fix}")
-    check_like(f"the memory that {stage.name} returned: ", made[1], own, "as first makes it")
-    return made
+    fix = "return what it changes, and its memory"
+    check_kind(f"{stage.name}: its result", made, tuple, fix)
+    changed, memory = made
+    check_like(f"the memory that {stage.name} returned: ", memory, own, "as first makes it")
+    return changed, memory
 
 
 def _joined(name, numbers, more):
@@ -466,14 +462,6 @@ def _joined(name, numbers, more):
     taken = [each for each in more if each in numbers]
     require(not taken, f"{name} has the name {taken[:1]}, which is taken; rename it")
     return {**numbers, **more}
-
-
-def _safe_to_divide(name, sums):
-    """Gives a weighted sum without any weight the mean 0."""
-    found = f"its contributions are of type {type(sums).__name__}, not WeightedSum"
-    fits = isinstance(sums, WeightedSum)
-    require(fits, f"{name} does not fit this algorithm: {found}; leave {name} out")
-    return sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
 
 
 def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> None:

@@ -61,6 +61,9 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
         norm = optax.tree.norm(vectors).astype(jnp.float32)
         return Sent(extra={f"{name}.norm": norm, f"{name}.draw": client.key})
 
+    def first(zeros, population):
+        return jnp.int32(0)
+
     def estimate(cohort, sent, key, facts):
         (vectors,), (weights,) = cohort.vectors, cohort.weights
         norm, words = (cohort.extra[f"{name}.{each}"] for each in ("norm", "draw"))
@@ -72,19 +75,10 @@ def optimal_client_sampling(algorithm: Algorithm, *, uploads: Positive = 3.0) ->
         mean = jax.tree.map(lambda leaf: leaf / weights.sum().astype(leaf.dtype), total)
         return [mean], sent + sends.sum(dtype=jnp.int32)
 
-    return add(
-        name,
-        algorithm,
-        client=[ClientStage(name, apply, place=OBSERVE)],
-        rule=Rule(
-            name,
-            estimate,
-            first=lambda zeros, population: jnp.int32(0),
-            report=lambda sent: {"uploads": sent},
-            offers=True,
-        ),
-        needs=("one exchange", "one vector", "no models", "no counts", "no statistics"),
-    )
+    stage = ClientStage(name, apply, place=OBSERVE)
+    rule = Rule(name, estimate, first=first, report=lambda sent: {"uploads": sent}, offers=True)
+    needs = "one exchange", "one vector", "no models", "no counts", "no statistics"
+    return add(name, algorithm, client=[stage], rule=rule, needs=needs)
 
 
 def weighted_sum(tree: Any, weights: jax.Array, mask: jax.Array) -> Any:

@@ -1,7 +1,7 @@
-"""The requirements of stages in one table, with the reason why an algorithm fails one."""
+"""The requirements of stages, with the reasons why an algorithm may fail one."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,35 +12,14 @@ from fedjax_algos.core.algorithm import kinds, vector_kinds
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.wrappers.stages import OBSERVE, Transport
 
-NEEDS: dict[str, tuple[Callable[[Algorithm], bool], str]] = {
-    "one exchange": (
-        lambda algorithm: algorithm.prelude is None,
-        "its clients send twice in a round, and have one memory and one loss",
-    ),
-    "one vector": (
-        lambda algorithm: len(vector_kinds(algorithm.traits.parts)) <= 1,
-        "its clients send several vectors, whose scales differ",
-    ),
-    "no models": (
-        lambda algorithm: "model" not in kinds(algorithm.traits.parts),
-        "its clients send models, not differences of models or gradients",
-    ),
-    "no choice": (
-        lambda algorithm: "choice" not in kinds(algorithm.traits.parts),
-        "its clients choose what they train, so they have nothing in common",
-    ),
-    "no counts": (
-        lambda algorithm: "count" not in kinds(algorithm.traits.parts),
-        "its clients send counts, which the server needs from all clients",
-    ),
-    "no statistics": (
-        lambda algorithm: not jax.tree.leaves(algorithm.problem.shapes().statistics),
-        "the model has statistics, which the engine averages over all clients",
-    ),
-    "sums": (
-        lambda algorithm: algorithm.traits.reduce == "sum",
-        "its server compares the updates with each other, so sums are not enough",
-    ),
+NEEDS = {
+    "one exchange": "its clients send twice in a round, and have one memory and one loss",
+    "one vector": "its clients send several vectors, whose scales differ",
+    "no models": "its clients send models, not differences of models or gradients",
+    "no choice": "its clients choose what they train, so they have nothing in common",
+    "no counts": "its clients send counts, which the server needs from all clients",
+    "no statistics": "the model has statistics, which the engine averages over all clients",
+    "sums": "its server compares the updates with each other, so sums are not enough",
 }
 ONE_VECTOR = ("one exchange", "one vector", "no models", "no choice", "sums")
 
@@ -52,31 +31,35 @@ def check_order(name: str, algorithm: Algorithm) -> None:
     require(not chosen, f"{name}: its clients are chosen already; {fix}")
 
 
-def check_fit(
-    name: str,
-    algorithm: Algorithm,
-    before: Transport,
-    added: Transport,
-    needs: Sequence[str],
-    fix: str,
-) -> None:
+def check_fit(name: str, before: Transport, added: Transport, needs: list[str], fix: str) -> None:
     """Raises ValueError for stages that do not fit an algorithm or are in a wrong order."""
-    check_order(name.partition(":")[0], algorithm)
-    needed = [*needs, *_implied(added)]
-    for need in needed:
-        check_choice("needs", need, NEEDS)
-        holds, reason = NEEDS[need]
-        require(holds(before.base), f"{name} does not fit this algorithm: {reason}; {fix}")
-    for reason in _misplaced(name, before, added):
-        raise ValueError(reason)
-
-
-def _implied(added: Transport) -> Iterator[str]:
-    stages: tuple[Any, ...] = (*added.client, *added.server)
+    stages: list[Any] = [*added.client, *added.server]
+    reasons, implied = [], []
     if any(stage.first for stage in stages):
-        yield "one exchange"
+        implied.append("one exchange")
     if added.server or added.rule is not None:
-        yield from ("sums", "no choice")
+        implied += ["sums", "no choice"]
+    for need in (*needs, *implied):
+        check_choice("needs", need, NEEDS)
+        if _fails(before.base, need):
+            reasons.append(f"{name} does not fit this algorithm: {NEEDS[need]}; {fix}")
+    reasons += _misplaced(name, before, added)
+    first = next(iter(reasons), "")
+    require(not first, first)
+
+
+def _fails(algorithm: Algorithm, need: str) -> Any:
+    if need == "no statistics":
+        return jax.tree.leaves(algorithm.problem.shapes().statistics)
+    traits, sent = algorithm.traits, kinds(algorithm.traits.parts)
+    return {
+        "one exchange": algorithm.prelude is not None,
+        "one vector": len(vector_kinds(traits.parts)) > 1,
+        "no models": "model" in sent,
+        "no choice": "choice" in sent,
+        "no counts": "count" in sent,
+        "sums": traits.reduce != "sum",
+    }[need]
 
 
 def _misplaced(name: str, before: Transport, added: Transport) -> Iterator[str]:

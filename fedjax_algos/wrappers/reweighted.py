@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Array, Params, Population
+from fedjax_algos.core import Algorithm, Array, Population
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.local_steps import mean_loss
 from fedjax_algos.core.options import Positive, Range, Real
@@ -154,8 +154,13 @@ def reweighted(
     loss_of = mean_loss(algorithm.problem, algorithm.local)
 
     def apply(vectors, own, client):
-        params = _received(name, algorithm, client.received)
-        loss = loss_of(client.data.model(params), client.data, client.key)
+        parts = algorithm.traits.broadcast
+        trees = zip(kinds(parts), split_update(parts, client.received, "broadcast"), strict=True)
+        whole = jax.tree.structure(algorithm.problem.shapes().params)
+        models = [t for kind, t in trees if kind == "model" and jax.tree.structure(t) == whole]
+        reason = "its clients do not receive the whole global model"
+        require(models, f"{name} does not fit this algorithm: {reason}; leave {name} out")
+        loss = loss_of(client.data.model(models[0]), client.data, client.key)
         return Sent(extra={f"{name}.loss": loss})
 
     def change(cohort, memory, key, facts):
@@ -165,22 +170,7 @@ def reweighted(
         factor, memory = factors(losses, memory)
         return cohort._replace(factor=cohort.factor * factor), memory
 
-    stage = ServerStage(name, all=change, first=lambda zeros, population: first(population))
-    return add(
-        name,
-        algorithm,
-        client=[ClientStage(name, apply, place=OBSERVE)],
-        server=[stage._replace(reweights=True)],
-        needs=["one exchange"],
-    )
-
-
-def _received(name: str, algorithm: Algorithm, broadcast: Any) -> Params:
-    """Returns the model x in a broadcast."""
-    parts = algorithm.traits.broadcast
-    trees = zip(kinds(parts), split_update(parts, broadcast, "broadcast"), strict=True)
-    whole: Any = jax.tree.structure(algorithm.problem.shapes().params)
-    models = [t for kind, t in trees if kind == "model" and jax.tree.structure(t) == whole]
-    reason = "its clients do not receive the whole global model, so they cannot compute its loss"
-    require(models, f"{name} does not fit this algorithm: {reason}; leave {name} out")
-    return models[0]
+    loss_stage = ClientStage(name, apply, place=OBSERVE)
+    stage = ServerStage(name, all=change, first=lambda _, population: first(population))
+    server, needs = [stage._replace(reweights=True)], ["one exchange"]
+    return add(name, algorithm, client=[loss_stage], server=server, needs=needs)

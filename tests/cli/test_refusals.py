@@ -24,8 +24,8 @@ run fedavg --system simulated | --system simulated is for the virtual clock
 run fedavg --seconds 3 --rounds 3 | --rounds 3 is for rounds
 run fedavg --held-out 0.1 | --held-out 0.1 is for --evaluate-clients held_out
 run fedprox:mu=0.1 --mu 0.2 | --mu is given beside fedprox:mu=0.1; give mu once
-run fedavg --cohort 200 | a cohort of 200 is out of range; give a whole number from 1 to 100
-run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give 1 or 100
+run fedavg --cohort 200 | cohort=200 is out of range
+run fedavg --cohort 1.0 | cohort=1.0 may mean one client or all; give a whole number from 1 to 100
 run fedavg --sampler available:mode=homogeneous,beta=0.9999999 | no update arrives in
 run fedavg --sampler poisson:mean=1e-30 | no update arrives in
 run fedavg --failures late:seconds=1e-9 | no update arrives in

@@ -9,7 +9,7 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, in_session, late, simulated
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.participation import Cohorts, traced_samplers
-from fedjax_algos.participation.systems.system_model import Sessions
+from fedjax_algos.participation.systems.fedscale import Sessions
 
 COUNTS = np.array([4, 8, 12, 4])
 LOCAL = fa.Local(4, 0.1, epochs=1)  # 1, 2, 3 and 1 steps
@@ -83,5 +83,5 @@ def test_traced_rounds_ask_the_same_system():
 def test_wrong_systems_are_refused():
     with pytest.raises(ValueError, match="late has no system model"):
         late(seconds=1.0)
-    with pytest.raises(ValueError, match="SimulatedSystem has no sessions"):
+    with pytest.raises(ValueError, match="in_session has no system model with sessions"):
         in_session(seconds=1.0, system=simulated())

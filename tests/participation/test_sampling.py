@@ -134,7 +134,7 @@ def test_cohort_counts():
         count = cohort_count(cohort, 100)
         assert (count, type(count)) == (expected, int)
     for cohort in (2.5, 0, -0.5, np.nan, np.inf, 11):
-        with pytest.raises(ValueError, match=f"a cohort of {cohort} is out of range"):
+        with pytest.raises(ValueError, match=f"cohort={cohort} is out of range"):
             cohort_count(cohort, 10)
-    with pytest.raises(ValueError, match=r"cohort=1.0 may mean one client or all; give 1 or 10"):
+    with pytest.raises(ValueError, match=r"cohort=1.0 may mean one client or all; give a whole"):
         cohort_count(1.0, 10)

@@ -15,7 +15,7 @@ from wrapper_helpers import later
 
 from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers import codecs
-from fedjax_algos.wrappers.compression import quantised, rotated, rotation
+from fedjax_algos.wrappers.compression import quantised, rotated
 from fedjax_algos.wrappers.compression.rotated import lloyd_max
 from fedjax_algos.wrappers.compression.signs import sign_codec
 from fedjax_algos.wrappers.compression.sparse import entries_sent
@@ -219,7 +219,7 @@ def test_the_nearest_point_is_found(bits):
 
 def all_signs(monkeypatch, codec, v):
     """What is decoded with each D, float32[2^d', d]."""
-    size, v = rotation.padded_size(len(v)), jnp.asarray(v, jnp.float32)
+    size, v = rotated.padded_size(len(v)), jnp.asarray(v, jnp.float32)
 
     def one(signs):
         word = (signs.astype(jnp.uint32) << jnp.arange(size, dtype=jnp.uint32)).sum(keepdims=True)
@@ -306,7 +306,7 @@ def test_decoded_vectors_are_those_of_fedjax(spec, monkeypatch):
     uniform = jnp.asarray([0.3, 0.6, 0.1, 0.9, 0.25, 0.8, 0.55, 0.45])
     signs = jnp.asarray([0b01000110], jnp.uint32)  # 1 -1 -1 1 1 1 -1 1
     monkeypatch.setattr(quantised.jax.random, "uniform", lambda key, shape, dtype: uniform)
-    monkeypatch.setattr(rotation.jax.random, "bits", lambda key, shape, dtype: signs)
+    monkeypatch.setattr(rotated.jax.random, "bits", lambda key, shape, dtype: signs)
     encode, decode, *_ = codec(spec)
     v = jnp.asarray([0.75, -1.5, 0.1, 2.25, -0.3, 0, 1.2, -2])
     found = jax.jit(lambda: decode(encode(jax.random.key(0), v), 8))()

@@ -4,6 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+import wrapper_examples as examples
 from helpers import small_network
 from wrapper_helpers import (
     NETWORK_LOCAL,
@@ -19,7 +20,7 @@ from wrapper_helpers import (
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, simulated
 from fedjax_algos.core.randomness import permutation_words, permute
-from fedjax_algos.wrappers import ClientStage, Rule, Sent, ServerStage, add, newcomers, wrap
+from fedjax_algos.wrappers import ClientStage, Rule, Sent, ServerStage, add, wrap
 from fedjax_algos.wrappers.stages import CLIP
 
 ALL, D = (0, 1, 2, 3, 4, 5, 6), 5
@@ -45,8 +46,8 @@ def bad_clients(seed):
 @pytest.mark.parametrize("layout", ["vmapped", *later("sequential", 2)])
 def test_an_attack_and_two_defences_in_numpy(layout, x64):
     """With two lost updates, and then with none."""
-    algorithm = newcomers.alie(sends(VECTORS), fraction=0.3, z=1.5)
-    algorithm = newcomers.trimmed_mean(newcomers.nearest_mixing(algorithm, wrong=2), wrong=1)
+    algorithm = examples.alie(sends(VECTORS), fraction=0.3, z=1.5)
+    algorithm = examples.trimmed_mean(examples.nearest_mixing(algorithm, wrong=2), wrong=1)
     found, bad = moves(algorithm, 2, layout=layout, seed=3), bad_clients(3)
     for number, arrived in enumerate(ARRIVES[:2]):
         sent, honest = VECTORS[:, number].copy(), VECTORS[arrived & ~bad, number]
@@ -69,9 +70,9 @@ def test_an_attack_and_two_defences_in_numpy(layout, x64):
     ],
 )
 def test_another_order_is_refused(first, second, reason):
-    wrapped = getattr(newcomers, first)(sends(VECTORS))
+    wrapped = getattr(examples, first)(sends(VECTORS))
     with pytest.raises(ValueError, match=reason):
-        getattr(newcomers, second)(wrapped)
+        getattr(examples, second)(wrapped)
 
 
 def nothing(*read):
@@ -85,14 +86,20 @@ def stage(*arguments, **options):
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (stage(lambda v, own, client: v), "stage s returned .*list.*; return Sent"),
+        (
+            stage(lambda v, own, client: v),
+            "stage s: its result=.* is not of type Sent; return Sent",
+        ),
         (stage(lambda v, own, client: Sent(v[0])), r"stage s: undo made .*dict.*one tree for each"),
         (stage(lambda v, own, client: Sent(v), first=lambda v: v), r"stage s: Sent.own.*missing"),
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
         ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
         ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),
-        ({"server": [ServerStage("s", all=nothing)]}, "s returned .*None.*; return what it"),
-        ({"rule": Rule("s", lambda *read: read[0].vectors)}, "s returned .*list.*and its memory"),
+        ({"server": [ServerStage("s", all=nothing)]}, "s: its result=None.*; return what it"),
+        (
+            {"rule": Rule("s", lambda *read: read[0].vectors)},
+            "s: its result=.* type tuple; .*and its memory",
+        ),
         (stage(lambda v, own, c: Sent(v, extra={"afl.loss": 0.0})), "name .*afl.loss.*rename it"),
     ],
 )
@@ -103,7 +110,7 @@ def test_what_ones_own_stages_return_is_checked(wrong, reason):
 
 def test_signs_of_marked_clients(x64):
     """Alone, the updates are changed when they arrive, and nothing is stacked."""
-    algorithm = newcomers.sign_flip(sends(VECTORS), fraction=0.3)
+    algorithm = examples.sign_flip(sends(VECTORS), fraction=0.3)
     signs = np.where(bad_clients(0), -1, 1)[~LOST, None]
     assert algorithm.traits.reduce == "sum"
     np.testing.assert_allclose(moves(algorithm)[0], (signs * VECTORS[~LOST, 0]).mean(0), rtol=1e-12)
@@ -111,12 +118,12 @@ def test_signs_of_marked_clients(x64):
 
 def test_a_private_mean_has_a_fixed_denominator_and_noise_without_updates(x64):
     """In the third round no update arrives."""
-    clear = moves(newcomers.private_mean(sends(VECTORS), norm=1.5, noise=0))
+    clear = moves(examples.private_mean(sends(VECTORS), norm=1.5, noise=0))
     lengths = np.linalg.norm(VECTORS, axis=-1, keepdims=True)
     clipped = VECTORS * np.minimum(1, 1.5 / lengths)
     expected = [clipped[~LOST, 0].sum(0) / 7, clipped[:, 1].sum(0) / 7, np.zeros(D)]
     np.testing.assert_allclose(clear, expected, rtol=1e-6, atol=1e-12)
-    private = newcomers.private_mean(sends(VECTORS), norm=1.5, noise=2)
+    private = examples.private_mean(sends(VECTORS), norm=1.5, noise=2)
     noises = [moves(private, seed=seed) - clear for seed in (0, 1)]
     assert len(np.unique(np.round(noises, 9))) == 2 * 3 * D
     assert 0.5 < np.std(noises) / (2 * 1.5 / 7) < 1.5
@@ -127,12 +134,12 @@ def test_a_private_mean_has_a_fixed_denominator_and_noise_without_updates(x64):
 def test_what_was_clipped_is_a_column(norm, share):
     """And weights that would tell who came are refused."""
     bare = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL, weighting="uniform")
-    engine = fa.make_engine(newcomers.private_mean(bare, norm=norm, noise=0))
+    engine = fa.make_engine(examples.private_mean(bare, norm=norm, noise=0))
     _, rows = fa.simulate(engine, TOY.data, rounds=2, cohort_size=2)
     assert rows[-1]["clipped"] == share
     by_size = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
     with pytest.raises(ValueError, match=r"their num_examples.*uniform, or leave it out"):
-        traced(newcomers.private_mean(by_size))
+        traced(examples.private_mean(by_size))
 
 
 @pytest.mark.parametrize("before", ["", *later("topk:fraction=0.5")])
@@ -140,14 +147,14 @@ def test_whole_numbers_are_decoded_after_the_sum(before, x64):
     """An update with NaN, or one that is too long, is left out and counted."""
     vectors = VECTORS / 4
     vectors[1, 1, 2], vectors[3, 1, 0] = np.nan, 1.01
-    coded = newcomers.modular_mean(wrap(sends(vectors), before))
+    coded = examples.modular_mean(wrap(sends(vectors), before))
     found, expected = moves(coded, 2), moves(wrap(sends(vectors), before), 2)[0]
     np.testing.assert_allclose(found[0], expected, atol=1 / 2**15)
     if not before:
         rest = vectors[[0, 2, 4, 5, 6], 1].mean(0)
         np.testing.assert_allclose(found[1], rest, atol=1 / 2**15)
     with pytest.raises(ValueError, match="bits=31 overflow a cohort of 7"):
-        moves(newcomers.modular_mean(sends(vectors), bits=31))
+        moves(examples.modular_mean(sends(vectors), bits=31))
 
 
 def test_a_change_by_hand_stays_inside():

@@ -3,6 +3,5 @@
 Clients train as in FedAvg and upload the delta x - y_i, where x is the model that they received.
 The algorithms differ in the weight of a stale update and in what makes a server step: every arrival
 (FedAsync), a full buffer (FedBuff), a tier of clients (FedAT) or an arrival group (FedCompass).
-`staleness` holds the weights that they share; `fedjax_algos.asynchrony` decides when clients
-arrive.
+`fedasync` holds the weights that they share; `fedjax_algos.asynchrony` decides when clients arrive.
 """

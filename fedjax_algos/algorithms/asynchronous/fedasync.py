@@ -4,22 +4,29 @@ Xie et al., "Asynchronous Federated Optimization", 2019, https://arxiv.org/abs/1
 form in FedCompass (Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675).
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from fedjax_algos.algorithms.asynchronous.staleness import (
-    StaleWeighting,
-    staleness_weight,
-    weight_divisor,
-    weighted_by_staleness,
-)
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits
+from fedjax_algos.core import (
+    Algorithm,
+    Asynchrony,
+    Dispatch,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    Update,
+)
 from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
+
+StaleWeighting = Literal["examples", "uniform"]  # p_i: n_i / n over ALL clients, or 1/m
 
 
 class ServerState(NamedTuple):
@@ -30,6 +37,33 @@ class ServerState(NamedTuple):
 class MixingSum(NamedTuple):
     total: Params  # sum of st w_i
     weight: jax.Array  # float[]: sum of st
+
+
+def staleness_weight(staleness: jax.Array, alpha, exponent) -> jax.Array:
+    """Returns `alpha (d + 1)^(-exponent)`, float[...], for a staleness d in server steps."""
+    return alpha * (1.0 + staleness) ** (-exponent)
+
+
+def weighted_by_staleness(
+    alpha, exponent, weighting: StaleWeighting
+) -> Callable[[Update, Dispatch, jax.Array], Update]:
+    """Returns a `contribute` with the weight `st(d_i) p_i`; p_i is 1 if weighted "uniform".
+
+    The p_i are not renormalised in a group: a group moves the model only by its share of all
+    clients. The server divides the sum by `weight_divisor`.
+    """
+
+    def contribute(update, dispatch, staleness):
+        share = dispatch.share if weighting == "examples" else jnp.ones_like(dispatch.share)
+        weight = staleness_weight(staleness.astype(share.dtype), alpha, exponent) * share
+        return scale(weight, update)
+
+    return contribute
+
+
+def weight_divisor(weighting: StaleWeighting, num_clients: int) -> jax.Array:
+    """Returns the divisor of the sum, float[]: m if p_i is 1/m ("uniform"), else 1."""
+    return jnp.asarray(num_clients if weighting == "uniform" else 1, float)
 
 
 @algorithms.register
@@ -75,7 +109,7 @@ def fedasync(
         if form == "mixing":
             remaining = scale(1 - sums.weight, server.params)
             return server._replace(params=optax.tree.add(remaining, sums.total))
-        return server._replace(params=add_scaled(server.params, -1 / server.divisor, sums.total))
+        return server._replace(params=add_scaled(server.params, -1 / server.divisor, sums))
 
     contribute = mix if form == "mixing" else weighted_by_staleness(alpha, exponent, weighting)
     asynchrony = Asynchrony("immediate")

@@ -6,8 +6,7 @@ https://arxiv.org/abs/2106.06639, and its form in FedCompass (https://arxiv.org/
 
 from typing import Annotated, Literal
 
-from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
-from fedjax_algos.algorithms.asynchronous.staleness import StaleWeighting, weighted_by_staleness
+from fedjax_algos.algorithms.asynchronous.fedasync import StaleWeighting, fedasync
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits
 from fedjax_algos.core.options import Positive, Range, Real
@@ -39,15 +38,12 @@ def fedbuff(
         FedCompass paper's comparison; "buffer" is 1/K, the original's mean.
     """
     stale_weighting: StaleWeighting = "examples" if weighting == "examples" else "uniform"
-    frame = fedasync(problem, local, weighting=stale_weighting)
+    frame = fedasync(problem, local, alpha=alpha, exponent=exponent, weighting=stale_weighting)
 
     def server_update(server, sums, count, group):
         divisor = count.astype(server.divisor.dtype) if weighting == "buffer" else server.divisor
         factor = -server_learning_rate / divisor
-        return server._replace(params=add_scaled(server.params, factor, sums.total))
+        return server._replace(params=add_scaled(server.params, factor, sums))
 
-    return frame._replace(
-        server_update=server_update,
-        contribute=weighted_by_staleness(alpha, exponent, stale_weighting),
-        traits=Traits(asynchrony=Asynchrony("buffered")),
-    )
+    traits = Traits(asynchrony=Asynchrony("buffered"))
+    return frame._replace(server_update=server_update, traits=traits)

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
-from fedjax_algos.algorithms.asynchronous.staleness import (
+from fedjax_algos.algorithms.asynchronous.fedasync import (
     StaleWeighting,
+    fedasync,
     weight_divisor,
     weighted_by_staleness,
 )
@@ -90,7 +90,7 @@ def fedcompass(
 
     def contribute(update, dispatch, staleness):
         steps = jnp.maximum(dispatch.num_steps, 1).astype(dispatch.share.dtype)
-        total = weigh(update, dispatch, staleness).total
+        total = weigh(update, dispatch, staleness)
         if variant == "normalised":
             total = scale(1 / steps, total)
         share = dispatch.share if weighting == "examples" else jnp.ones_like(dispatch.share)

@@ -24,12 +24,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_steps import (
-    batch_gradient,
-    full_gradient,
-    full_size,
-    local_training,
-)
+from fedjax_algos.core.local_steps import batch_gradient, full_gradient, full_size, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 

@@ -5,11 +5,13 @@ ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/Symb
 where benchmark/dataset/data/device_info/README.md describes the files.
 """
 
+import bisect
 import functools
 import itertools
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,7 +22,6 @@ from fedjax_algos.base.files import parse_json, read_file, reading
 from fedjax_algos.base.reprs import describe, printable
 from fedjax_algos.core.options import Count, is_number
 from fedjax_algos.participation.systems.system_model import (
-    Sessions,
     SystemModelFactory,
     SystemModelWithSpeeds,
     require_at_least_0,
@@ -30,6 +31,7 @@ from fedjax_algos.participation.systems.system_model import (
 T = TypeVar("T")
 
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
+_TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
 _TRAINING = 3.0  # FedScale's augmentation factor: a training step in inferences
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
 _shown = functools.partial(printable, longest=50)
@@ -40,6 +42,47 @@ class Device(NamedTuple):
 
     computation: float
     communication: float
+
+
+class Sessions(NamedTuple):
+    """The times of each period when a client is available, both ends included."""
+
+    starts: tuple[Any, ...]  # ascending, from 0 to below the period; sessions that touch are one
+    ends: tuple[Any, ...]  # at most the period
+    period: Any  # in the same unit; sessions repeat after it
+
+    @classmethod
+    def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
+        """Joins sessions that touch, given in ascending order; none starts when the period ends."""
+        firsts: list[Any] = []
+        lasts: list[Any] = []
+        for start, end in zip(starts, ends, strict=True):
+            if lasts and start == lasts[-1]:
+                lasts[-1] = end
+            elif start < period:
+                firsts.append(start)
+                lasts.append(end)
+        return cls(tuple(firsts), tuple(lasts), period)
+
+    def unavailability(self, now: Any, seconds: Any) -> tuple[Any, Any] | None:
+        """See `SystemModelWithSessions.unavailability_at`."""
+        starts, ends, period = self
+        if not starts:
+            return 0, math.inf
+        if starts[0] == 0 and ends[0] == period:
+            return None
+        time = now % period
+        time = 0 if period - time <= _TOLERANCE else time
+        index = bisect.bisect_right(starts, time + _TOLERANCE) - 1
+        following = starts[index + 1] if index + 1 < len(starts) else period + starts[0]
+        if index < 0 or time > ends[index]:
+            return 0, following - time
+        time, end = max(time, starts[index]), ends[index]
+        if end == period and starts[0] == 0:  # it goes on in the next period
+            end, following = period + ends[0], period + starts[1]
+        if seconds <= end - time:
+            return None
+        return (end - time) / seconds, following - end
 
 
 @dataclass(eq=False, repr=False)
@@ -130,14 +173,9 @@ def fedscale(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
-        return FedScaleSystem(
-            speeds,
-            sessions,
-            numbers(seed, _DEVICES, len(speeds)),
-            numbers(seed, _SESSIONS, len(sessions or ())),
-            batch_size,
-            (download_bytes + upload_bytes) * 8 / 1024,
-        )
+        orders = numbers(seed, _DEVICES, len(speeds)), numbers(seed, _SESSIONS, len(sessions or ()))
+        kbits = (download_bytes + upload_bytes) * 8 / 1024
+        return FedScaleSystem(speeds, sessions, *orders, batch_size, kbits)
 
     return make
 
@@ -147,31 +185,23 @@ def _device(entry: dict) -> Device:
     return Device(*(_number(entry, name) for name in Device._fields))
 
 
-def _sessions(entry: dict) -> Sessions:
+def _sessions(entry: Any) -> Sessions:
     """Parses `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
     period = _number(entry, "finish_time")
-    active, inactive = (_value(entry, name) for name in ("active", "inactive"))
-    lists = isinstance(active, list) and isinstance(inactive, list) and active
-    require(lists, "has no lists active and inactive")
-    numbers = f"has {len(active)} times in active and {len(inactive)} in inactive"
-    require(len(active) == len(inactive), f"{numbers}; give as many in both")
-    times = [time for pair in zip(active, inactive, strict=True) for time in pair]
-    for previous, time in itertools.pairwise([0, *times]):
-        if not (is_number(time, float) and previous <= time <= period):
-            raise ValueError(
-                f"has the time {_shown(time)} after {previous}; they ascend in turn from 0 to "
-                f"finish_time={_shown(period)}"
-            )
+    active, inactive = entry.get("active"), entry.get("inactive")
+    lists = isinstance(active, list) and isinstance(inactive, list)
+    found = f"has active={_shown(active)} and inactive={_shown(inactive)}"
+    fits = lists and len(active) == len(inactive) > 0
+    require(fits, f"{found}; give lists of as many times each")
+    times = [0, *itertools.chain(*zip(active, inactive, strict=True)), period]
+    for previous, time in itertools.pairwise(times):
+        text = f"has the time {_shown(time)} after {previous}; they ascend in turn from 0 to"
+        require(is_number(time, float) and previous <= time, f"{text} finish_time={period}")
     return Sessions.of(active, inactive, period)
 
 
-def _value(entry: dict, name: str) -> Any:
-    require(name in entry, f"has no {name}")
-    return entry[name]
-
-
-def _number(entry: dict, name: str) -> float:
-    value = _value(entry, name)
+def _number(entry: Any, name: str) -> float:
+    value = entry.get(name)
     above = is_number(value, float) and 0 < value <= sys.float_info.max
     require(above, f"has {name}={_shown(value)}; give a number above 0")
     return value
@@ -187,11 +217,11 @@ def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
 def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
     """Reads a file once for all methods and seeds, unless it changes."""
     devices = parse_json(read_file(path))
-    require(isinstance(devices, dict) and devices, "it is not a dictionary of devices")
+    known = isinstance(devices, dict) and all(isinstance(each, dict) for each in devices.values())
+    require(known and devices, "it is not a dictionary of devices, which are dictionaries")
     result = []
     for key, entry in devices.items():
         try:
-            require(isinstance(entry, dict), f"is {_shown(entry)}, not a dictionary")
             result.append(convert(entry))
         except ValueError as error:
             raise ValueError(f"device {_shown(key)} {error}") from None

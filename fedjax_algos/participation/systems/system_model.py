@@ -1,29 +1,27 @@
 """System models: how long dispatches take and which of them are lost, under any planner.
 
-Also systems of given times, in Python or a CSV file, and sessions of clients' availability.
+Also systems of given times, in Python or a CSV file.
 """
 
-import bisect
 import copy
 import csv as csv_files
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import read_file, reading
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe
+from fedjax_algos.base.reprs import describe, printable
 from fedjax_algos.core.options import NonNegative, Positive, options
 from fedjax_algos.core.registry import Registry
 
 _FIX = "give a CSV file with the columns client and seconds_per_step"
 _COLUMNS = ("client", "dispatch", "seconds_per_step", "lost_after", "seconds_away")
 _UNAVAILABLE = _COLUMNS[3:]
-_TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
 
 
 class SystemModel(Protocol):
@@ -119,8 +117,8 @@ def check_unavailability(client: int, number: int, unavailability: tuple[Any, An
     """Raises ValueError for a share or seconds away out of range."""
     found = f"dispatch {number} of client {client} has unavailability={unavailability}"
     fix = "give a share of its time from 0 to 1 and seconds away of at least 0, not both of them 0"
-    require(isinstance(unavailability, tuple) and len(unavailability) == 2, f"{found}; {fix}")
-    share, away = unavailability
+    is_pair = isinstance(unavailability, tuple) and len(unavailability) == 2
+    share, away = unavailability if is_pair else (0, 0)
     # not both 0, because the client would leave and return without end at the same time
     require(0 <= share <= 1 and away >= 0 and (share or away), f"{found}; {fix}")
 
@@ -161,13 +159,11 @@ class FixedSystem:
         self._times = [tuple(t) if isinstance(t, Iterable) else t for t in seconds_per_step]
         self._unavailable = dict(unavailable or {})
         self.communication_seconds = communication_seconds
-        lists = [times if isinstance(times, tuple) else (times,) for times in self._times]
-        none = "seconds_per_step is empty; give each client a time, or some"
-        require(lists and all(lists), none)
-        for client, times in enumerate(lists):
-            wrong = next((time for time in times if not 0 < time < math.inf), None)
-            what = f"seconds_per_step={wrong} of client {client} is out of range"
-            require(wrong is None, f"{what}; give a number above 0")
+        for client, times in enumerate(self._times or [()]):
+            given = times if isinstance(times, tuple) else (times,)
+            fits = given and all(0 < time < math.inf for time in given)
+            found = f"client {client} has seconds_per_step={printable(times, 60)}"
+            require(fits, f"{found}; give a number above 0, or one for each dispatch")
         fix = f"give dispatches of at least 0 and clients of 0 to {len(self._times) - 1}"
         for (client, number), unavailability in self._unavailable.items():
             entry = f"unavailable has an entry for dispatch {number} of client {client}"
@@ -184,15 +180,7 @@ class FixedSystem:
         Args:
           client, number, num_steps: as there.
         """
-        times = self._times_of(client)
-        if not isinstance(times, tuple):
-            return num_steps * times + self.communication_seconds
-        if number >= len(times):
-            raise ValueError(
-                f"dispatch {number} of client {client} is after the end of its trace of "
-                f"{len(times)} dispatches; give a longer one, or a single time for each client"
-            )
-        return num_steps * times[number] + self.communication_seconds
+        return num_steps * self._time(client, number) + self.communication_seconds
 
     def unavailability(self, client: int, number: int) -> tuple[Any, Any] | None:
         """See `SystemModel.unavailability`.
@@ -208,14 +196,16 @@ class FixedSystem:
         Args:
           client: the client's id.
         """
-        times = self._times_of(client)
-        return sum(times) / len(times) if isinstance(times, tuple) else times
+        first, times = self._time(client, 0), self._times[client]
+        return sum(times) / len(times) if isinstance(times, tuple) else first
 
-    def _times_of(self, client):
-        number = len(self._times)
-        found = f"client {client} has no time in seconds_per_step, which has {number}"
-        require(client < number, f"{found}; give one for each client")
-        return self._times[client]
+    def _time(self, client, number):
+        times = self._times[client] if client < len(self._times) else ()
+        if not isinstance(times, tuple):
+            return times
+        found = f"dispatch {number} of client {client} has no time in seconds_per_step"
+        require(number < len(times), f"{found}; give more times, or a single one for each client")
+        return times[number]
 
 
 def traced(
@@ -303,7 +293,7 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
     known = needed <= set(columns) <= set(_COLUMNS) and len(set(columns)) == len(columns)
     wanted = ",".join(each for each in _COLUMNS if each in needed | set(columns))
     require(known, f"line 1: the columns are {','.join(columns)[:200]}; give {wanted}")
-    times: dict[int, list[float]] = {}
+    times: dict[int, list[Any]] = {}
     unavailable: dict[tuple[int, int], tuple[float, float]] = {}
     for number, cells in enumerate(lines, start=2):
         if not cells:
@@ -320,10 +310,10 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
             lost_after, seconds_away = (_number(number, row[column]) for column in _UNAVAILABLE)
             unavailable[client, len(own)] = lost_after, seconds_away
         own.append(_number(number, row["seconds_per_step"]))
-    missing = set(range(max(len(times), 1))) - set(times)
-    require(not missing, f"it has no line of client {min(missing, default=0)}; number them from 0")
-    ordered = [times[client] for client in range(len(times))]
-    return ordered if "dispatch" in columns else [each[0] for each in ordered], unavailable
+    ordered = [times.get(client, []) for client in range(len(times))]
+    if "dispatch" not in columns:
+        ordered = [own[0] if own else own for own in ordered]
+    return ordered, unavailable
 
 
 def _whole(line, text):
@@ -337,44 +327,3 @@ def _number(line, text):
         return float(text)
     except ValueError:
         raise ValueError(f"line {line}: {text[:80]!r} is not a number; give one") from None
-
-
-class Sessions(NamedTuple):
-    """The times of each period when a client is available, both ends included."""
-
-    starts: tuple[Any, ...]  # ascending, from 0 to below the period; sessions that touch are one
-    ends: tuple[Any, ...]  # at most the period
-    period: Any  # in the same unit; sessions repeat after it
-
-    @classmethod
-    def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
-        """Joins sessions that touch, given in ascending order; none starts when the period ends."""
-        firsts: list[Any] = []
-        lasts: list[Any] = []
-        for start, end in zip(starts, ends, strict=True):
-            if lasts and start == lasts[-1]:
-                lasts[-1] = end
-            elif start < period:
-                firsts.append(start)
-                lasts.append(end)
-        return cls(tuple(firsts), tuple(lasts), period)
-
-    def unavailability(self, now: Any, seconds: Any) -> tuple[Any, Any] | None:
-        """See `SystemModelWithSessions.unavailability_at`."""
-        starts, ends, period = self
-        if not starts:
-            return 0, math.inf
-        if starts[0] == 0 and ends[0] == period:
-            return None
-        time = now % period
-        time = 0 if period - time <= _TOLERANCE else time
-        index = bisect.bisect_right(starts, time + _TOLERANCE) - 1
-        following = starts[index + 1] if index + 1 < len(starts) else period + starts[0]
-        if index < 0 or time > ends[index]:
-            return 0, following - time
-        time, end = max(time, starts[index]), ends[index]
-        if end == period and starts[0] == 0:  # it goes on in the next period
-            end, following = period + ends[0], period + starts[1]
-        if seconds <= end - time:
-            return None
-        return (end - time) / seconds, following - end

@@ -119,11 +119,15 @@ class Rounds(NamedTuple):
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
         """Returns the cohorts of a run before its first round, or of candidates for them."""
-        selection, size = algorithm.selection, self.cohort_size
+        selection, size, counts = algorithm.selection, self.cohort_size, data.counts()
+        candidates = size if selection is None else selection.num_candidates(size)
+        found = f"a cohort of {size} is chosen among {candidates} candidates"
+        fix = f"give at most {len(counts)}, the number of clients"
+        require(selection is None or candidates <= len(counts), f"{found}; {fix}")
         return Cohorts(
-            data.counts(),
+            counts,
             local,
-            cohort_size=size if selection is None else selection.num_candidates(size),
+            cohort_size=candidates,
             seed=seed,
             sampler=self.sampler,
             work=self.work,

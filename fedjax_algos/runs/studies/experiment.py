@@ -309,7 +309,9 @@ def _check_rounds(
             if keeping:
                 check_no_repeats(dispatches, own.num_clients)
             all_arrive = isinstance(dispatches.arrives, tuple)
-            arrived |= bool(np.any(cohorts.dispatched if all_arrive else dispatches.arrives))
+            arrived |= bool(
+                np.any(cohorts.position().dispatched if all_arrive else dispatches.arrives)
+            )
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
         given = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"

@@ -66,8 +66,6 @@ def low_bits(k: int, d: int) -> int:
 
 def _parts(width):
     """Returns the lowest bit and the size of each part: the powers of two that sum to the width."""
-    if not 1 <= width <= _WORD:
-        raise ValueError(f"width={width!r} is out of range; give a whole number from 1 to {_WORD}")
     sizes = [1 << bit for bit in range(6) if width >> bit & 1]
     return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 

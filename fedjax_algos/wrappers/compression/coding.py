@@ -1,6 +1,7 @@
-"""Encodes and decodes the vectors of an update or a broadcast by a codec of one vector."""
+"""The codec of one vector, and the coding of the vectors of an update or a broadcast by it."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -9,10 +10,43 @@ import jax.numpy as jnp
 from fedjax_algos.core import Key
 from fedjax_algos.core.algorithm import Static
 from fedjax_algos.core.trees import sent_bytes
-from fedjax_algos.wrappers.compression.codec import Codec, Message
 from fedjax_algos.wrappers.stages import shapes_of
 
 Scope = Literal["part", "leaf"]
+Message = Any  # packed arrays; exactly their bytes are sent
+
+
+class Codec(NamedTuple):
+    """The encoding of one vector of d floats.
+
+    A message has arrays that are packed into whole words of 32 bits, so exactly their bytes are
+    sent. Values that both ends derive from the seed and the client, such as a rotation or random
+    positions, are in the message as a typed key of JAX (`jax.random.key`), which is never counted.
+
+    Attributes:
+      encode: `(key, v) -> message` of float[d].
+      decode: `(message, d) -> v~`, float32[d]; d is a Python number.
+      variance: `d -> omega` of an unbiased codec, with E|v~ - v|^2 <= omega |v|^2; None for a
+        biased one.
+      unbounded: why a biased codec may make a vector longer, so that no client may remember its
+        losses, and what to do; "" if it never does.
+      of_leaves: whether v is a leaf of the update in its shape, which `decode` receives for d. Such
+        a codec has the scope "leaf".
+      nearly: whether an unbiased codec is biased for some vectors, so that theorems do not hold.
+      coded_bits: `(message, d) -> float32[]`, the bits of the message with an entropy code; None if
+        it has none.
+    """
+
+    encode: Callable[[Key, jax.Array], Message]
+    decode: Callable[[Message, Any], jax.Array]
+    variance: Callable[[int], float] | None = None
+    unbounded: str = ""
+    of_leaves: bool = False
+    nearly: bool = False
+    coded_bits: Callable[[Message, int], jax.Array] | None = None
+
+
+unchanged = Codec(lambda key, v: v, lambda message, d: message, lambda d: 0.0)
 
 
 class Encoded(NamedTuple):
@@ -53,10 +87,8 @@ class Coding(NamedTuple):
 
     def sizes(self, tree: Any) -> Any:
         """Returns, for each leaf, the number of entries of the vector that it is a part of."""
-        leaves = jax.tree.leaves(tree)
-        groups = self._vectors(leaves)
-        of_leaves = [sum(leaf.size for leaf in group) for group in groups for _ in group]
-        return jax.tree.unflatten(jax.tree.structure(tree), of_leaves)
+        total = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        return jax.tree.map(lambda leaf: leaf.size if self.scope == "leaf" else total, tree)
 
     def _vectors(self, leaves):
         """Groups the leaves by vector."""

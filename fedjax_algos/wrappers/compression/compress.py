@@ -2,6 +2,10 @@
 
 The algorithm's own `contribute` and `server_update` see vectors as before. Bytes are counted for
 the encoded messages.
+
+Downwards, clients start from the decoded vectors, so their updates are differences to these. The
+server keeps the exact params, and they are evaluated. With v of the broadcast and v^ at the
+clients, "ef21" sends `c = C(v - v^)`, and then `v^ += c` (EF21-P). In the first round v^ is v.
 """
 
 import inspect
@@ -17,15 +21,19 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.compression.codec import Codec, unchanged
-from fedjax_algos.wrappers.compression.coding import Coding, Scope
-from fedjax_algos.wrappers.compression.downwards import CatchUp, encode_broadcasts
-from fedjax_algos.wrappers.compression.feedback import Feedback, remembered
+from fedjax_algos.wrappers.compression.coding import Codec, Coding, Scope, unchanged
+from fedjax_algos.wrappers.compression.feedback import (
+    Feedback,
+    check_codec,
+    contractive,
+    remembered,
+)
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Down, Sent
 
 __all__ = ["CatchUp", "Direction", "Feedback", "Scope", "codec", "codecs", "compress"]
 Direction = Literal["up", "down"]
+CatchUp = Literal["sum", "full"]
 codecs = Registry[Codec]("codec", Codec)
 
 
@@ -67,18 +75,19 @@ def compress(
     """
     check_choice("feedback", feedback, get_args(Feedback))
     check_choice("scope", scope, get_args(Scope))
-    fits = scope == "leaf" or not codec.of_leaves
-    require(fits, f"{name}: scope={scope} has no matrices; give scope=leaf")
     check_choice("direction", direction, get_args(Direction))
     check_choice("catch_up", catch_up, get_args(CatchUp))
-    differences = direction == "down" and feedback == "ef21"
-    fix = "give it with direction=down and feedback=ef21"
-    require(catch_up == "sum" or differences, f"{name}: catch_up={catch_up} has no effect; {fix}")
+    fits = scope == "leaf" or not codec.of_leaves
+    require(fits, f"{name}: scope={scope} has no matrices; give scope=leaf")
+    given = f"direction={direction}, feedback={feedback}, catch_up={catch_up} and measure_size="
+    fits = catch_up == "sum"
+    if direction == "down":
+        fits = (feedback == "ef21" or (feedback == "none" and fits)) and not measure_size
+    fix = "downwards give feedback=none or ef21 and no measure_size; catch_up is for ef21 downwards"
+    require(fits, f"{name}: {given}{measure_size} do not fit together; {fix}")
     coding = Coding(codec, scope)
     if direction == "down":
-        what = f"{name}: measure_size=True has no effect on what clients download"
-        require(not measure_size, f"{what}; leave it out")
-        return encode_broadcasts(name, algorithm, coding, feedback, catch_up)
+        return _downwards(name, algorithm, coding, feedback, catch_up)
     wrapped, exact = algorithm, codec is unchanged and feedback in ("none", "ef")
     if feedback != "none" and not exact:
         stage, rule, needs = remembered(name, coding, feedback)
@@ -94,11 +103,22 @@ def compress(
         total = jnp.float32(size(client.message) + sent_bytes(client.rest))
         return Sent(metrics={"coded_bytes_per_upload": Mean(total, jnp.float32(1))})
 
-    what, stages = (
+    what, stage = (
         f"{name}: measure_size=True",
-        [ClientStage(f"size of {name}", measure, place=OBSERVE)],
+        ClientStage(f"size of {name}", measure, place=OBSERVE),
     )
-    return add(what, wrapped, client=stages, needs=["one exchange"], fix="leave it out")
+    return add(what, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
+
+
+def _downwards(name, algorithm, coding, feedback, catch_up):
+    if feedback == "none":
+        down = Down(name, coding.encode, coding.decode)
+        return algorithm if coding.codec is unchanged else add(name, algorithm, down=down)
+    what = f"{name}: direction=down with feedback={feedback}"
+    check_codec(what, coding.codec, feedback)
+    coding = coding._replace(codec=contractive(coding.codec))
+    down = Down(name, coding.encode, coding.decode, held=True, catch_up=catch_up)
+    return add(what, algorithm, down=down, needs=["one exchange"], fix="give feedback=none")
 
 
 def coded(name: str, coding: Coding) -> ClientStage:

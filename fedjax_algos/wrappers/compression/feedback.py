@@ -16,8 +16,7 @@ from fedjax_algos.core import Algorithm
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.compression.codec import Codec, unchanged
-from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.compression.coding import Codec, Coding, unchanged
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import (
     ClientStage,

@@ -15,10 +15,10 @@ from fedjax_algos.core import Algorithm, Key
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.mean import mean_of, weighted
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import ClientStage, Rule, Sent
+from fedjax_algos.wrappers.templates import mean_of, weighted
 
 _HASHES = zlib.crc32(b"fetchsgd")
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.options import Count, Range
-from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression.coding import Codec
 from fedjax_algos.wrappers.compression.compress import register
 
 _product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)

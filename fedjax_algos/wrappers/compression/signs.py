@@ -6,22 +6,15 @@ import jax.numpy as jnp
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Positive
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.compression.bits import (
-    low_bits,
-    pack,
-    pack_ascending,
-    unpack,
-    unpack_ascending,
-)
-from fedjax_algos.wrappers.compression.codec import Codec
+from fedjax_algos.wrappers.compression import bits
 from fedjax_algos.wrappers.compression.coded_size import golomb_size
-from fedjax_algos.wrappers.compression.coding import Coding
+from fedjax_algos.wrappers.compression.coding import Codec, Coding
 from fedjax_algos.wrappers.compression.compress import coded, register
 from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
-from fedjax_algos.wrappers.mean import weighted
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Rule
+from fedjax_algos.wrappers.templates import weighted
 
 
 @register
@@ -34,11 +27,11 @@ def scaled_sign() -> Codec:
     """
 
     def encode(key, v):
-        return jnp.abs(v).mean(), pack((v < 0).astype(jnp.uint32), 1)
+        return jnp.abs(v).mean(), bits.pack((v < 0).astype(jnp.uint32), 1)
 
     def decode(message, d):
         magnitude, words = message
-        return jnp.where(unpack(words, d, 1) == 1, -magnitude, magnitude)
+        return jnp.where(bits.unpack(words, d, 1) == 1, -magnitude, magnitude)
 
     return Codec(encode, decode)
 
@@ -59,15 +52,15 @@ def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
         k, d = entries_sent(fraction, len(v)), len(v)
         sizes, positions = jax.lax.top_k(jnp.abs(v), k)
         positions = positions.sort()
-        low, high = pack_ascending(positions, d)
+        low, high = bits.pack_ascending(positions, d)
         entries = low << 1 | (v[positions] < 0).astype(jnp.uint32)
-        return sizes.mean(), pack(entries, 1 + low_bits(k, d)), high
+        return sizes.mean(), bits.pack(entries, 1 + bits.low_bits(k, d)), high
 
     def unpacked(message, d):
         _, words, high = message
         k = entries_sent(fraction, d)
-        entries = unpack(words, k, 1 + low_bits(k, d))
-        return entries, unpack_ascending(entries >> 1, high, d)
+        entries = bits.unpack(words, k, 1 + bits.low_bits(k, d))
+        return entries, bits.unpack_ascending(entries >> 1, high, d)
 
     def decode(message, d):
         magnitude, (entries, positions) = message[0], unpacked(message, d)
@@ -86,11 +79,11 @@ def sign_codec() -> Codec:
 
     def encode(key, v):
         negative = jnp.where(v == 0, jax.random.bernoulli(key, shape=v.shape), v < 0)
-        return pack(jnp.append(negative, ~jnp.isfinite(v).all()).astype(jnp.uint32), 1)
+        return bits.pack(jnp.append(negative, ~jnp.isfinite(v).all()).astype(jnp.uint32), 1)
 
     def decode(message, d):
-        bits = unpack(message, d + 1, 1)
-        return jnp.where(bits[d] == 1, jnp.nan, 1 - 2 * bits[:d].astype(jnp.float32))
+        votes = bits.unpack(message, d + 1, 1)
+        return jnp.where(votes[d] == 1, jnp.nan, 1 - 2 * votes[:d].astype(jnp.float32))
 
     return Codec(encode, decode)
 

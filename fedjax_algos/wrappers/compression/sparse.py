@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
-from fedjax_algos.wrappers.compression.codec import Codec, unchanged
 from fedjax_algos.wrappers.compression.coded_size import subset_size
+from fedjax_algos.wrappers.compression.coding import Codec, unchanged
 from fedjax_algos.wrappers.compression.compress import register
 
 Fraction = Annotated[float, Range(0, 1, low_open=True)]

@@ -13,7 +13,7 @@ from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.participation.in_rounds import seconds_in
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.selection.values import (
+from fedjax_algos.wrappers.selection.by_loss import (
     Candidates,
     Share,
     by_score,

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_of
-from fedjax_algos.participation.systems.fedscale import Device
-from fedjax_algos.participation.systems.system_model import Sessions
+from fedjax_algos.participation.systems.fedscale import Device, Sessions
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
 CAPACITY = {
@@ -165,16 +164,15 @@ WRONG_DEVICES = [
     (SPEEDS | {"communication": math.inf}, "has communication=inf"),
     (SPEEDS | {"communication": 10**400}, "has communication=10000"),
     (SPEEDS | {"computation": True}, "has computation=True"),
-    ({"computation": 1.0}, "has no communication"),
-    ([1.0, 2.0], "is [1.0, 2.0], not a dictionary"),
+    ({"computation": 1.0}, "has communication=None"),
 ]
 WRONG_SESSIONS = [
     ({"finish_time": 0}, "finish_time=0"),
-    ({"active": [0, 9], "inactive": [8]}, "2 times in active and 1 in inactive; give as"),
-    ({"active": [], "inactive": []}, "no lists active and inactive"),
-    ({"active": 3}, "no lists active and inactive"),
+    ({"active": [0, 9], "inactive": [8]}, "active=[0, 9] and inactive=[8]; give lists of as many"),
+    ({"active": [], "inactive": []}, "active=[] and inactive=[]; give"),
+    ({"active": 3}, "active=3 and inactive="),
     ({"active": [0, 7]}, "the time 7 after 8"),
-    ({"inactive": [8, 41]}, "the time 41 after 20"),
+    ({"inactive": [8, 41]}, "the time 40 after 41"),
     ({"active": [-1, 20]}, "the time -1 after 0"),
     ({"active": ["now", 20]}, "the time now after 0"),
 ]
@@ -183,6 +181,7 @@ BROKEN = [
     ("", "line 1 column 1 (char 0)"),
     ("cos\nsystem\n(S'true'\ntR.", "docs/asynchronous.md makes it of a pickle"),
     ("[]", "it is not a dictionary of devices"),
+    ('{"5": [1.0, 2.0]}', "it is not a dictionary of devices, which are dictionaries"),
 ]
 
 

@@ -19,7 +19,7 @@ def test_traced_systems():
         assert system.unavailability(1, 0) == (0.5, 7)
         assert system.unavailability(0, 0) is None
         assert system.expected_seconds_per_step(1) == 5
-    with pytest.raises(ValueError, match="dispatch 3 of client 1 is after the end"):
+    with pytest.raises(ValueError, match="dispatch 3 of client 1 has no time"):
         system.seconds(1, 3, 10)
     assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
     slow = traced([1.0, 2.0], communication_seconds=1, bytes_per_second=10)
@@ -37,15 +37,15 @@ def test_fixed_systems_are_exact_and_may_be_ragged():
 
 WRONG_CALLS = [
     *((partial(traced, times), "has shape") for times in (3.0, [], np.ones((2, 2, 2)))),
-    (lambda: traced([1, 0]), "seconds_per_step=0.0 of client 1"),
-    (lambda: traced([[1, 2], [3, math.nan]]), "seconds_per_step=nan of client 1"),
+    (lambda: traced([1, 0]), "client 1 has seconds_per_step=0.0; give"),
+    (lambda: traced([[1, 2], [3, math.nan]]), r"client 1 has seconds_per_step=\(3.0, nan\)"),
     (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1"),
     (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0"),
     (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2"),
-    (lambda: FixedSystem([]), "seconds_per_step is empty"),
-    (lambda: FixedSystem([1, []]), "seconds_per_step is empty"),
+    (lambda: FixedSystem([]), r"client 0 has seconds_per_step=\(\); give"),
+    (lambda: FixedSystem([1, []]), "client 1 has seconds_per_step="),
     (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
-    (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
+    (lambda: FixedSystem([1]).expected_seconds_per_step(2), "dispatch 0 of client 2 has no"),
     (lambda: FixedSystem([1], {(1, 0): (0, 1)}), "dispatch 0 of client 1; .* clients of 0 to 0"),
     (lambda: FixedSystem([1], {(0, -1): (0, 1)}), "dispatch -1 of client 0"),
 ]
@@ -106,11 +106,11 @@ def test_one_time_of_each_client_and_bytes(system):
 
 WRONG = {
     "": "line 1: the columns are ; give client,",
-    "client,seconds_per_step\n": "no line of client 0",
+    "client,seconds_per_step\n": "client 0 has seconds_per_step=",
     "client,seconds\n0,1\n": "the columns are client,seconds; give client,seconds_per_step",
     "client,seconds_per_step,lost_after\n": "give client,dispatch,seconds_per_step,lost_after,sec",
     "client,client,seconds_per_step\n": "line 1: the columns are client,client,",
-    "client,seconds_per_step\n0,1\n2,1\n": "no line of client 1",
+    "client,seconds_per_step\n0,1\n2,1\n": "client 1 has seconds_per_step=",
     "client,seconds_per_step\n0,1\n0,1\n": "line 3 has dispatch 0 of client 0 after 1 lines",
     "client,seconds_per_step\n0,1,2\n": "line 2 has 3 cells for 2 columns",
     "client,seconds_per_step\n-1,1\n": "line 2: '-1'",

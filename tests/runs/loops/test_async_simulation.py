@@ -80,7 +80,7 @@ def test_planners_of_methods():
     [
         ("fedavg@immediate", Settings(), "give seconds="),
         ("fedavg@immediat", CLOCK, "unknown planner 'immediat'; did you mean immediate"),
-        ("mime", CLOCK, "does not run with the planner barrier: a round has two exchanges"),
+        ("mime", CLOCK, "does not run on the virtual clock: a round has two exchanges"),
         ("fedgbo@compass", CLOCK, "give upload=gradient"),
     ],
 )

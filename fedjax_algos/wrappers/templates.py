@@ -1,4 +1,4 @@
-"""Replaces updates by their mean over the cohort: the simplest rule on the server."""
+"""The two shortest wrappers: `identity` acts on clients, and `mean` is a rule on the server."""
 
 from typing import Any
 
@@ -8,7 +8,23 @@ from fedjax_algos.core import Algorithm
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.stages import Rule, Summed
+from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Rule, Sent, Summed
+
+
+@wrappers.register
+def identity(algorithm: Algorithm) -> Algorithm:
+    """Changes nothing: clients send each update as a message that the server decodes.
+
+    The algorithm keeps all its results, bytes and FLOPs.
+
+    Args:
+      algorithm: the algorithm to wrap.
+    """
+
+    def apply(vectors, own, client):
+        return Sent()
+
+    return add("identity", algorithm, client=[ClientStage("identity", apply, place=OBSERVE)])
 
 
 @wrappers.register

@@ -1,7 +1,6 @@
 """Short wrappers, one for each kind of stage: an attack, a defence, a rule, noise, whole numbers.
 
-They are not in the registry. Call them with an algorithm, as in
-`trimmed_mean(nearest_mixing(sign_flip(algorithm)))`.
+Call them with an algorithm, as in `trimmed_mean(nearest_mixing(sign_flip(algorithm)))`.
 """
 
 import jax
