@@ -131,6 +131,7 @@ def write_files():
     Path("behaviour.json").write_text(json.dumps({"1": trace}))
     own = programs("docs/own_algorithms.md") + programs("docs/large_populations.md")
     own = {text.split()[1]: text for text in own if text.startswith("# ")}
+    Path("extend.py").write_text(programs("docs/extend.md")[0])
     Path("sensors.py").write_text(own["sensors.py"])
     Path("my_package/my_module.py").write_text(own["fedspeed.py"])
     Path("my_file.py").write_text("\n\n".join([own["fedspeed.py"], *programs("CONTRIBUTING.md")]))
@@ -190,6 +191,30 @@ def test_the_commands_are_known(folder):
     scripts = re.sub("#SBATCH.*", "", " ".join(blocks("docs/many_runs.md", "text")))
     options = {option for each in cli.commands["compare"].params for option in each.opts}
     assert {"--share"} < set(re.findall(r"(?<=[\s\"])--[a-z-]+", scripts)) <= options
+
+
+IN_HELP = {
+    name: re.findall(r"^ *fedjax-algos .*", command.help.replace("\\\n", ""), re.MULTILINE)
+    for name, command in cli.commands.items()
+}
+IN_HELP = {name: lines for name, lines in IN_HELP.items() if lines}
+
+
+def test_help_has_examples():
+    assert {name: len(lines) for name, lines in IN_HELP.items()} == dict.fromkeys(
+        ("compare", "run", "sweep", "tune"), 3
+    )
+    for line in itertools.chain(*IN_HELP.values()):
+        check(shlex.split(line))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("line", [*itertools.chain(*IN_HELP.values())])
+def test_the_examples_in_help_run(line, folder, capsys):
+    _, *arguments = shlex.split(line)
+    if "--partition" not in arguments:  # else the clients are those of the data
+        arguments = small(arguments)
+    run([*arguments, "--out", "results/help"], capsys)
 
 
 MARKS = {"README.md": pytest.mark.all}

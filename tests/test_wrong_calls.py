@@ -238,7 +238,7 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate(test=EXAMPLES | {"x": X.astype(np.uint8)}), "x uint8[12, 3]"),
     (lambda: simulate(test={"x": X[:0], "y": Y[:0]}), "x float32[0, 3]"),
     (lambda: simulate(test=FAR), "test examples have label 2"),
-    (lambda: simulate(test=STORE), "test examples have [5, 12] rows"),
+    (lambda: simulate(test=STORE), "test examples hold examples.x"),
     (lambda: simulate(data=stored(y=Y + 1)), "label 2"),
     (lambda: simulate(data=stored(y=Y - 1)), "label -1"),
     (lambda: simulate(data=stored(y=Y + 0.5)), "of type float32 in y; give whole"),

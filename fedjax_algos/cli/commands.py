@@ -19,6 +19,7 @@ from fedjax_algos.cli.options import (
     SEEDS,
     Command,
     add_options,
+    described,
     range_of,
     settings_texts,
     shared_options,
@@ -87,7 +88,7 @@ REGISTRIES = {  # the package or the module of each
 }  # fmt: skip
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="fedjax_algos")
 def cli() -> None:
     """Federated learning, simulated in JAX."""
@@ -102,6 +103,11 @@ cli.command_class = Command
 @shared_options(SEEDS["compare"])
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
+
+    \b
+    fedjax-algos compare fedavg scaffold ghbm:tau=10 --rounds 200
+    fedjax-algos compare fedavg fedavg+topk:fraction=0.01,feedback=ef
+    fedjax-algos compare fedasync fedbuff fedcompass --seconds 100
 
     A method is an algorithm with its options: fedprox:mu=0.1,client_learning_rate=0.3. The
     algorithm may be your own function: my_file.py:fedspeed:rho=0.1 or package.module:fedspeed.
@@ -133,6 +139,11 @@ class MethodCommands(click.Group):
 def run() -> None:
     """Run one METHOD; `run METHOD --help` lists its algorithm's options.
 
+    \b
+    fedjax-algos run fedavg --dataset synthetic --partition natural --clients 30
+    fedjax-algos run fedprox --mu 0.1 --local-epochs 2
+    fedjax-algos run scaffold+qsgd:levels=4 --seeds 3
+
     METHOD is an algorithm, see `list algorithms`, or your own function: my_file.py:fedspeed or
     package.module:fedspeed.
     """
@@ -145,7 +156,12 @@ def run() -> None:
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
-    fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
+    \b
+    fedjax-algos sweep fedavg --grid client_learning_rate=0.01,0.1,1
+    fedjax-algos sweep fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.3
+    fedjax-algos sweep fedgbo --grid optimizer=sgdm,adam --seeds 5
+
+    Two grids of three and two values are six settings. A grid
     may contain the method's options, client_learning_rate, and settings of the local work such as
     local_steps. Settings that differ in real numbers share a program; others have one each. METHOD
     may be your own function: my_file.py:fedspeed --grid rho=0.1,0.2.
@@ -162,10 +178,14 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 
-    fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
-    tries 20 settings of each method. Each client holds out some of its training examples; the score
-    of a setting is the mean accuracy (or --target-metric) on them. The best settings are written to
-    tuned.toml, which compare --config reads.
+    \b
+    fedjax-algos tune fedavg scaffold --grid client_learning_rate=0.03,0.1,0.3
+    fedjax-algos tune fedavg --grid client_learning_rate=0.01..1 --trials 20
+    fedjax-algos tune fedavg fedavgm --grid client_learning_rate=0.03,0.1,0.3,1 --halving 2
+
+    An interval LOW..HIGH is drawn on a logarithmic scale. Each client holds out some of its
+    training examples; the score of a setting is the mean accuracy (or --target-metric) on them. The
+    best settings are written to tuned.toml, which compare --config reads.
     """
     from fedjax_algos.cli.tune import tune_methods
 
@@ -253,12 +273,17 @@ def report(folder: str, out: str | None) -> None:
 
 @cli.command("list", help=f"List the names in one of: {', '.join(REGISTRIES)}.")
 @click.argument("what", type=click.Choice([*REGISTRIES]), metavar="WHAT")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print JSON: each name with its description and its options",
+)
 def list_names(what: str, as_json: bool) -> None:
     """Lists a registry."""
     registry = registry_of(what)
     if as_json:
-        click.echo(json.dumps(sorted(registry)))
+        click.echo(json.dumps({name: described(registry[name]) for name in sorted(registry)}))
         return
     from rich.console import Console
     from rich.table import Column, Table

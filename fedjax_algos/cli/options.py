@@ -15,64 +15,83 @@ from fedjax_algos.core.options import Option, Row, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
 from fedjax_algos.runs.studies.settings import Settings
 
-HELP = {
-    "dataset": "name of a data set, see `list datasets`",
-    "model": "name of a model, see `list models`",
-    "loss": "of training and evaluation, see `list losses` [the model's, else cross_entropy]",
-    "metrics": "besides the model's, such as top_k_accuracy:k=3, see `list metrics` [none]",
-    "compute_dtype": "of the model: its params' dtype (float32), or bfloat16 with float32 params",
-    "rematerialise": "whether gradients compute most of the model twice, to need less memory",
-    "partition": "how examples are divided over clients, see `list partitions`",
-    "clients": "number of clients",
-    "cohort": "clients in a round or, below 1, their fraction [10; the slots that poisson needs]",
-    "sampler": "chooses the clients of a round, see `list samplers`",
-    "failures": "which clients train and then do not answer, see `list failures` [none]",
-    "work": "how much of its local work a client does, see `list local_works`",
-    "rounds": "communication rounds",
-    "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",
-    "local_epochs": "passes of a client over its data in a round, instead of steps; may be 0.5",
-    "batch_size": "examples of a local step",
-    "batches": f"how batches are drawn: {one_of(options(Settings)['batches'].choices)}",
-    "gradient_accumulation": "pieces of a batch, whose gradients are computed one after another",
-    "client_learning_rate": "rate of the local steps [the method's, else 0.1]",
-    "client_optimizer": "such as adam, see `list client_optimizers` [the method's, else sgd]",
-    "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
-    "rate_schedule": "how the client learning rate changes, see `list rate_schedules`",
-    "rate_by": "what the schedule counts: round, dispatch (the client's own), or step (local)",
-    "weight_decay": "this times the params is added to a client's gradient, after clipping",
-    "clip_norm": "largest norm of a client's gradient after the method's correction; 0: no limit",
-    "server_learning_rate": "rate of the server's step [the method's]",
-    "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
-    "eval_every": "rounds between evaluations",
-    "target": "quality whose costs are shown, also by `report` [the reference's best]",
-    "target_metric": "what methods are compared on: accuracy, or another one such as dice_score",
-    "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
-    "reference": "label of the method or setting to compare the others with [the first]",
-    "test_examples": "draw this many for evaluation if there are more [all]",
-    "evaluate_clients": "examples for evaluating clients' own models: none, train or held_out",
-    "evaluate_clients_at": "when --evaluate-clients does so: end, or evaluations (at all of them)",
-    "held_out": "share of each client's examples that is not trained on, with held_out",
-    "personal_steps": "local steps of each client before its model is evaluated",
-    "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
-    "system": "speeds and unavailability of clients, see `list system_models`",
-    "evaluations": "evaluations on the virtual clock",
-    "layout": "auto, vmapped, sequential, or a number of clients computed at once",
-    "devices": "devices that share a cohort, a wave or a sweep's runs [1; sweep: all, or cores]",
-    "devices_per_client": "devices that compute a client together, each with a part of its model",
-    "client_state": "where clients' own state is kept between rounds: device, host or disk",
-    "examples": "replicated on all devices, or sharded by client",
-    "compilation_cache": "folder that keeps compiled programs for later commands [none]",
-    "out": "results folder",
-    "track": "tensorboard, wandb or your own (FILE.py:NAME), see `list trackers`; may be repeated",
-    "checkpoint_every": "seconds between two checkpoints of a run [300]",
-    "keep_checkpoints": "number of checkpoints to keep of a run [2]",
-    "share": "part I of N of the runs, for N commands that write into one --out [all]",
-    "coordinator": "HOST:PORT of process 0, unless srun or mpirun starts the processes",
-    "processes": "processes that compute together [set by srun or mpirun, else 1]",
-    "process": "number of this process, from 0 [set by srun or mpirun]",
-    "resume": "go on where the run in --out stopped; begin it if there is none",
-    "non_finite": "clients' updates that are not finite: exclude (and count), error or keep",
+GROUPS = {  # of the options in `--help`
+    "Most used": {
+        "dataset": "name of a data set, see `list datasets`",
+        "model": "name of a model, see `list models`",
+        "partition": "how examples are divided over clients, see `list partitions`",
+        "clients": "number of clients",
+        "cohort": "clients in a round or, below 1, their share [10; the slots of poisson]",
+        "rounds": "communication rounds",
+        "client_learning_rate": "rate of the local steps [the method's, else 0.1]",
+        "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one",
+    },
+    "Model": {
+        "loss": "loss of training and evaluation, see `list losses` [the model's]",
+        "metrics": "more metrics, such as top_k_accuracy:k=3, see `list metrics` [none]",
+        "compute_dtype": "dtype of the computation: params (float32) or bfloat16",
+        "rematerialise": "whether gradients compute the model twice, to need less memory",
+    },
+    "Clients": {
+        "sampler": "how the clients of a round are chosen, see `list samplers`",
+        "failures": "which clients train and then do not answer, see `list failures` [none]",
+        "work": "how much of its local work a client does, see `list local_works`",
+    },
+    "Local training": {
+        "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",
+        "local_epochs": "passes of a client over its data in a round, instead of steps; may be 0.5",
+        "batch_size": "examples of a local step",
+        "batches": f"how batches are drawn: {one_of(options(Settings)['batches'].choices)}",
+        "gradient_accumulation": "pieces of a batch, computed one after another",
+        "client_optimizer": "optimiser of local steps, see `list client_optimizers` [the method's]",
+        "rate_schedule": "how the client learning rate changes, see `list rate_schedules`",
+        "rate_by": "what the schedule counts: round, dispatch (the client's own), or step (local)",
+        "weight_decay": "factor of the params that is added to a client's gradient, after clipping",
+        "clip_norm": "largest norm of a client's corrected gradient; 0: no limit",
+    },
+    "Server": {
+        "server_learning_rate": "rate of the server's step [the method's]",
+        "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
+        "non_finite": "what happens to updates that are not finite: exclude, error or keep",
+    },
+    "Evaluation": {
+        "eval_every": "rounds between evaluations",
+        "target": "quality whose costs are shown [the reference's best]",
+        "target_metric": "metric on which methods are compared, such as dice_score",
+        "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
+        "reference": "label of the method or setting to compare the others with [the first]",
+        "test_examples": "draw this many for evaluation if there are more [all]",
+        "evaluate_clients": "examples to evaluate clients' own models on: none, train or held_out",
+        "evaluate_clients_at": "when each client's own model is evaluated: end or evaluations",
+        "held_out": "share of each client's examples to hold out, for --evaluate-clients held_out",
+        "personal_steps": "local steps of each client before its model is evaluated",
+    },
+    "Virtual clock": {
+        "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
+        "system": "speeds and unavailability of clients, see `list system_models`",
+        "evaluations": "evaluations on the virtual clock",
+    },
+    "Devices": {
+        "layout": "auto, vmapped, sequential, or a number of clients computed at once",
+        "devices": "devices for a cohort, a wave or a sweep's runs [1; in a sweep all]",
+        "devices_per_client": "devices that compute one client together, each with a part of it",
+        "client_state": "where clients' own state is kept between rounds: device, host or disk",
+        "examples": "replicated on all devices, or sharded by client",
+        "compilation_cache": "folder that keeps compiled programs for later commands [none]",
+        "coordinator": "HOST:PORT of process 0, unless srun or mpirun starts the processes",
+        "processes": "processes that compute together [set by srun or mpirun, else 1]",
+        "process": "number of this process, from 0 [set by srun or mpirun]",
+    },
+    "Results": {
+        "out": "results folder",
+        "resume": "go on where the run in --out stopped; begin it if there is none",
+        "share": "part I of N of the runs, for N commands that write into one --out [all]",
+        "track": "tensorboard, wandb or FILE.py:NAME, see `list trackers`; may be repeated",
+        "checkpoint_every": "seconds between two checkpoints of a run [300]",
+        "keep_checkpoints": "number of checkpoints to keep of a run [2]",
+    },
 }
+HELP = {name: text for texts in GROUPS.values() for name, text in texts.items()}
 # how options look that are not texts, or whose text is of a special form
 _LOOKS: dict[str, dict[str, Any]] = {
     "columns": {"metavar": "A,B"},
@@ -95,7 +114,10 @@ _NO_FILE = ConfigFile()
 
 
 class Command(click.Command):
-    """A command that refuses an option that is given twice, unless it may be repeated."""
+    """A command that groups its options, and refuses one that is given twice.
+
+    An option that may be repeated is not refused.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Click's hook; raises UsageError for a repeated option."""
@@ -105,6 +127,18 @@ class Command(click.Command):
             if not repeatable and given.count(parameter) > 1:
                 raise click.UsageError(f"{parameter.opts[0]} is given twice; give it once")
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Click's hook; writes the options of the command itself before the groups."""
+        given = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
+        records = {each.name: each.get_help_record(ctx) for each in given}
+        groups = GROUPS if "dataset" in records else {}  # the commands that train, and `costs`
+        grouped = {name for names in groups.values() for name in names}
+        own = {"Options": {name: "" for name in records if name not in grouped}}
+        for title, names in (own | groups).items():
+            if shown := [record for name in names if (record := records.get(name))]:
+                with formatter.section(title):
+                    formatter.write_dl(shown)
 
 
 def add_options(
@@ -158,6 +192,20 @@ def range_of(option: Option) -> str:
     values = option.range or getattr(option.kind, "__name__", option.kind)
     text = " or ".join(option.choices) if option.choices else str(values)
     return f"{text} [{'needed' if option.required else option.default}]"
+
+
+def described(factory: Callable) -> dict[str, Any]:
+    """Returns the description of a factory and its options, as `list --json` prints them."""
+    known = {
+        option.name: {
+            "type": option.kind.__name__,
+            "values": list(option.choices) or (str(option.range) if option.range else None),
+            "needed": option.required,
+            "default": None if option.required else option.default,
+        }
+        for option in text_options(factory)
+    }
+    return {"description": (factory.__doc__ or "").split("\n")[0], "options": known}
 
 
 def text_options(factory: Callable) -> list[Option]:

@@ -170,7 +170,7 @@ def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: boo
         return kinds | {" as a whole": structure}
 
     own, wanted = parts(given), parts(expected)
-    for path in own | wanted:
+    for path in sorted(own | wanted, key=" as a whole".__eq__):
         found, expects = own.get(path, "missing"), wanted.get(path, "nothing")
         require(found == expects, f"{name}{path} is {found}, where {expects} is expected; {fix}")
 

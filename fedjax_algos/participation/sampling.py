@@ -16,7 +16,14 @@ from jax.tree_util import Partial
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
-from fedjax_algos.core.randomness import ONCE, cohort_key, failure_key, permutation_words, permute
+from fedjax_algos.core.randomness import (
+    ONCE,
+    QUICKLY,
+    cohort_key,
+    failure_key,
+    permutation_words,
+    permute,
+)
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
@@ -84,7 +91,7 @@ def draw_uniform(seed: Any, round_number: Any, num_clients: int, cohort_size: in
     return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
 
 
-@jax.jit(static_argnames=("num_clients", "cohort_size"))
+@jax.jit(static_argnames=("num_clients", "cohort_size"), compiler_options=QUICKLY)
 def _draw(draw, seed, rounds, num_clients, cohort_size):
     return jax.lax.map(lambda number: draw(seed, number, num_clients, cohort_size), rounds)
 

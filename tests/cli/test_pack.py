@@ -55,7 +55,7 @@ pack digits x --partition iid --clients 0 | 0 is not in the range
 pack packed:packed x --seed 0 | packed:packed already has clients; leave --seed out
 pack packed:nowhere x | there is no such file
 pack digits packed/index.npz --partition iid --clients 3 | 'packed/index.npz' cannot be w
-run fedavg --dataset packed:packed --partition iid --clients 5000 | for the 12 clients of
+run fedavg --dataset packed:packed --partition iid --clients 5000 | cannot give 5000 clients 1 each
 """
 
 

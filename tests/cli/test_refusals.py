@@ -116,9 +116,13 @@ def test_wrong_usage(refused, line):
 def test_what_a_choice_may_be_is_listed(command):
     for what in REGISTRIES:
         registry = registry_of(what)
-        assert json.loads(command("list", what, "--json")) == sorted(registry)
+        listed = json.loads(command("list", what, "--json"))
+        assert list(listed) == sorted(registry)
+        assert all(entry["description"] for entry in listed.values())
         shown = command("list", what)
         assert all(name in shown for name in registry if ":" not in name)  # others may be divided
+    mu = {"type": "float", "values": "a number of at least 0", "needed": False, "default": 0.01}
+    assert json.loads(command("list", "algorithms", "--json"))["fedprox"]["options"]["mu"] == mu
 
 
 SEEDS = {

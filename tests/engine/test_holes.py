@@ -153,7 +153,7 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=named):
             make(**options).dispatches(1)
-    with pytest.raises(ValueError, match="simulated:dropout"):
+    with pytest.raises(ValueError, match="is not for the virtual clock"):
         Settings(failures="independent:0.5", seconds=10.0).check()
     with pytest.raises(TypeError, match=r"failures=0\.3"):
         make(failures=0.3)
