@@ -19,32 +19,14 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
 _MAX_BARS = 50  # in a client's row of the table
 
 
-class Distribution(NamedTuple):
-    """The distribution of one number over the clients."""
-
-    min: int
-    median: float
-    mean: float
-    max: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> "Distribution":
-        """Summarises int[num_clients]."""
-        low, high = int(values.min()), int(values.max())
-        return cls(low, float(np.median(values)), float(values.mean()), high)
-
-    def __str__(self) -> str:
-        return f"{self.min:,} to {self.max:,}, median {self.median:,.4g}, mean {self.mean:,.4g}"
-
-
 class Description(NamedTuple):
     """A partition in numbers."""
 
     clients: int
     examples: int  # assigned to clients
     left_out: int  # examples without a client
-    sizes: Distribution  # examples of a client
-    classes: Distribution  # distinct labels of a client
+    sizes: str  # summary of the examples of a client
+    classes: str  # summary of the distinct labels of a client
     histogram: np.ndarray  # int[num_clients, num_classes]: examples of each label
     digest: str  # of the partition
 
@@ -84,11 +66,16 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         clients=len(sizes),
         examples=len(partition.indices),
         left_out=len(labels) - len(np.unique(partition.indices)),
-        sizes=Distribution.of(sizes),
-        classes=Distribution.of((histogram > 0).sum(axis=1)),
+        sizes=_summary(sizes),
+        classes=_summary((histogram > 0).sum(axis=1)),
         histogram=histogram,
         digest=partition.digest(),
     )
+
+
+def _summary(values: np.ndarray) -> str:
+    low, high, mean = values.min(), values.max(), values.mean()
+    return f"{low:,} to {high:,}, median {np.median(values):,.4g}, mean {mean:,.4g}"
 
 
 def held_labels(data: Any) -> np.ndarray:

@@ -12,13 +12,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.base.limits import MAX_INT32
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.data.dataset import (
-    MAX_CLASSES,
-    SAME_EXAMPLES,
-    checked_examples,
-    checked_labels,
-    count_classes,
-)
+from fedjax_algos.data import dataset
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers import texts
@@ -105,7 +99,7 @@ def client_dataset(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
         if (lost := int((features.counts == 0).sum()))
-    ) + (SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
+    ) + (dataset.SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
     train, test = train.drawn(None), test.drawn(max_test_examples)
     x = x or next((name for name in _INPUTS if name in train.features), _INPUTS[0])
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
@@ -130,7 +124,7 @@ def client_dataset(
                 for part in (train, test)
                 for i, count in enumerate(part.counts.tolist())
             ]
-            num_classes, more = count_classes(np.concatenate(each))
+            num_classes, more = dataset.count_classes(np.concatenate(each))
             notes += more
 
     def source_of(features: ClientFeatures, limit: int | None) -> ClientSource:
@@ -143,7 +137,7 @@ def client_dataset(
                 tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:
-                values = checked_examples(values, f"{source}: {x}")
+                values = dataset.checked_examples(values, f"{source}: {x}")
             if is_labelled:
                 targets = _labels(features, client, stored[names[1]], len(values), num_classes)
             return {"x": values, "y": targets}
@@ -171,5 +165,5 @@ def _labels(
     features: ClientFeatures, client: int, values: Any, count: int, num_classes: int | None = None
 ) -> np.ndarray:
     """Returns a client's labels, int32[count]."""
-    limit, name = num_classes or MAX_CLASSES, f"{features.client(client)}: labels"
-    return checked_labels(values, count, limit, name)
+    limit, name = num_classes or dataset.MAX_CLASSES, f"{features.client(client)}: labels"
+    return dataset.checked_labels(values, count, limit, name)
