@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core.checks import check_kind
+from fedjax_algos.data.dataset import MAX_CLASSES, checked_labels
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
@@ -46,11 +47,7 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         and for examples without a label.
     """
     check_kind("partition", partition, Partition, "give what a partition returned")
-    labels = np.asarray(labels)
-    kind = f"labels of type {labels.dtype} and shape {labels.shape} cannot be counted"
-    countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
-    whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
-    require(whole, f"{kind}; give a whole number from 0 for each example")
+    labels = checked_labels(labels, np.size(labels), MAX_CLASSES, "labels")
     indices = np.asarray(partition.indices, np.int64)
     low, high = indices.min(initial=0), indices.max(initial=-1)
     found = f"the partition has {len(indices)} examples, {low} to {high}"
@@ -60,7 +57,7 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     sizes = partition.counts()
     check_table(len(sizes), num_classes)
     clients = np.repeat(np.arange(len(sizes)), sizes)
-    cells = clients * num_classes + labels[partition.indices].astype(int)
+    cells = clients * num_classes + labels[partition.indices]
     histogram = np.bincount(cells, minlength=len(sizes) * num_classes).reshape(-1, num_classes)
     return Description(
         clients=len(sizes),

@@ -46,6 +46,11 @@ class ClientFeatures(NamedTuple):
         with reading(self.name, "a data set of this form", "choose one"):
             require(name in self.features, f"it has no feature {name!r}, only {known}")
 
+    def labels(self, client: int, values: Any, count: int, num_classes: int | None) -> np.ndarray:
+        """Returns a client's labels, int32[count]."""
+        limit, name = num_classes or dataset.MAX_CLASSES, f"{self.client(client)}: labels"
+        return dataset.checked_labels(values, count, limit, name)
+
     def drawn(self, number: int | None) -> "ClientFeatures":
         """Drops clients without examples; draws at most `number` examples with a fixed seed."""
         total = int(self.counts.sum())
@@ -120,7 +125,7 @@ def client_dataset(
             num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
             each = [
-                np.unique(_labels(part, i, part.read(i, [names[1]], None)[names[1]], count))
+                np.unique(part.labels(i, part.read(i, names[1:], None)[names[1]], count, None))
                 for part in (train, test)
                 for i, count in enumerate(part.counts.tolist())
             ]
@@ -139,7 +144,7 @@ def client_dataset(
             elif image_format is None:
                 values = dataset.checked_examples(values, f"{source}: {x}")
             if is_labelled:
-                targets = _labels(features, client, stored[names[1]], len(values), num_classes)
+                targets = features.labels(client, stored[names[1]], len(values), num_classes)
             return {"x": values, "y": targets}
 
         images = {} if image_format is None else {"x": image_format}
@@ -159,11 +164,3 @@ def client_dataset(
 
     sources = source_of(train, max_examples), source_of(test, None)
     return ClientDataset(*sources, num_classes, notes)
-
-
-def _labels(
-    features: ClientFeatures, client: int, values: Any, count: int, num_classes: int | None = None
-) -> np.ndarray:
-    """Returns a client's labels, int32[count]."""
-    limit, name = num_classes or dataset.MAX_CLASSES, f"{features.client(client)}: labels"
-    return dataset.checked_labels(values, count, limit, name)

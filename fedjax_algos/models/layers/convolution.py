@@ -186,16 +186,12 @@ def _patches(images, window, strides):
         images = jnp.pad(images, ((0, 0), (0, 0), (0, rest), (0, 0)))
     # as many columns as the stride are one slice without gaps, which is copied faster
     grouped = images.reshape(*images.shape[:2], -1, right * channels)
-    parts = [
-        grouped[
-            :,
-            i : i + (rows - 1) * down + 1 : down,
-            j // right : j // right + columns,
-            : min(right, window[1] - j) * channels,
-        ]
-        for i in range(window[0])
-        for j in range(0, window[1], right)
-    ]
+    parts = []
+    for i in range(window[0]):
+        lines = slice(i, i + (rows - 1) * down + 1, down)
+        for j in range(0, window[1], right):
+            pixels = slice(j // right, j // right + columns)
+            parts.append(grouped[:, lines, pixels, : min(right, window[1] - j) * channels])
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 

@@ -6,6 +6,8 @@ of the output. `convolve` makes each from the input's planes that the window tou
 Accelerators use the three-dimensional `lax.conv`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -109,19 +111,11 @@ def upsample_3d(volumes: jax.Array) -> jax.Array:
       float[batch, 2 * depth, 2 * height, 2 * width, channels].
     """
     for axis in (3, 2, 1):  # the innermost axis first, while the volume is small
-        volumes = _double(volumes, axis)
+        cut = functools.partial(jax.lax.slice_in_dim, volumes, axis=axis)
+        last = volumes.shape[axis] - 1
+        before = jnp.concatenate([cut(0, 1), cut(0, last)], axis)
+        after = jnp.concatenate([cut(1, last + 1), cut(last, last + 1)], axis)
+        pairs = [before / 4 + volumes * 0.75, volumes * 0.75 + after / 4]
+        shape = (*volumes.shape[:axis], 2 * last + 2, *volumes.shape[axis + 1 :])
+        volumes = jnp.stack(pairs, axis + 1).reshape(shape)
     return volumes
-
-
-def _double(x, axis):
-    last = x.shape[axis] - 1
-
-    def cut(start, stop):
-        return jax.lax.slice_in_dim(x, start, stop, axis=axis)
-
-    before = jnp.concatenate([cut(0, 1), cut(0, last)], axis)
-    after = jnp.concatenate([cut(1, last + 1), cut(last, last + 1)], axis)
-    pairs = jnp.stack([before / 4 + x * 0.75, x * 0.75 + after / 4], axis + 1)
-    shape = list(x.shape)
-    shape[axis] *= 2
-    return pairs.reshape(shape)
