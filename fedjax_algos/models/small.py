@@ -127,9 +127,8 @@ def lenet(
     Args:
       example_shape, num_classes, initialisation, convolutions, augmentation: as for `cnn_fedgbo`.
     """
-    module = ConvolutionalNetwork(
-        (64, 64), 5, (384, 192, num_classes), initialisation, convolutions
-    )
+    widths = (384, 192, num_classes)
+    module = ConvolutionalNetwork((64, 64), 5, widths, initialisation, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
 
 
