@@ -43,9 +43,9 @@ CHANGE = 0.95  # a form that takes less than this share of the default's time sh
 FAR_BEHIND = 2
 LAYERS = "fedjax_algos/models/layers"
 WHERE = {  # the lines that decide: a file and what they hold
-    "convolution": (f"{LAYERS}/convolution.py", "by_platform(_by_patches, _by_lax"),
-    "depthwise": (f"{LAYERS}/shifted.py", "by_platform(_by_padded_shifts, _by_lax"),
-    "volumes": (f"{LAYERS}/volumes.py", "by_platform(_by_planes, _by_lax"),
+    "convolution": (f"{LAYERS}/convolution.py", "by_platform(_by_patches, native.by_lax"),
+    "depthwise": (f"{LAYERS}/shifted.py", "by_platform(_by_padded_shifts, native.by_lax"),
+    "volumes": (f"{LAYERS}/volumes.py", "by_platform(_by_planes, native.by_lax"),
     "pool": (f"{LAYERS}/shifted.py", "by_platform(_pool_padded, nn.max_pool"),
     "layout": ("fedjax_algos/engine/layouts.py", "def largest_chunk("),
     "waves": ("fedjax_algos/engine/asynchronous/waves.py", "_MAX_SLOTS_PER_DEVICE ="),

@@ -90,7 +90,7 @@ def test_a_default_is_right_unless_a_form_is_clearly_faster(programs):
     wrong = accelerator.verdict(decision, {"lax": [2.0, 3.0, 9.0], "patches": [1.0]})
     name, line = wrong["verdict"].removeprefix("change to patches: ").split(":")
     text = (accelerator.ROOT / name).read_text().splitlines()[int(line) - 1]
-    assert "by_platform(_by_patches, _by_lax" in text
+    assert "by_platform(_by_patches, native.by_lax" in text
     unknown = accelerator.verdict(decision, {"lax": "out of memory", "patches": [1.0]})
     assert unknown["verdict"].startswith("unknown without a time of the default")
 

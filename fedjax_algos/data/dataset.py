@@ -44,8 +44,7 @@ class Dataset(NamedTuple):
     def __repr__(self) -> str:
         x = self.train["x"]
         facts: dict[str, object] = {"train": len(x), "test": len(self.test["x"])}
-        facts["x"] = f"{x.dtype}{list(self.example_shape)}"
-        facts["num_classes"] = self.num_classes
+        facts |= {"x": f"{x.dtype}{list(self.example_shape)}", "num_classes": self.num_classes}
         if self.users is not None:
             facts["natural_clients"] = len(np.unique(self.users))
         return describe(self, **facts)
@@ -131,8 +130,7 @@ def divide(
     Raises:
       ValueError: for a share out of range, fewer than two examples, and as in `from_arrays`.
     """
-    fix = "give a number above 0 and below 1"
-    require(0 < test_share < 1, f"test_share={test_share!r} is out of range; {fix}")
+    require(0 < test_share < 1, f"test_share={test_share!r}; give a number above 0 and below 1")
     x, y, owners = np.asarray(x), np.asarray(y), np.asarray(y if users is None else users)
     lengths = f"{source}: there are {len(x)} x, {len(y)} y and {len(owners)} users"
     require(len(x) == len(y) == len(owners), f"{lengths}; give one of each for an example")

@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core.checks import check_kind
+from fedjax_algos.data.dataset import MAX_CLASSES, checked_labels
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
@@ -19,32 +20,14 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
 _MAX_BARS = 50  # in a client's row of the table
 
 
-class Distribution(NamedTuple):
-    """The distribution of one number over the clients."""
-
-    min: int
-    median: float
-    mean: float
-    max: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> "Distribution":
-        """Summarises int[num_clients]."""
-        low, high = int(values.min()), int(values.max())
-        return cls(low, float(np.median(values)), float(values.mean()), high)
-
-    def __str__(self) -> str:
-        return f"{self.min:,} to {self.max:,}, median {self.median:,.4g}, mean {self.mean:,.4g}"
-
-
 class Description(NamedTuple):
     """A partition in numbers."""
 
     clients: int
     examples: int  # assigned to clients
     left_out: int  # examples without a client
-    sizes: Distribution  # examples of a client
-    classes: Distribution  # distinct labels of a client
+    sizes: str  # summary of the examples of a client
+    classes: str  # summary of the distinct labels of a client
     histogram: np.ndarray  # int[num_clients, num_classes]: examples of each label
     digest: str  # of the partition
 
@@ -64,11 +47,7 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         and for examples without a label.
     """
     check_kind("partition", partition, Partition, "give what a partition returned")
-    labels = np.asarray(labels)
-    kind = f"labels of type {labels.dtype} and shape {labels.shape} cannot be counted"
-    countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
-    whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
-    require(whole, f"{kind}; give a whole number from 0 for each example")
+    labels = checked_labels(labels, np.size(labels), MAX_CLASSES, "labels")
     indices = np.asarray(partition.indices, np.int64)
     low, high = indices.min(initial=0), indices.max(initial=-1)
     found = f"the partition has {len(indices)} examples, {low} to {high}"
@@ -78,17 +57,22 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     sizes = partition.counts()
     check_table(len(sizes), num_classes)
     clients = np.repeat(np.arange(len(sizes)), sizes)
-    cells = clients * num_classes + labels[partition.indices].astype(int)
+    cells = clients * num_classes + labels[partition.indices]
     histogram = np.bincount(cells, minlength=len(sizes) * num_classes).reshape(-1, num_classes)
     return Description(
         clients=len(sizes),
         examples=len(partition.indices),
         left_out=len(labels) - len(np.unique(partition.indices)),
-        sizes=Distribution.of(sizes),
-        classes=Distribution.of((histogram > 0).sum(axis=1)),
+        sizes=_summary(sizes),
+        classes=_summary((histogram > 0).sum(axis=1)),
         histogram=histogram,
         digest=partition.digest(),
     )
+
+
+def _summary(values: np.ndarray) -> str:
+    low, high, mean = values.min(), values.max(), values.mean()
+    return f"{low:,} to {high:,}, median {np.median(values):,.4g}, mean {mean:,.4g}"
 
 
 def held_labels(data: Any) -> np.ndarray:

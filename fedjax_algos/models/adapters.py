@@ -23,7 +23,7 @@ from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.options import one_of
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
+from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
 
 P = ParamSpec("P")
 Path: TypeAlias = tuple[Any, ...]
@@ -52,41 +52,16 @@ NUMBERS = ExampleKind("numbers of any shape")
 
 _MASK_FIX = "give the module's __call__ an argument mask, bool[batch] or in evaluation None"
 _taken: dict[str, ExampleKind] = {}  # by model
-_OPTIONS = {  # what `help` says of the options that several models have
-    "num_classes": "number of labels; for texts the number of symbols, which are also inputs.",
-    "initialisation": "distribution of the initial parameters, as in Flax or as in PyTorch.",
-    "hidden": "width of the hidden layers, at least 1.",
-    "layers": "number of hidden layers, at least 1.",
-    "embedding": "width of the embedding, at least 1.",
-    "biases": "biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.",
-    "norm": """GroupNorm or BatchNorm. Epsilon is 1e-5, and BatchNorm's momentum 0.9, which torch
-        calls 0.1. In training its running variance averages the batches' biased variances, as in
-        Flax; torch averages unbiased ones.""",
-    "groups": "number of groups of channels of GroupNorm; a divisor of all widths.",
-    "convolutions": """implementation of the convolutions, see `convolve` and `convolve_3d`; "lax"
-        also makes the depthwise ones `lax.conv_general_dilated`.""",
-    "dropout": "rate of dropout in training, from 0 to below 1.",
-    "augmentation": """"normalised" uses CIFAR-10's means and standard deviations; "cifar" crops
-        and flips each training image before that; "cifar_by_batch" uses one offset and one decision
-        for a whole batch, as in FedGBO's and GHBM's code. "imagenet_normalised" uses ImageNet's
-        means and standard deviations, which pretrained weights expect; "imagenet_flipped" flips
-        training images before that; "imagenet_cropped" first cuts random boxes out of them and
-        resizes these to the size of the image. "none" leaves images unchanged.""",
-    "weights": """file of torchvision's or timm's weights, see `load_weights`; None draws the
-        initial params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.""",
-    "head": '"loaded" takes the last layer from `weights`; "new" draws it, for other classes.',
-}
 
 
 def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Problem]]:
-    """Decorates a factory: registers it, refuses other examples, and documents shared options."""
-    shape_entry = {"example_shape": f"shape of one example; examples are {kind.description}."}
+    """Decorates a factory: registers it, and refuses other examples."""
 
     def decorate(factory: Callable[P, Problem]) -> Callable[P, Problem]:
         name = factory.__name__
         _taken[name] = kind
 
-        @functools.wraps(with_args(_OPTIONS | shape_entry)(factory))
+        @functools.wraps(factory)
         def checked(*args: P.args, **keywords: P.kwargs) -> Problem:
             shape: Any = args[0] if args else keywords.get("example_shape")
             check_examples(name, shape)

@@ -24,14 +24,14 @@ from fedjax_algos.models.adapters import TEXTS, classifier, model_of
 from fedjax_algos.models.layers import native
 from fedjax_algos.models.layers.common import Initialisation, initialisers, symmetric_uniform
 from fedjax_algos.models.layers.native import Dense
-from fedjax_algos.models.outputs import Outputs, losses, metrics, of_classifiers
+from fedjax_algos.models.outputs import Outputs, losses, metrics
 
 Cell = Literal["gru", "lstm"]
 Biases = Literal["torch", "flax"]
 Predicts = Literal["last", "every"]
 
 
-@of_classifiers(losses)
+@losses.register
 def token_cross_entropy(
     outputs: Outputs, batch: Batch, *, divide_by: Literal["tokens", "positions"] = "tokens"
 ) -> jax.Array:
@@ -42,6 +42,7 @@ def token_cross_entropy(
     Deviation: the code of the task calls Keras, whose mean is over all positions of a batch.
 
     Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
       divide_by: "tokens" is the mean over a text's tokens without padding, so each text has the
         same weight in a local step. "positions" divides their sum by the number of positions, so
         each token has the same weight, and padding lowers the loss.
@@ -58,7 +59,7 @@ def token_cross_entropy(
     return total / jnp.maximum(is_token.sum(-1), 1).astype(total.dtype)
 
 
-@of_classifiers(metrics)
+@metrics.register
 def token_accuracy(
     outputs: Outputs,
     batch: Batch,
@@ -72,6 +73,7 @@ def token_accuracy(
     any class may be predicted.
 
     Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
       counted: "all" counts every token except padding; "known" counts words in the vocabulary, and
         a text's begin and end; "words" counts words in the vocabulary.
       buckets: number of classes for words out of the vocabulary, at least 1.
@@ -253,6 +255,14 @@ def gru(
     """FedGBO's network for Shakespeare: an embedding of 8 and two GRU layers of 128.
 
     It has 162,887 parameters for 79 symbols.
+
+    Args:
+      example_shape, num_classes: shape of one text of integer codes, [length], and the number of
+        symbols, which are inputs and labels.
+      embedding: width of the embedding, at least 1.
+      hidden, layers: width and number of the recurrent layers, at least 1.
+      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
     """
     sizes = num_classes, embedding, hidden, layers, ()
     return _predictor(example_shape, "gru", *sizes, biases, initialisation)
@@ -272,6 +282,9 @@ def lstm(
     """GHBM's network for Shakespeare: an embedding of 8 and two LSTM layers of 100.
 
     It has 133,520 parameters for 80 symbols.
+
+    Args:
+      example_shape, num_classes, embedding, hidden, layers, biases, initialisation: as for `gru`.
     """
     sizes = num_classes, embedding, hidden, layers, ()
     return _predictor(example_shape, "lstm", *sizes, biases, initialisation)
@@ -299,6 +312,7 @@ def lstm_words(
     end of a text, where no counted prediction depends on it.
 
     Args:
+      example_shape, num_classes, embedding, hidden, biases, initialisation: as for `gru`.
       predicts: "last" predicts the word after the text, with labels "y" int32[batch]. "every"
         predicts the token after each position, as in that code: labels are int32[batch, time], the
         loss is `token_cross_entropy`, and the accuracy is `token_accuracy` of words.

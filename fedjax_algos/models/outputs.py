@@ -1,12 +1,9 @@
 """Outputs of classifiers, losses and metrics by name, and checks of labels."""
 
 import functools
-import inspect
-import re
-import textwrap
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +22,6 @@ losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> f
 # (outputs, batch, *, ...) -> {name: float[batch] or Mean}, as `Problem.metrics`
 metrics = Registry[MetricValues]("metric", dict)
 
-F = TypeVar("F", bound=Callable)
-P = ParamSpec("P")
-T = TypeVar("T")
-_OUTPUTS_AND_LABELS = {
-    "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": 'a batch with the labels "y", int32[batch, ...]: one or several for each example.',
-}
-
 
 class Outputs(NamedTuple):
     """A classifier's outputs for a batch."""
@@ -44,43 +33,17 @@ class Outputs(NamedTuple):
         return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
 
 
-def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
-    """Decorates a function: completes `Args` of its docstring with these entries."""
-
-    def entry(name: str) -> str:
-        text = " ".join(f"{name}: {entries[name]}".split())
-        return textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    ")
-
-    def decorate(function: F) -> F:
-        text = inspect.cleandoc(function.__doc__ or "")
-        before, own, after = re.fullmatch(  # type: ignore[union-attr]
-            r"(.*?)(?:\n\nArgs:\n(.*?))?(\n\n(?:Returns|Raises):\n.*)?", text, re.DOTALL
-        ).groups()
-        found = re.finditer(r"^  (\w+):.*(?:\n    .*)*", own or "", re.MULTILINE)
-        written = {each[1]: each[0] for each in found}
-        names = inspect.signature(function).parameters
-        lines = [written.get(name) or entry(name) for name in names]
-        function.__doc__ = "\n".join([before, "", "Args:", *lines]) + (after or "")
-        return function
-
-    return decorate
-
-
-def of_classifiers(registry: Registry[T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a loss or a metric: documents outputs and labels, and registers it."""
-    return lambda function: registry.register(with_args(_OUTPUTS_AND_LABELS)(function))
-
-
 def mean_over_labels(values: jax.Array) -> jax.Array:
     """Averages over the labels of each example: float[batch, ...] to float[batch]."""
     return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
 
 
-@of_classifiers(losses)
+@losses.register
 def cross_entropy(outputs: Outputs, batch: Batch, *, label_smoothing: Decay = 0.0) -> jax.Array:
     """Softmax cross-entropy with the labels, float[batch].
 
     Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
       label_smoothing: the share of the label, from 0 to below 1, that is spread over all classes.
     """
     of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
@@ -90,7 +53,7 @@ def cross_entropy(outputs: Outputs, batch: Batch, *, label_smoothing: Decay = 0.
     return mean_over_labels((1 - label_smoothing) * of_label + label_smoothing * of_all)
 
 
-@of_classifiers(losses)
+@losses.register
 def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Array:
     """Focal loss: `-(1 - p)^gamma log p`, where p is the label's probability.
 
@@ -98,6 +61,7 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
     https://arxiv.org/abs/1708.02002, without the weights of classes.
 
     Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
       gamma: at least 0. A large one plays down examples with a likely label; 0 is cross-entropy.
     """
     entropy = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])  # -log p
@@ -106,15 +70,23 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
     return mean_over_labels(others**gamma * entropy)
 
 
-@of_classifiers(losses)
+@losses.register
 def brier(outputs: Outputs, batch: Batch) -> jax.Array:
-    """Brier score: `sum_k (p_k - 1[k = y])^2`, the squared error of the probabilities."""
+    """Brier score: `sum_k (p_k - 1[k = y])^2`, the squared error of the probabilities.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
+    """
     return _squared_error(jax.nn.softmax(outputs.logits), batch)
 
 
-@of_classifiers(losses)
+@losses.register
 def squared_error(outputs: Outputs, batch: Batch) -> jax.Array:
-    """Squared error of the logits: `sum_k (z_k - 1[k = y])^2`."""
+    """Squared error of the logits: `sum_k (z_k - 1[k = y])^2`.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
+    """
     return _squared_error(outputs.logits, batch)
 
 
@@ -123,17 +95,24 @@ def _squared_error(values, batch):
     return mean_over_labels(optax.losses.squared_error(values, labels).sum(-1))
 
 
-@of_classifiers(losses)
+@losses.register
 def hinge(outputs: Outputs, batch: Batch) -> jax.Array:
-    """Multiclass hinge loss: `max_k (z_k + 1[k != y]) - z_y`, of Crammer and Singer."""
+    """Multiclass hinge loss: `max_k (z_k + 1[k != y]) - z_y`, of Crammer and Singer.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
+    """
     return mean_over_labels(optax.losses.multiclass_hinge_loss(outputs.logits, batch["y"]))
 
 
-@of_classifiers(metrics)
+@metrics.register
 def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Accuracy: 1 if the label has the largest logit, else 0.
 
     The first of equal logits counts as the largest.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
 
     Returns:
       "accuracy", float[batch].
@@ -142,7 +121,7 @@ def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     return {"accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
-@of_classifiers(metrics)
+@metrics.register
 def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricValues:
     """Top-k accuracy: 1 if the label is among the k classes with the largest logits, else 0.
 
@@ -150,6 +129,7 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
     `top_k_accuracy_score` prefers the last classes.
 
     Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
       k: number of classes, at least 1 and at most all.
 
     Returns:
@@ -163,11 +143,14 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
     return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
-@of_classifiers(metrics)
+@metrics.register
 def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Balanced accuracy: the mean over classes of the accuracy on the class's labels.
 
     Classes without labels are left out, as in scikit-learn's `balanced_accuracy_score`.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
 
     Returns:
       "balanced_accuracy", a `ClassMean` of float[batch, classes].

@@ -196,14 +196,9 @@ def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> 
 
 
 Augmentation = Literal[
-    "none",
-    "normalised",
-    "cifar",
-    "cifar_by_batch",
-    "imagenet_normalised",
-    "imagenet_flipped",
-    "imagenet_cropped",
-]
+    "none", "normalised", "cifar", "cifar_by_batch",
+    "imagenet_normalised", "imagenet_flipped", "imagenet_cropped",
+]  # fmt: skip
 _CIFAR = normalise(CIFAR10_MEAN, CIFAR10_STD)
 _IMAGENET = normalise(IMAGENET_MEAN, IMAGENET_STD)
 _PIPELINES = {

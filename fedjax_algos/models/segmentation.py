@@ -25,17 +25,10 @@ from fedjax_algos.models.layers.common import Norm, Normalisation, initialisers
 from fedjax_algos.models.layers.convolution import Convolutions
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
-from fedjax_algos.models.outputs import (
-    Outputs,
-    accuracy,
-    cross_entropy,
-    losses,
-    metrics,
-    of_classifiers,
-)
+from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, losses, metrics
 
 
-@of_classifiers(losses)
+@losses.register
 def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     """Soft Dice loss: `mean_k 1 - 2 sum_v p_vk g_vk / (sum_v p_vk + sum_v g_vk + 1e-9)`.
 
@@ -46,6 +39,9 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     https://arxiv.org/abs/2210.04620. V-Net's loss, Milletari et al., 3DV 2016,
     https://arxiv.org/abs/1606.04797, has squares of p and g in the denominator.
 
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
+
     Raises:
       ValueError: for labels without a spatial axis.
     """
@@ -53,12 +49,15 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     return (1 - 2 * overlap / (size + 1e-9)).mean(-1)
 
 
-@of_classifiers(metrics)
+@metrics.register
 def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
     `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)` over all classes, with the symbols
     of `dice`. A class with neither probability nor labels has score 1.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
 
     Returns:
       "soft_dice_score", float[batch].
@@ -71,12 +70,15 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     return {"soft_dice_score": scores.mean(-1)}
 
 
-@of_classifiers(metrics)
+@metrics.register
 def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
     P_k are the voxels where class k has the largest logit, and G_k the voxels with label k. The
     mean is over all classes except 0, the background. A class in neither mask has score 1.
+
+    Args:
+      outputs, batch: logits float[batch, ..., classes] and labels "y", int32[batch, ...].
 
     Returns:
       "dice_score", float[batch].
@@ -154,10 +156,9 @@ class ConvolutionalLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        use_bias = self.normalisation is None
         initial = initialisers("torch", 27 * x.shape[-1])
         convolution = partial(Conv3D, implementation=self.convolutions, **initial)
-        x = convolution(self.features, (3, 3, 3), use_bias=use_bias)(x)
+        x = convolution(self.features, (3, 3, 3), use_bias=self.normalisation is None)(x)
         x = x if self.normalisation is None else self.normalisation()(x)
         return nn.PReLU(negative_slope_init=0.25)(x)
 
@@ -235,6 +236,10 @@ def unet_3d(
     `unet` package crops what the encoder passes on; here it is refused.
 
     Args:
+      example_shape, num_classes: shape of one volume, [depth, height, width] or with channels
+        last, and the number of labels.
+      norm, groups, head: as for `resnet18_imagenet`.
+      convolutions: implementation of the convolutions, see `convolve_3d`.
       levels: number of resolutions; each is half the one before.
       features: features of the first layer, at least 1; each level doubles them.
       weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.

@@ -52,7 +52,12 @@ class ConvolutionalNetwork(nn.Module):
 def linear(
     example_shape: tuple[int, ...], num_classes: int, *, initialisation: Initialisation = "flax"
 ) -> Problem:
-    """Multinomial logistic regression."""
+    """Multinomial logistic regression.
+
+    Args:
+      example_shape, num_classes: shape of one example, numbers, and the number of labels.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+    """
     return classifier(Perceptron((num_classes,), initialisation), example_shape)
 
 
@@ -68,6 +73,10 @@ def mlp(
     """A multilayer perceptron with ReLUs.
 
     FedLGA's network for Fashion-MNIST is `mlp:hidden=400` (318,010 parameters).
+
+    Args:
+      example_shape, num_classes, initialisation: as for `linear`.
+      hidden, layers: width and number of the hidden layers, at least 1.
     """
     widths = (hidden,) * layers + (num_classes,)
     return classifier(Perceptron(widths, initialisation), example_shape)
@@ -85,9 +94,20 @@ def cnn_fedgbo(
     """FedGBO's network: 3x3 convolutions of 32 and 64 features, and a dense layer of 512.
 
     It has 870,334 parameters for FEMNIST and 1,250,852 for CIFAR-100.
+
+    Args:
+      example_shape, num_classes: shape of one image, [height, width] or [height, width, channels],
+        and the number of labels.
+      initialisation: as for `linear`.
+      convolutions: implementation of the convolutions, see `convolve`.
+      augmentation: "normalised" uses CIFAR-10's means and standard deviations; "cifar" crops and
+        flips each training image before that; "cifar_by_batch" uses one offset and one decision for
+        a whole batch, as in FedGBO's and GHBM's code. "imagenet_normalised" uses ImageNet's means
+        and standard deviations, which pretrained weights expect; "imagenet_flipped" flips training
+        images before that; "imagenet_cropped" first cuts random boxes out of them and resizes
+        these to the size of the image. "none" leaves images unchanged.
     """
-    widths = (512, num_classes)
-    module = ConvolutionalNetwork((32, 64), 3, widths, initialisation, convolutions)
+    module = ConvolutionalNetwork((32, 64), 3, (512, num_classes), initialisation, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
 
 
@@ -103,6 +123,9 @@ def lenet(
     """GHBM's LeNet: 5x5 convolutions of 64 and 64 features, and dense layers of 384 and 192.
 
     It has 797,962 parameters for CIFAR-10.
+
+    Args:
+      example_shape, num_classes, initialisation, convolutions, augmentation: as for `cnn_fedgbo`.
     """
     widths = (384, 192, num_classes)
     module = ConvolutionalNetwork((64, 64), 5, widths, initialisation, convolutions)
@@ -121,7 +144,9 @@ def cnn_fedcompass(
     """FedCompass' network: 5x5 convolutions of 32 and 64 features, and a dense layer of 512.
 
     It has 582,026 parameters for MNIST.
+
+    Args:
+      example_shape, num_classes, initialisation, convolutions, augmentation: as for `cnn_fedgbo`.
     """
-    widths = (512, num_classes)
-    module = ConvolutionalNetwork((32, 64), 5, widths, initialisation, convolutions)
+    module = ConvolutionalNetwork((32, 64), 5, (512, num_classes), initialisation, convolutions)
     return augmented(classifier(module, example_shape), augmentation)

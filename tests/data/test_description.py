@@ -6,7 +6,7 @@ from rich.console import Console
 
 import fedjax_algos as fa
 from fedjax_algos.data import partitions
-from fedjax_algos.data.description import Distribution, describe_partition, partition_table
+from fedjax_algos.data.description import describe_partition, partition_table
 
 LABELS = np.array([0, 0, 2, 3, 3, 3, 0, 2])
 THREE = fa.Partition.of([np.array([0, 1, 2, 6]), np.array([5]), np.array([3, 4])])
@@ -22,8 +22,8 @@ def text(description, **keywords):
 def test_numbers_by_hand():
     description = describe_partition(LABELS, THREE)
     assert (description.clients, description.examples, description.left_out) == (3, 7, 1)
-    assert description.sizes == Distribution(1, 2.0, 7 / 3, 4)
-    assert description.classes == Distribution(1, 1.0, 4 / 3, 2)
+    assert description.sizes == "1 to 4, median 2, mean 2.333"
+    assert description.classes == "1 to 2, median 1, mean 1.333"
     expected = [[3, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 2]]
     np.testing.assert_array_equal(description.histogram, expected)
     assert description.digest == THREE.digest()
@@ -63,11 +63,11 @@ def test_invalid_labels_and_partitions_are_rejected():
         (LABELS[:5], THREE, "has 7 examples, 0 to 6, and there are 5 labels"),
         (LABELS, fa.Partition.of([np.array([-1])]), "has 1 examples, -1 to -1"),
         (LABELS, fa.Partition.of([]), "has 0 examples"),
-        (LABELS - 1, THREE, r"int64 and shape \(8,\) cannot be counted"),
-        (LABELS + 0.5, THREE, "float64 .* cannot be counted"),
-        (LABELS.astype(str), THREE, "cannot be counted"),
-        (LABELS.reshape(2, 4), THREE, r"shape \(2, 4\) cannot be counted"),
-        (LABELS[:0], THREE, r"shape \(0,\) cannot be counted"),
+        (LABELS - 1, THREE, "label -1 in example 0"),
+        (LABELS + 0.5, THREE, "label 0.5 in example 0"),
+        (LABELS.astype(str), THREE, "labels is <U"),
+        (LABELS.reshape(2, 4), THREE, r"int64\[2, 4\] for 8 examples"),
+        (LABELS[:0], THREE, "has 7 examples, 0 to 6, and there are 0 labels"),
     ):
         with pytest.raises(ValueError, match=named):
             describe_partition(labels, partition)

@@ -16,7 +16,7 @@ import jax
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.models.language import Recurrent
 from fedjax_algos.models.large.vision_transformer import SelfAttention, VisionTransformer
-from fedjax_algos.models.layers.convolution import Conv, output_size, pads, pair
+from fedjax_algos.models.layers.convolution import Conv, output_size, pads
 from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.layers.volumes import Conv3D
 
@@ -193,7 +193,8 @@ def _product(module, own, args, outputs):
 def _convolution(module, own, args, outputs):
     """Counts all outputs, including those that a pooling layer drops."""
     size, window = args[0].shape[1:3], own["kernel"].shape[:2]
-    strides = pair(module.strides)
+    strides = module.strides
+    strides = (strides, strides) if isinstance(strides, int) else strides
     whole = output_size(size, window, strides, pads(module.padding, size, window, strides))
     number = outputs.shape[0] * math.prod(whole) * outputs.shape[-1]
     return number * (math.prod(own["kernel"].shape[:-1]) + ("bias" in own))

@@ -12,13 +12,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.base.limits import MAX_INT32
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.data.dataset import (
-    MAX_CLASSES,
-    SAME_EXAMPLES,
-    checked_examples,
-    checked_labels,
-    count_classes,
-)
+from fedjax_algos.data import dataset
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers import texts
@@ -51,6 +45,11 @@ class ClientFeatures(NamedTuple):
         known = ", ".join(self.features)[:200]
         with reading(self.name, "a data set of this form", "choose one"):
             require(name in self.features, f"it has no feature {name!r}, only {known}")
+
+    def labels(self, client: int, values: Any, count: int, num_classes: int | None) -> np.ndarray:
+        """Returns a client's labels, int32[count]."""
+        limit, name = num_classes or dataset.MAX_CLASSES, f"{self.client(client)}: labels"
+        return dataset.checked_labels(values, count, limit, name)
 
     def drawn(self, number: int | None) -> "ClientFeatures":
         """Drops clients without examples; draws at most `number` examples with a fixed seed."""
@@ -105,7 +104,7 @@ def client_dataset(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
         if (lost := int((features.counts == 0).sum()))
-    ) + (SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
+    ) + (dataset.SAME_EXAMPLES,) * (train.name + train.identity == test.name + test.identity)
     train, test = train.drawn(None), test.drawn(max_test_examples)
     x = x or next((name for name in _INPUTS if name in train.features), _INPUTS[0])
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
@@ -126,11 +125,11 @@ def client_dataset(
             num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
             each = [
-                np.unique(_labels(part, i, part.read(i, [names[1]], None)[names[1]], count))
+                np.unique(part.labels(i, part.read(i, names[1:], None)[names[1]], count, None))
                 for part in (train, test)
                 for i, count in enumerate(part.counts.tolist())
             ]
-            num_classes, more = count_classes(np.concatenate(each))
+            num_classes, more = dataset.count_classes(np.concatenate(each))
             notes += more
 
     def source_of(features: ClientFeatures, limit: int | None) -> ClientSource:
@@ -143,9 +142,9 @@ def client_dataset(
                 tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:
-                values = checked_examples(values, f"{source}: {x}")
+                values = dataset.checked_examples(values, f"{source}: {x}")
             if is_labelled:
-                targets = _labels(features, client, stored[names[1]], len(values), num_classes)
+                targets = features.labels(client, stored[names[1]], len(values), num_classes)
             return {"x": values, "y": targets}
 
         images = {} if image_format is None else {"x": image_format}
@@ -165,11 +164,3 @@ def client_dataset(
 
     sources = source_of(train, max_examples), source_of(test, None)
     return ClientDataset(*sources, num_classes, notes)
-
-
-def _labels(
-    features: ClientFeatures, client: int, values: Any, count: int, num_classes: int | None = None
-) -> np.ndarray:
-    """Returns a client's labels, int32[count]."""
-    limit, name = num_classes or MAX_CLASSES, f"{features.client(client)}: labels"
-    return checked_labels(values, count, limit, name)

@@ -71,19 +71,6 @@ def synthetic(
     return from_arrays(*arrays, num_classes=CLASSES, source="synthetic")
 
 
-def _stored_digits():
-    """Reads images and labels from scikit-learn's file; importing the package is slow."""
-    spec: Any = find_spec("sklearn")
-    try:
-        file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-        table = np.loadtxt(file, delimiter=",")
-    except (OSError, ValueError):  # another version keeps it elsewhere
-        from sklearn.datasets import load_digits
-
-        return load_digits(return_X_y=True)
-    return table[:, :-1], table[:, -1]
-
-
 @datasets.register
 def digits() -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels, scaled to 0..1; no download.
@@ -91,7 +78,10 @@ def digits() -> Dataset:
     "x" is float32[n, 64]. Every fifth example of each class, in the file's order, is in the test
     set (364 examples), so the split is the same for all seeds.
     """
-    images, labels = _stored_digits()
+    spec: Any = find_spec("sklearn")  # importing the package is slow
+    file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    table = np.loadtxt(file, delimiter=",")
+    images, labels = table[:, :-1], table[:, -1]
     test = np.zeros(len(labels), bool)
     for label in range(10):
         test[np.flatnonzero(labels == label)[::5]] = True

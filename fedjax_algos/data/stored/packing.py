@@ -315,8 +315,7 @@ def _encoded(
         if name in source.images:
             parts[name] = list(array)
             continue
-        finite = array.dtype.kind != "f" or np.isfinite(array).all()
-        require(finite, f"{where} NaN or infinity in {name}; clean it first")
+        require(np.isfinite(array).all(), f"{where} NaN or infinity in {name}; clean it first")
         if name == "y" and num_classes is not None and array.dtype.kind in "ui":
             wrong = array[(array < 0) | (array >= num_classes)]
             fix = f"give whole numbers from 0 to {num_classes - 1}"

@@ -17,12 +17,7 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, Names, with_weights
-from fedjax_algos.models.layers.common import (
-    Norm,
-    Normalisation,
-    kaiming_normal_out,
-    symmetric_uniform,
-)
+from fedjax_algos.models.layers.common import Norm, Normalisation, kaiming_out, symmetric_uniform
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import DepthwiseConv
@@ -127,7 +122,7 @@ class InvertedResidualNetwork(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
-        kaiming = {"kernel_init": kaiming_normal_out}
+        kaiming = {"kernel_init": kaiming_out}
         convolution = partial(Conv, implementation=self.convolutions, **kaiming)
         filters: Any = "shifts" if self.convolutions == "patches" else self.convolutions
         depthwise = partial(DepthwiseConv, use_bias=False, implementation=filters, **kaiming)
@@ -201,6 +196,13 @@ def mobilenet_v2(
     It has 3,504,872 parameters for 1,000 classes, and is torchvision's `mobilenet_v2` and timm's
     `mobilenetv2_100`: all padding is symmetric. Initial kernels are Kaiming normal by fan out; the
     head's are normal with 0.01. Dropout precedes the head.
+
+    Args:
+      example_shape, num_classes, weights, head, norm, groups, augmentation: as for
+        `resnet18_imagenet`.
+      dropout: rate of dropout in training, from 0 to below 1.
+      convolutions: implementation of the convolutions, see `convolve`; "lax" also makes the
+        depthwise ones `lax.conv_general_dilated`.
     """
     module = InvertedResidualNetwork(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
@@ -234,6 +236,8 @@ def efficientnet_b0(
     Dropout precedes the head.
 
     Args:
+      example_shape, num_classes, weights, head, norm, groups: as for `mobilenet_v2`.
+      dropout, convolutions, augmentation: as for `mobilenet_v2`.
       stochastic_depth: s; for an example, the branch of block l of 16, from 0, is left out with
         probability s l / 16.
     """

@@ -16,19 +16,14 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head, Names, with_weights
-from fedjax_algos.models.layers.common import (
-    Norm,
-    Normalisation,
-    initialisers,
-    kaiming_normal,
-    kaiming_normal_out,
-)
+from fedjax_algos.models.layers.common import Norm, Normalisation, initialisers, kaiming_out
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.native import Dense
 from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 WIDTHS = (64, 128, 256, 512)
+kaiming_in = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
 class Block(nn.Module):
@@ -87,7 +82,7 @@ class ResidualNetwork(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
-        kaiming = {"kernel_init": kaiming_normal_out if self.imagenet else kaiming_normal}
+        kaiming = {"kernel_init": kaiming_out if self.imagenet else kaiming_in}
         convolution = partial(Conv, use_bias=False, implementation=self.convolutions, **kaiming)
         normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = ((7, 7), 2, 3) if self.imagenet else ((3, 3), 1, 1)
@@ -100,11 +95,9 @@ class ResidualNetwork(nn.Module):
                 x = self.block(width, stride, self.shortcut, convolution, normalisation)(x)
         x = x.mean((1, 2))
         self.sow("intermediates", "features", x)
-        uniform = initialisers("torch", x.shape[-1])
-        if self.imagenet:
-            return Dense(self.num_classes, **uniform, name="head")(x)
-        bias_init = uniform["bias_init"]
-        return Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
+        options = initialisers("torch", x.shape[-1])
+        options |= {"name": "head"} if self.imagenet else {"kernel_init": kaiming_in}
+        return Dense(self.num_classes, **options)(x)
 
 
 def torch_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
@@ -133,6 +126,13 @@ def resnet20(
     """GHBM's ResNet-20: widths 16, 32 and 64, and shortcuts without parameters.
 
     It has 269,722 parameters for CIFAR-10.
+
+    Args:
+      example_shape, num_classes, convolutions, augmentation: as for `cnn_fedgbo`.
+      norm: GroupNorm or BatchNorm. Epsilon is 1e-5, and BatchNorm's momentum 0.9, which torch calls
+        0.1. In training its running variance averages the batches' biased variances, as in Flax;
+        torch averages unbiased ones.
+      groups: number of groups of channels of GroupNorm; a divisor of all widths.
     """
     module = ResidualNetwork((16, 32, 64), (3, 3, 3), num_classes, "A", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
@@ -152,6 +152,9 @@ def resnet18(
 
     It has 11,173,962 parameters for CIFAR-10. For large images, and with torchvision's weights, see
     `resnet18_imagenet`.
+
+    Args:
+      example_shape, num_classes, norm, groups, convolutions, augmentation: as for `resnet20`.
     """
     module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
@@ -174,6 +177,12 @@ def resnet18_imagenet(
     It begins with a 7x7 convolution and a 3x3 max pool, each of stride 2, where `resnet18` has one
     3x3 convolution of stride 1. It has 11,689,512 parameters for 1,000 classes. Initial kernels are
     Kaiming normal by fan out; the head has PyTorch's defaults.
+
+    Args:
+      example_shape, num_classes, norm, groups, convolutions, augmentation: as for `resnet20`.
+      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
+        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
+      head: "loaded" takes the last layer from `weights`; "new" draws it, for other classes.
     """
     options = norm, groups, convolutions, Block, True
     module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", *options)
@@ -199,6 +208,10 @@ def resnet50(
     It has 25,557,032 parameters for 1,000 classes. The stride is in the 3x3 convolution of a
     bottleneck (version 1.5); the paper has it in the first 1x1 convolution. Everything else is as
     in `resnet18_imagenet`.
+
+    Args:
+      example_shape, num_classes, weights, head, norm, groups, convolutions, augmentation: as for
+        `resnet18_imagenet`.
     """
     options = norm, groups, convolutions, Bottleneck, True
     module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)

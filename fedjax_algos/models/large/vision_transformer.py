@@ -175,6 +175,7 @@ def vit(
     error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
 
     Args:
+      example_shape, num_classes, augmentation, head: as for `resnet18_imagenet`.
       patch_size: height and width of a patch in pixels; a divisor of the image's.
       width: width of a token; the perceptrons are four times as wide.
       depth: number of encoder blocks.
@@ -210,6 +211,9 @@ def vit_b_16(
     """ViT-B/16: patches of 16x16, width 768, 12 blocks of 12 heads.
 
     It has 86,567,656 parameters for images of 224x224 and 1000 classes.
+
+    Args:
+      example_shape, num_classes, dropout, augmentation, weights, head: as for `vit`.
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=768, depth=12, heads=12, dropout=dropout,
@@ -232,6 +236,9 @@ def vit_small(
     It has 22,050,664 parameters for images of 224x224 and 1000 classes. Touvron et al., "Training
     data-efficient image transformers & distillation through attention", ICML 2021,
     https://arxiv.org/abs/2012.12877, without the distillation token; timm's vit_small_patch16_224.
+
+    Args:
+      example_shape, num_classes, dropout, augmentation, weights, head: as for `vit`.
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=384, depth=12, heads=6, dropout=dropout,

@@ -244,6 +244,5 @@ def with_weights(
     """Returns the problem with the weights of a file, or unchanged without one."""
     if weights is not None:
         return pretrained(problem, weights, names, head=head)
-    fix = "also give weights=FILE"
-    require(head == "loaded", f"head={head!r} has no effect without weights; {fix}")
+    require(head == "loaded", f"head={head!r} has no effect without weights; give weights=FILE")
     return problem

@@ -31,8 +31,7 @@ def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
     return {"kernel_init": uniform, "bias_init": uniform}
 
 
-kaiming_normal = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
-kaiming_normal_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+kaiming_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class BatchNorm(nn.BatchNorm):

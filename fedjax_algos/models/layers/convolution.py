@@ -64,11 +64,6 @@ def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **s
     return apply
 
 
-def pair(each: Any) -> Any:
-    """Returns a number as a pair for both axes; any other value unchanged."""
-    return (each, each) if isinstance(each, int) else each
-
-
 def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[tuple[int, int]]:
     """Returns what a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
     if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
@@ -88,16 +83,19 @@ def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> lis
     ]
 
 
-def whole_outputs(
-    size: Sizes, window: Sizes, strides: Sizes, sides: Sides, pool: Sizes
-) -> tuple[int, ...]:
-    """Returns how many outputs along each axis are in whole pools; ValueError for none."""
+def geometry(
+    inputs: jax.Array, kernel: jax.Array, strides: Sizes, padding: Padding, pool: Sizes = ()
+) -> dict[str, Any]:
+    """Returns the strides, the padding and the outputs in whole pools; ValueError for none."""
+    size, window = inputs.shape[1:-1], kernel.shape[:-2]
+    sides = pads(padding, size, window, strides)
     outputs = output_size(size, window, strides, sides)
+    pool = pool or (1,) * len(size)
     whole = tuple(length // extent * extent for length, extent in zip(outputs, pool, strict=True))
     small = f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of"
     fix = "give larger inputs, or a model with fewer layers"
     require(min(whole) > 0, f"{small} {pool}; {fix}")
-    return whole
+    return {"strides": tuple(strides), "sides": tuple(map(tuple, sides)), "whole": whole}
 
 
 def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **more: Any) -> Any:
@@ -107,8 +105,10 @@ def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **mo
     if layer.use_bias:
         bias = layer.param("bias", layer.bias_init, shape[-1:], layer.param_dtype)
     inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=layer.dtype)
+    strides = layer.strides
+    strides = (strides,) * len(layer.kernel_size) if isinstance(strides, int) else strides
     options = {"padding": layer.padding, "implementation": layer.implementation}
-    outputs = convolve(inputs, kernel, **more, **options)
+    outputs = convolve(inputs, kernel, strides=strides, **more, **options)
     return outputs if bias is None else outputs + bias.reshape(*(1,) * (outputs.ndim - 1), -1)
 
 
@@ -145,12 +145,9 @@ def convolve(
       ValueError: for an unknown padding or implementation, an image that is too small for one pool
         of outputs, and "winograd" for other kernels or strides.
     """
-    size, window = images.shape[1:3], kernel.shape[:2]
-    sides = pads(padding, size, window, strides)
-    whole = whole_outputs(size, window, strides, sides, pool)
-    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides)), "whole": whole}
-    forms: dict[str, Form] = {"patches": _by_patches, "lax": _by_lax}
-    if window == (3, 3) and static["strides"] == (1, 1):
+    static = geometry(images, kernel, strides, padding, pool)
+    forms: dict[str, Form] = {"patches": _by_patches, "lax": native.by_lax}
+    if kernel.shape[:2] == (3, 3) and static["strides"] == (1, 1):
         forms["winograd"] = _winograd
     check_choice("implementation", implementation, ("auto", *forms))
     if implementation != "auto":
@@ -159,13 +156,7 @@ def convolve(
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
     on_cpu = forms.get("winograd") if precise and large else None
     on_cpu = native.convolve if native.applies(images, kernel) else on_cpu
-    return by_platform(_by_patches, _by_lax, on_cpu, **static)(images, kernel)
-
-
-def _by_lax(images, kernel, strides, sides, whole):
-    axes = ("NHWC", "HWIO", "NHWC")
-    outputs = jax.lax.conv_general_dilated(images, kernel, strides, sides, dimension_numbers=axes)
-    return outputs[:, : whole[0], : whole[1]]
+    return by_platform(_by_patches, native.by_lax, on_cpu, **static)(images, kernel)
 
 
 def _padded(images, window, strides, sides, whole):
@@ -195,16 +186,12 @@ def _patches(images, window, strides):
         images = jnp.pad(images, ((0, 0), (0, 0), (0, rest), (0, 0)))
     # as many columns as the stride are one slice without gaps, which is copied faster
     grouped = images.reshape(*images.shape[:2], -1, right * channels)
-    parts = [
-        grouped[
-            :,
-            i : i + (rows - 1) * down + 1 : down,
-            j // right : j // right + columns,
-            : min(right, window[1] - j) * channels,
-        ]
-        for i in range(window[0])
-        for j in range(0, window[1], right)
-    ]
+    parts = []
+    for i in range(window[0]):
+        lines = slice(i, i + (rows - 1) * down + 1, down)
+        for j in range(0, window[1], right):
+            pixels = slice(j // right, j // right + columns)
+            parts.append(grouped[:, lines, pixels, : min(right, window[1] - j) * channels])
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
@@ -299,26 +286,30 @@ def _inputs_backward(axis, _, gradients):
 _inputs.defvjp(lambda images, axis: (_inputs(images, axis), None), _inputs_backward)
 
 
-class Conv(nn.Module):
-    """`flax.linen.Conv` for images, with the same fields, parameters and results.
-
-    `pool` and `implementation` are as in `convolve`.
-    """
+class Layer(nn.Module):
+    """The fields of `flax.linen.Conv`."""
 
     features: int
-    kernel_size: tuple[int, int]
-    strides: int | tuple[int, int] = 1
+    kernel_size: Sizes
+    strides: int | Sizes = 1
     padding: Padding = "SAME"
     use_bias: bool = True
     dtype: Any = None
     param_dtype: Any = jnp.float32
     kernel_init: Callable = nn.initializers.lecun_normal()
     bias_init: Callable = nn.initializers.zeros_init()
+
+
+class Conv(Layer):
+    """`flax.linen.Conv` for images, with the same fields, parameters and results.
+
+    `pool` and `implementation` are as in `convolve`.
+    """
+
     pool: tuple[int, int] = (1, 1)
     implementation: Implementation = "auto"
 
     @nn.compact
     def __call__(self, images):
         shape = (*self.kernel_size, images.shape[-1], self.features)
-        strides = pair(self.strides)
-        return apply_layer(self, images, shape, convolve, strides=strides, pool=self.pool)
+        return apply_layer(self, images, shape, convolve, pool=self.pool)

@@ -52,24 +52,36 @@ def convolve(
     kernel: jax.Array,
     strides: tuple[int, ...],
     sides: tuple[tuple[int, int], ...],
-    whole: tuple[int, ...] | None = None,
-    groups: int = 1,
+    whole: tuple[int, ...],
 ) -> jax.Array:
-    """Convolves with padding by `sides`; `whole` are the outputs to compute, by default all.
+    """Convolves with padding by `sides`; `whole` are the outputs to compute along each axis.
 
     Images are [batch, space..., channels], and kernels [window..., channels / groups, features].
     """
     size, window, before = images.shape[1:-1], kernel.shape[:-2], [side[0] for side in sides]
-    if whole is None:
-        each = zip(size, window, strides, sides, strict=True)
-        whole = tuple((n + sum(side) - extent) // s + 1 for n, extent, s, side in each)
     needed = [(n - 1) * s + extent for n, s, extent in zip(whole, strides, window, strict=True)]
     after = [reach - n - first for reach, n, first in zip(needed, size, before, strict=True)]
     for axis, rest in enumerate(after, 1):
         images = jax.lax.slice_in_dim(images, 0, images.shape[axis] + min(rest, 0), axis=axis)
     ends = tuple((first, max(last, 0)) for first, last in zip(before, after, strict=True))
     shape = (images.shape[0], *whole, kernel.shape[-1])
-    return _bind(FORWARD, shape, tuple(strides), ends, groups, images, kernel)
+    return _bind(FORWARD, shape, tuple(strides), ends, images, kernel)
+
+
+def by_lax(
+    inputs: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, ...],
+    sides: tuple[tuple[int, int], ...],
+    whole: tuple[int, ...] | None = None,
+) -> jax.Array:
+    """Computes `convolve` by `lax`, on any platform; without `whole`, all outputs."""
+    letters = "DHW"[3 - len(strides) :]
+    axes = f"N{letters}C", f"{letters}IO", f"N{letters}C"
+    groups = inputs.shape[-1] // kernel.shape[-2]
+    options: Any = {"dimension_numbers": axes, "feature_group_count": groups}
+    outputs = jax.lax.conv_general_dilated(inputs, kernel, strides, sides, **options)
+    return outputs if whole is None else outputs[(slice(None), *map(slice, whole))]
 
 
 def dot_general(
@@ -86,7 +98,7 @@ def dot_general(
 
 def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """Multiplies float32[n, k] and float32[k, m]."""
-    return _bind(FORWARD, (len(rows), weights.shape[1]), (), (), 1, rows, weights)
+    return _bind(FORWARD, (len(rows), weights.shape[1]), (), (), rows, weights)
 
 
 def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
@@ -96,10 +108,9 @@ def flops(shapes: list[tuple[int, ...]], form: int, **params: Any) -> int:
     return 2 * math.prod(of_role["outputs"]) * math.prod(window)
 
 
-def _bind(form, shape, strides, sides, groups, left, right):
+def _bind(form, shape, strides, sides, left, right):
     """Binds one form; `shape` is the result's without leading axes."""
-    options = {"form": form, "shape": shape, "strides": strides, "sides": sides, "groups": groups}
-    return layer_p.bind(left, right, **options)
+    return layer_p.bind(left, right, form=form, shape=shape, strides=strides, sides=sides)
 
 
 layer_p = Primitive("fedjax_algos_layer")
@@ -153,13 +164,14 @@ def _batched(operands, axes, **params):
 batching.primitive_batchers[layer_p] = _batched
 
 
-def _on_cpu(left, right, *, form, strides, sides, groups, **params):
+def _on_cpu(left, right, *, form, strides, sides, **params):
     from fedjax_algos_native import TARGET
 
     shape = (*_leading(left, {"strides": strides}), *params["shape"])
     before, after = zip(*sides, strict=True) if sides else ((), ())
     cores = len(os.sched_getaffinity(0))
-    numbers = {"form": form, "groups": groups}
+    of_role = dict(zip(_ROLES[form], (left.shape, right.shape, shape), strict=True))
+    numbers = {"form": form, "groups": of_role["images"][-1] // of_role["kernel"][-2]}
     numbers["threads"] = max(1, cores // jax.local_device_count("cpu"))
     lists = {"strides": strides, "before": before, "after": after}
     attributes = {name: np.int64(value) for name, value in numbers.items()}
@@ -172,16 +184,8 @@ def _elsewhere(left, right, **params):
     """Computes the same forms by `lax`, for a GPU or TPU."""
     if _leading(left, params):
         return jax.vmap(partial(_elsewhere, **params))(left, right)
-    space, form = len(params["strides"]), params["form"]
-    letters = "DHW"[3 - space :]
-    axes = f"N{letters}C", f"{letters}IO", f"N{letters}C"
-
-    def forward(images, kernel):
-        return jax.lax.conv_general_dilated(
-            images, kernel, params["strides"], params["sides"], dimension_numbers=axes,
-            feature_group_count=params["groups"],
-        )  # fmt: skip
-
+    form = params["form"]
+    forward = partial(by_lax, strides=params["strides"], sides=params["sides"])
     if form == FORWARD:
         return forward(left, right)
     wanted = jax.ShapeDtypeStruct(params["shape"], left.dtype)

@@ -61,28 +61,16 @@ def convolve_depthwise(
     shapes = f"kernel has shape {kernel.shape}, and the images have {images.shape[-1]} channels"
     fits = kernel.ndim == 4 and kernel.shape[2:] == (1, images.shape[-1])
     require(fits, f"{shapes}; give a kernel [height, width, 1, {images.shape[-1]}]")
-    size, window = images.shape[1:3], kernel.shape[:2]
-    sides = convolution.pads(padding, size, window, strides)
-    convolution.whole_outputs(size, window, strides, sides, (1, 1))
-    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
+    static = convolution.geometry(images, kernel, strides, padding)
     if implementation == "auto":
-        on_cpu = _by_onednn if native.applies(images, kernel) else None
-        return convolution.by_platform(_by_padded_shifts, _by_lax, on_cpu, **static)(images, kernel)
-    form = _by_lax if implementation == "lax" else _by_padded_shifts
+        on_cpu = native.convolve if native.applies(images, kernel) else None
+        form = convolution.by_platform(_by_padded_shifts, native.by_lax, on_cpu, **static)
+        return form(images, kernel)
+    form = native.by_lax if implementation == "lax" else _by_padded_shifts
     return form(images, kernel, **static)
 
 
-def _by_lax(images, kernel, strides, sides):
-    axes, groups = ("NHWC", "HWIO", "NHWC"), images.shape[-1]
-    options = {"dimension_numbers": axes, "feature_group_count": groups}
-    return jax.lax.conv_general_dilated(images, kernel, strides, sides, **options)
-
-
-def _by_onednn(images, kernel, strides, sides):
-    return native.convolve(images, kernel, strides, sides, groups=images.shape[-1])
-
-
-def _by_padded_shifts(images, kernel, strides, sides):
+def _by_padded_shifts(images, kernel, strides, sides, whole):
     padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
     return _by_shifts(padded, kernel, strides)
 
@@ -152,8 +140,7 @@ class DepthwiseConv(nn.Module):
     @nn.compact
     def __call__(self, images):
         shape = (*self.kernel_size, 1, images.shape[-1])
-        strides = convolution.pair(self.strides)
-        return convolution.apply_layer(self, images, shape, convolve_depthwise, strides=strides)
+        return convolution.apply_layer(self, images, shape, convolve_depthwise)
 
 
 def max_pool(

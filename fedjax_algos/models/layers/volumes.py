@@ -6,7 +6,7 @@ of the output. `convolve` makes each from the input's planes that the window tou
 Accelerators use the three-dimensional `lax.conv`.
 """
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -41,30 +41,21 @@ def convolve_3d(
       ValueError: for an unknown padding or implementation, a volume that is smaller than the
         window, and "winograd" for kernels that are not 3x3 in a plane or have strides there.
     """
-    size, window = volumes.shape[1:4], kernel.shape[:3]
-    sides = convolution.pads(padding, size, window, strides)
-    convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
-    static = {"strides": tuple(strides), "sides": tuple(map(tuple, sides))}
+    static = convolution.geometry(volumes, kernel, strides, padding)
     if implementation == "auto":
         on_cpu = native.convolve if native.applies(volumes, kernel) else None
-        return convolution.by_platform(_by_planes, _by_lax, on_cpu, **static)(volumes, kernel)
+        return convolution.by_platform(_by_planes, native.by_lax, on_cpu, **static)(volumes, kernel)
     if implementation == "lax":
-        return _by_lax(volumes, kernel, **static)
+        return native.by_lax(volumes, kernel, **static)
     return _by_planes(volumes, kernel, **static, implementation=implementation)
 
 
-def _by_lax(volumes, kernel, strides, sides):
-    axes = ("NDHWC", "DHWIO", "NDHWC")
-    return jax.lax.conv_general_dilated(volumes, kernel, strides, sides, dimension_numbers=axes)
-
-
-def _by_planes(volumes, kernel, strides, sides, implementation="auto"):
-    window, size = kernel.shape[:3], volumes.shape[1:4]
-    depth = convolution.output_size(size, window, strides, sides)[0]
+def _by_planes(volumes, kernel, strides, sides, whole, implementation="auto"):
+    window = kernel.shape[:3]
     # the window's planes become channels: [height, width, depth * channels, features]
     flat = kernel.transpose(1, 2, 0, 3, 4).reshape(*window[1:], -1, kernel.shape[-1])
     planes = jnp.pad(volumes, ((0, 0), sides[0], *[(0, 0)] * 3)).swapaxes(0, 1)
-    reach = (depth - 1) * strides[0] + 1
+    reach = (whole[0] - 1) * strides[0] + 1
     touched = [planes[i : i + reach : strides[0]] for i in range(window[0])]
 
     @jax.checkpoint  # else the patches of all planes are kept for the gradient
@@ -75,27 +66,18 @@ def _by_planes(volumes, kernel, strides, sides, implementation="auto"):
     return jax.lax.map(lambda touched: convolve_plane(touched, flat), touched).swapaxes(0, 1)
 
 
-class Conv3D(nn.Module):
+class Conv3D(convolution.Layer):
     """`flax.linen.Conv` for volumes, with the same fields, parameters and results.
 
     `implementation` is as in `convolve_3d`.
     """
 
-    features: int
-    kernel_size: tuple[int, int, int]
-    strides: tuple[int, int, int] = (1, 1, 1)
-    padding: Padding = "SAME"
-    use_bias: bool = True
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
-    bias_init: nn.initializers.Initializer = nn.initializers.zeros_init()
     implementation: Implementation = "auto"
 
     @nn.compact
     def __call__(self, volumes):
         shape = (*self.kernel_size, volumes.shape[-1], self.features)
-        return convolution.apply_layer(self, volumes, shape, convolve_3d, strides=self.strides)
+        return convolution.apply_layer(self, volumes, shape, convolve_3d)
 
 
 def max_pool_3d(volumes: jax.Array, window: tuple[int, int, int]) -> jax.Array:
@@ -129,19 +111,11 @@ def upsample_3d(volumes: jax.Array) -> jax.Array:
       float[batch, 2 * depth, 2 * height, 2 * width, channels].
     """
     for axis in (3, 2, 1):  # the innermost axis first, while the volume is small
-        volumes = _double(volumes, axis)
+        cut = functools.partial(jax.lax.slice_in_dim, volumes, axis=axis)
+        last = volumes.shape[axis] - 1
+        before = jnp.concatenate([cut(0, 1), cut(0, last)], axis)
+        after = jnp.concatenate([cut(1, last + 1), cut(last, last + 1)], axis)
+        pairs = [before / 4 + volumes * 0.75, volumes * 0.75 + after / 4]
+        shape = (*volumes.shape[:axis], 2 * last + 2, *volumes.shape[axis + 1 :])
+        volumes = jnp.stack(pairs, axis + 1).reshape(shape)
     return volumes
-
-
-def _double(x, axis):
-    last = x.shape[axis] - 1
-
-    def cut(start, stop):
-        return jax.lax.slice_in_dim(x, start, stop, axis=axis)
-
-    before = jnp.concatenate([cut(0, 1), cut(0, last)], axis)
-    after = jnp.concatenate([cut(1, last + 1), cut(last, last + 1)], axis)
-    pairs = jnp.stack([before / 4 + x * 0.75, x * 0.75 + after / 4], axis + 1)
-    shape = list(x.shape)
-    shape[axis] *= 2
-    return pairs.reshape(shape)

@@ -1,7 +1,5 @@
 """Data sets that need no file: scikit-learn's digits, and synthetic data."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -10,12 +8,7 @@ from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.made import synthetic
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_digits(monkeypatch, moved):
-    """They are read from scikit-learn's file or, where that is not found, by its function."""
-    if moved:
-        spec = SimpleNamespace(submodule_search_locations=["nowhere"])
-        monkeypatch.setattr("fedjax_algos.data.readers.made.find_spec", lambda name: spec)
+def test_digits():
     images, labels = load_digits(return_X_y=True)
     data = datasets["digits"]()
     assert repr(data) == "Dataset(train=1433, test=364, x=float32[64], num_classes=10)"

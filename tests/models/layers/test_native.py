@@ -56,8 +56,10 @@ def forms(name):
     *shapes, strides, sides, whole, groups = LAYERS[name]
     rng = np.random.default_rng(0)
     arrays = [jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32) for shape in shapes]
-    options = {"strides": strides, "sides": sides, "whole": whole, "groups": groups}
-    return partial(by_onednn, **options), partial(by_lax, **options), arrays
+    options = {"strides": strides, "sides": sides, "whole": whole}
+    theirs = partial(by_lax, **options, groups=groups)
+    options["whole"] = jax.eval_shape(theirs, *arrays).shape[1:-1]
+    return partial(by_onednn, **options), theirs, arrays
 
 
 def gradients(form):
