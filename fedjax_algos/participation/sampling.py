@@ -316,7 +316,8 @@ def draw_failures(
     """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
     reads_round = getattr(failures, "reads_round", False)
     fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
-    fix = "give a function that returns which dispatches fail, bool[cohort_size]"
-    fits = getattr(fails, "shape", None) == jnp.shape(clients) and fails.dtype == bool
-    require(fits, f"the failures are {describe_tree(fails)}; {fix}, here {jnp.shape(clients)}")
+    shape = jnp.shape(clients)
+    fix = f"give a function that returns which dispatches fail, here bool{[*shape]}"
+    fits = getattr(fails, "shape", None) == shape and fails.dtype == bool
+    require(fits, f"the failures are {describe_tree(fails)}; {fix}")
     return fails
