@@ -92,9 +92,12 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
     """
     in_round, in_training = 0, 0
     for exchange in _traced(algorithm, *_shapes_of(state, data)):
-        changed, read = _loop_state(exchange)
+        live, _ = dce_jaxpr(exchange.jaxpr.jaxpr, True, instantiate=True)
+        pairs = zip(live.invars, exchange.examples, strict=True)
+        loops = [*_loops(live, {var for var, is_example in pairs if is_example})]
+        changed = sum(changed for changed, _ in loops)
         in_round = max(in_round, exchange.inputs + changed)
-        in_training = max(in_training, changed + read)
+        in_training = max(in_training, changed + max((read for _, read in loops), default=0))
     own = tree_bytes(row_shapes(algorithm, state))
     if algorithm.traits.catch_up:
         own += tree_bytes(jax.eval_shape(functools.partial(send, algorithm), state.server))
@@ -146,15 +149,6 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
     if algorithm.prelude is None:
         return [second]
     return [exchange(algorithm.prelude, shapes.received[0], ()), second]
-
-
-def _loop_state(exchange):
-    """Returns bytes that the outermost loops change, and the most that one of them only reads."""
-    live, _ = dce_jaxpr(exchange.jaxpr.jaxpr, True, instantiate=True)
-    pairs = zip(live.invars, exchange.examples, strict=True)
-    loops = _loops(live, {var for var, is_example in pairs if is_example})
-    changed, read = zip((0, 0), *loops, strict=True)
-    return sum(changed), max(read)
 
 
 def _loops(jaxpr, data):

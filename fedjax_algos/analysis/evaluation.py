@@ -262,9 +262,7 @@ def _check_shapes(name, value, real):
     if not isinstance(value, Mean):
         return check_one_each(name, value, real)
     kind, shapes = type(value).__name__, [jnp.shape(leaf) for leaf in value]
-    wanted = 2 if isinstance(value, ClassMean) else 1  # axes
-    if shapes[0] != shapes[1] or len(shapes[0]) != wanted or shapes[0][0] != len(real):
-        like = f"({len(real)}, classes)" if wanted == 2 else f"({len(real)},)"
+    axes, rest = (2, ", classes") if isinstance(value, ClassMean) else (1, ",")
+    if shapes[0] != shapes[1] or len(shapes[0]) != axes or shapes[0][0] != len(real):
         what = f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}"
-        fix = f"must give both for each example, shape {like}: return them without summing them"
-        raise ValueError(f"{what}, but {fix}")
+        raise ValueError(f"{what}, but must give both for each example, shape ({len(real)}{rest})")

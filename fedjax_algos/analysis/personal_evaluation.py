@@ -7,12 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.evaluation import (
-    check_model,
-    evaluate_batch,
-    make_evaluate_clients,
-    places,
-)
+from fedjax_algos.analysis import evaluation
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
 from fedjax_algos.core.local_steps import local_training
@@ -90,7 +85,7 @@ def make_evaluate_personal(
     compute = _evaluation(problem, local, layout, lambda model, rows, client, place: model)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
-        check_model(problem, model)
+        evaluation.check_model(problem, model)
         checks.check_seed(seed)
         check(train=train, test=test)
         steps = _checked_steps(train, test, local, num_steps)
@@ -154,7 +149,7 @@ def make_evaluate_own(
     checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
-    evaluate_common, check = make_evaluate_clients(problem), _data_check(problem)
+    evaluate_common, check = evaluation.make_evaluate_clients(problem), _data_check(problem)
 
     def model_of(state, rows, client, place):
         model = state.model
@@ -197,13 +192,32 @@ def make_evaluate_own(
 
 def _evaluation(problem, local, layout, model_of):
     """Builds a compiled evaluation of `model_of(state, rows, client, place)` after local steps."""
-    tune = _make_tune(problem, local)
+    train_client = local_training(problem, local)
+
+    def tuned(model, train, client, num_steps, seed):
+        # an order of its own, independent of the run's batches
+        draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
+        data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
+        zero, real = jnp.int32(0), jnp.result_type(float)
+        dispatch = Dispatch(
+            client=client,
+            number=jnp.int32(_DISPATCH_NUMBER),
+            server_step=zero,
+            num_steps=num_steps,
+            full_steps=num_steps,
+            num_examples=data.num_examples,
+            share=data.num_examples.astype(real) / train.indices.shape[0],
+            learning_rate=jnp.asarray(rate_at(local.learning_rate, np.int32(0)), real),
+            first_step=zero,
+        )
+        trained = train_client(model.params, data, dispatch, draws.key)
+        return Model(trained.params, trained.report.statistics, model.frozen)
 
     @functools.partial(jax.jit, static_argnames="size")
     def compute(state, rows, clients, data, train, num_steps, seed, *, size):
         def of_client(client, steps, place):
             model = model_of(state, rows, client, place)
-            model = model if train is None else tune(model, train, client, steps, seed)
+            model = model if train is None else tuned(model, train, client, steps, seed)
             return _evaluate_client(problem, model, data, client, size)
 
         number, num_clients = clients.size, data.num_clients
@@ -245,32 +259,6 @@ def _pieces(rows, num_clients, device):
         yield clients, jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *own), device)
 
 
-def _make_tune(problem, local):
-    """Builds `(model, train, client, num_steps, seed) -> Model`, a client's local steps."""
-    train_client = local_training(problem, local)
-
-    def tune(model, train, client, num_steps, seed):
-        # an order of its own, independent of the run's batches
-        draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
-        data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
-        zero, real = jnp.int32(0), jnp.result_type(float)
-        dispatch = Dispatch(
-            client=client,
-            number=jnp.int32(_DISPATCH_NUMBER),
-            server_step=zero,
-            num_steps=num_steps,
-            full_steps=num_steps,
-            num_examples=data.num_examples,
-            share=data.num_examples.astype(real) / train.indices.shape[0],
-            learning_rate=jnp.asarray(rate_at(local.learning_rate, np.int32(0)), real),
-            first_step=zero,
-        )
-        trained = train_client(model.params, data, dispatch, draws.key)
-        return Model(trained.params, trained.report.statistics, model.frozen)
-
-    return tune
-
-
 def _checked_steps(train, test, local, num_steps):
     """Returns each client's local steps, int32[num_clients]; None takes them from `local`."""
     counts = train.counts()
@@ -290,8 +278,10 @@ def _evaluate_client(problem, model, data, client, size):
     count = data.offsets[client + 1] - offset
 
     def measure(step):
-        slots, real = places(step, size, count)
-        return evaluate_batch(problem, model, data.examples, data.indices[offset + slots], real)
+        slots, real = evaluation.places(step, size, count)
+        return evaluation.evaluate_batch(
+            problem, model, data.examples, data.indices[offset + slots], real
+        )
 
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))

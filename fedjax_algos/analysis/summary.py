@@ -128,26 +128,18 @@ def summarise(
     measured = {*COSTS.values(), "wall_seconds"} & names.keys()
     columns = {name: column_by_method(rows, name) for name in measured}
     seeds, has_target = np.array(_seeds(rows), int), ~np.isnan(targets)
-    summary = []
+    summary, without = [], tuple(seeds[~has_target].tolist())
     for label, quality in qualities.items():
         own = {name: column[label] for name, column in columns.items()}
         found = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
         lost = statistics.diverged(quality)
         costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
         final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
-        summary.append(
-            MethodSummary(
-                label,
-                final,
-                best,
-                **costs,
-                seeds=len(seeds),
-                seeds_reaching=sum(index is not None for index in found),
-                seeds_diverged=int(lost.sum()),
-                seeds_without_target=tuple(seeds[~has_target].tolist()),
-                seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
-            )
-        )
+        seconds = float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1)))
+        facts: Any = {"seeds": len(seeds), "seeds_without_target": without, "seconds": seconds}
+        facts["seeds_reaching"] = sum(index is not None for index in found)
+        facts["seeds_diverged"] = int(lost.sum())
+        summary.append(MethodSummary(label, final, best, **costs, **facts))
     for name in ("final", "best"):
         p_values = statistics.p_values_against_best(compared_values(summary, name))
         fields: list[Any] = [{f"{name}_p_value": p_values[line.label]} for line in summary]

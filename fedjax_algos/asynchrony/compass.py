@@ -17,7 +17,6 @@ from fedjax_algos.asynchrony import plan as plans
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, EventLoop, Plan
 from fedjax_algos.asynchrony.planning import Planner, planners
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.options import Count, Range
 
 _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
@@ -122,10 +121,6 @@ class CompassTrace(NamedTuple):
     seconds_per_step: np.ndarray
     late: np.ndarray
     aggregated_group: np.ndarray
-
-    def __repr__(self) -> str:
-        groups, late = int(self.arrival_group.max(initial=0)), int(self.late.sum())
-        return describe(self, dispatches=len(self.late), arrival_groups=groups, late=late)
 
 
 Arrived = tuple[int, int, int]  # number of the arrival, dispatch, server steps since its version

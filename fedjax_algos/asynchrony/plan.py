@@ -143,9 +143,8 @@ class EventLoop:
         self, system: SystemModel, num_clients: int, arrivals: int | None, seconds: float | None
     ):
         given = f"arrivals={arrivals} and seconds={seconds} do not define the horizon"
-        fits = (arrivals is None) != (seconds is None) and (
-            seconds is None or 0 < seconds < math.inf
-        )
+        end: Any = arrivals if seconds is None else seconds
+        fits = (arrivals is None) != (seconds is None) and 0 < end < math.inf
         require(fits, f"{given}; give exactly one of them, above 0")
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
             if count is not None:
@@ -176,9 +175,6 @@ class EventLoop:
         self.current = [0] * num_clients  # its last dispatch
         self.seconds_away: dict[int, Any] = {}  # of clients whose current dispatch will be lost
 
-    def __repr__(self) -> str:
-        return describe(self, clients=self.num_clients, dispatches=len(self.client))
-
     def dispatch(
         self,
         client: int,
@@ -208,11 +204,9 @@ class EventLoop:
         number = self.dispatch_counts[client]
         self.dispatch_counts[client] = number + 1
         duration = self.seconds(client, number, num_steps)
-        if not is_number(duration, float) or duration <= 0:
-            raise ValueError(
-                f"dispatch {number} of client {client} takes {duration!r} s for {num_steps} steps; "
-                "give a system model with finite times above 0"
-            )
+        takes = f"dispatch {number} of client {client} takes {duration!r} s for {num_steps} steps"
+        fits = is_number(duration, float) and duration > 0
+        require(fits, f"{takes}; give a system model with finite times above 0")
         end = now + duration
         if self.sessions is None:
             unavailability = self.unavailability(client, number)
@@ -299,22 +293,13 @@ class EventLoop:
           time, group: float[U] and int[U], as in `Plan`.
           trace: the planner's own record.
         """
-        names = "client", "number", "num_steps", "version"
-        columns = {name: np.array(getattr(self, name), np.int32) for name in names}
-        dispatch = np.array(dispatch, np.int32)
+        whole = {name: getattr(self, name) for name in ("client", "number", "num_steps", "version")}
+        whole |= {"full_steps": self.num_steps, "dispatch": dispatch, "staleness": staleness}
+        whole |= {"step": step, "group": group}
+        real = {"started": self.started, "ended": self.ended, "time": time}
+        columns = {name: np.array(values, np.int32) for name, values in whole.items()}
+        columns |= {name: np.array(values, float) for name, values in real.items()}
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
-        fate[dispatch] = AGGREGATED
+        fate[columns["dispatch"]] = AGGREGATED
         fate[self.lost] = LOST
-        return Plan(
-            **columns,
-            full_steps=columns["num_steps"],
-            started=np.array(self.started, float),
-            ended=np.array(self.ended, float),
-            fate=fate,
-            dispatch=dispatch,
-            staleness=np.array(staleness, np.int32),
-            step=np.array(step, np.int32),
-            time=np.array(time, float),
-            group=np.array(group, np.int32),
-            trace=trace,
-        )
+        return Plan(**columns, fate=fate, trace=trace)

@@ -254,19 +254,14 @@ def check_asynchronous(algorithm: Algorithm) -> None:
     Raises:
       ValueError: with the reason, such as rounds that need the answers of the whole cohort at once.
     """
+    traits, rounds = algorithm.traits, "; use synchronous rounds"
+    bounded = algorithm.local.reverse is not None
     reasons = {
-        "its local.reverse bounds the local steps, but a plan may give a client more; build it "
-        "with a Local without reverse": algorithm.local.reverse is not None,
-        "a round has two exchanges (prelude), and the first needs the answers of the whole cohort "
-        "before any client trains; use synchronous rounds": algorithm.prelude is not None,
-        "its cohort is chosen by what candidates report of one model; use synchronous rounds": (
-            algorithm.selection is not None
-        ),
-        'the server compares all updates of a round with each other (reduce="stack"), but here '
-        "they arrive one by one; use synchronous rounds": algorithm.traits.reduce == "stack",
-        "its broadcasts build upon each other (catch_up), so that a download, and its time, would "
-        "depend on the versions that the client has missed; give feedback=none, or use synchronous "
-        "rounds": bool(algorithm.traits.catch_up),
+        "local.reverse bounds its local steps; build it with a Local without reverse": bounded,
+        f"a round has two exchanges (prelude){rounds}": algorithm.prelude is not None,
+        f"candidates report values of one model{rounds}": algorithm.selection is not None,
+        f'the server compares updates (reduce="stack"){rounds}': traits.reduce == "stack",
+        f"its broadcasts build upon each other (catch_up){rounds}": bool(traits.catch_up),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), "")
     require(not reason, f"the algorithm does not run on the virtual clock: {reason}")
@@ -284,5 +279,5 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
     """
     check_asynchronous(algorithm)
     own = algorithm.traits.asynchrony
-    runs = own.allowed is None or planner in own.allowed
-    require(runs, f"the algorithm does not run with the planner {planner}: {own.reason}")
+    what = f"the algorithm does not run with the planner {planner}"
+    require(own.allowed is None or planner in own.allowed, f"{what}: {own.reason}")

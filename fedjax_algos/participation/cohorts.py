@@ -80,8 +80,7 @@ class Cohorts:
             checks.check_callable("work", work, fix, *arguments)
         self.counts = checked_counts(counts)
         num_clients = len(self.counts)
-        fix = "give participation.samplers['uniform'](), or another one of them"
-        check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
+        check_draws(seed, cohort_size, num_clients, failures, sampler)
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
@@ -151,18 +150,16 @@ class Cohorts:
     def _sampled(self, numbers):
         """Returns the cohorts of rounds, checked."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
-        found, shape = f"cohorts of shape {clients.shape}", (len(numbers), self.cohort_size)
-        fix = f"give one that returns client ids [rounds, cohort_size], here {shape}"
-        require(clients.shape == shape, f"the sampler returned {found}; {fix}")
+        shape = len(numbers), self.cohort_size
+        check_integers("the cohorts are", clients, "client ids [rounds, cohort_size]", shape)
         checks.check_clients(clients, len(self.counts), may_be_empty=may_leave_empty(self.sampler))
         return clients
 
     def _worked(self, numbers, clients, complete):
         """Returns the local steps of the cohorts, checked."""
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
-        fix = "give a function that returns numbers of steps, integers [rounds, cohort_size]"
-        fits = steps.shape == clients.shape and steps.dtype.kind in "iu"
-        require(fits, f"the local work is {describe_tree(steps)}; {fix}, here {[*clients.shape]}")
+        what = "steps [rounds, cohort_size]"
+        check_integers("the local work is", steps, what, clients.shape)
         wrong = ((steps < 1) | (steps > complete)).argmax()
         client, number, most = clients.flat[wrong], steps.flat[wrong], complete.flat[wrong]
         fix = f"give 1 to {most}, its complete local update"
@@ -234,11 +231,17 @@ def checked_counts(counts: Any) -> np.ndarray:
     return counts.astype(np.int32)
 
 
-def check_draws(
-    seed: Any, cohort_size: int, num_clients: int, failures: Any, sampler: Any, fix: str
-) -> None:
-    """Checks what draws cohorts, on the host or on the device; `fix` is for the sampler."""
+def check_integers(found: str, values: Any, wanted: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for values, also traced ones, other than integers of a shape."""
+    fits = values.shape == shape and jnp.issubdtype(values.dtype, jnp.integer)
+    fix = f"give a function that returns {wanted}, here integers {[*shape]}"
+    require(fits, f"{found} {describe_tree(values)}; {fix}")
+
+
+def check_draws(seed: Any, cohort_size: int, num_clients: int, failures: Any, sampler: Any) -> None:
+    """Checks what draws cohorts, on the host or on the device."""
     checks.check_seed(seed)
+    fix = "give one of participation.samplers, or of traced_samplers on the device"
     arguments = "seed", "rounds", "num_clients", "cohort_size"
     checks.check_callable("sampler", sampler, fix, *arguments)
     if failures is not None:

@@ -202,13 +202,12 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
     times = np.array(seconds_per_step, float)
     shape = f"seconds_per_step has shape {times.shape}; give a time for each client"
     require(times.ndim == 1 and times.size, shape)
-    first = (~(np.isfinite(times) & (times > 0))).argmax()  # that is out of range, if any is
-    wrong = f"seconds_per_step={times[first]} of client {first} is out of range"
-    require(0 < times[first] < np.inf, f"{wrong}; give a number above 0")
-    max_steps = np.floor(seconds / times + 1e-9)  # .3 / .1 is 2.9999999999999996
-    slowest, longest = times.argmax(), times.max()
-    long = f"client {slowest} takes {longest} s for a step, so seconds={seconds} leaves it none"
-    require(max_steps[slowest] >= 1, f"{long}; give seconds={longest} or more")
+    positive = np.where(times > 0, times, np.inf)
+    max_steps = np.floor(seconds / positive + 1e-9)  # .3 / .1 is 2.9999999999999996
+    worst = positive.argmax()
+    wrong = f"client {worst} takes {times[worst]} s for a step, so seconds={seconds} leaves it none"
+    fix = f"give seconds={times.max()} or more, and times above 0"
+    require(max_steps[worst] >= 1, f"{wrong}; {fix}")
 
     def work(seed, rounds, clients, full_steps, local):
         return np.minimum(full_steps, max_steps[clients]).astype(np.int32)

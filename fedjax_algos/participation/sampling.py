@@ -181,10 +181,9 @@ def uniform() -> Sampler:
 def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
     """Raises ValueError for a cohort that is larger than the smallest group."""
     smallest = num_clients // num_groups
-    large = f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients in"
-    large += f" the smallest of num_groups={num_groups} groups"
+    large = f"cohort_size={cohort_size} is more than {smallest}, the smallest of"
     fix = f"give num_groups of at most {num_clients // cohort_size}, or a smaller cohort"
-    require(cohort_size <= smallest, f"{large}; {fix}")
+    require(cohort_size <= smallest, f"{large} num_groups={num_groups} groups; {fix}")
 
 
 @samplers.register
@@ -284,7 +283,9 @@ def independent(*, probability: Decay) -> Failures:
       probability: the chance that a dispatch fails, at least 0 and below 1.
     """
 
-    return lambda seed, clients, numbers: _draw_uniform(seed, clients, numbers) < probability
+    return lambda seed, clients, numbers: (
+        _drawn(jax.random.uniform, seed, clients, numbers) < probability
+    )
 
 
 @failures.register
@@ -302,24 +303,18 @@ def by_client(*, median: Proportion, spread: NonNegative = 1.0) -> Failures:
     center = np.float32(np.log(median) - np.log1p(-median))
 
     def fails(seed, clients, numbers):
-        odds = center + np.float32(spread) * _draw_normal(seed, clients)
-        return _draw_uniform(seed, clients, numbers) < jax.nn.sigmoid(odds)
+        once = jnp.full(jnp.shape(clients), ONCE)  # for all dispatches of a client
+        odds = center + np.float32(spread) * _drawn(jax.random.normal, seed, clients, once)
+        return _drawn(jax.random.uniform, seed, clients, numbers) < jax.nn.sigmoid(odds)
 
     return fails
 
 
-@jax.jit
-def _draw_uniform(seed, clients, numbers):
+@jax.jit(static_argnames="draw")
+def _drawn(draw, seed, clients, numbers):
     """Draws float32[cohort_size], whatever the default precision is."""
     keys = jax.vmap(failure_key, (None, 0, 0))(seed, clients, numbers)
-    return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)
-
-
-@jax.jit
-def _draw_normal(seed, clients):
-    """Draws float32[cohort_size], the same for all dispatches of a client."""
-    keys = jax.vmap(failure_key, (None, 0, None))(seed, clients, ONCE)
-    return jax.vmap(lambda key: jax.random.normal(key, (), jnp.float32))(keys)
+    return jax.vmap(lambda key: draw(key, (), jnp.float32))(keys)
 
 
 def draw_failures(
@@ -328,8 +323,8 @@ def draw_failures(
     """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
     reads_round = getattr(failures, "reads_round", False)
     fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
-    fix = "give a function that returns which dispatches fail, bool[cohort_size]"
-    found = f"the failures are {describe_tree(fails)}; {fix}, here bool{list(jnp.shape(clients))}"
-    fits = getattr(fails, "shape", None) == jnp.shape(clients) and fails.dtype == bool
-    require(fits, found)
+    shape = jnp.shape(clients)
+    fix = f"give a function that returns which dispatches fail, here bool{[*shape]}"
+    fits = getattr(fails, "shape", None) == shape and fails.dtype == bool
+    require(fits, f"the failures are {describe_tree(fails)}; {fix}")
     return fails

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from fedjax_algos.base.errors import require
-from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Dispatch, EqualSteps, Local
 from fedjax_algos.core.checks import check_callable, check_clients, check_local, check_whole
 from fedjax_algos.core.options import Count, Positive
@@ -175,8 +173,7 @@ def traced_dispatches(
     sampler = uniform() if sampler is None else sampler
     counts = checked_counts(counts)
     complete, num_clients = full_steps(counts, local), len(counts)
-    fix = "give one of participation.traced_samplers"
-    cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
+    cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler)
     if work is not None:
         check_callable("work", work, "give a TracedWork", "seed", "round_number", "full_steps")
     sampler = sampling.of_clients(sampler, counts, labels)
@@ -186,16 +183,12 @@ def traced_dispatches(
     def draw(carry, round_number):
         dispatched, steps_done = carry
         given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
-        fits = given.shape == (cohort_size,) and jnp.issubdtype(given.dtype, jnp.integer)
-        fix = f"give one that returns client ids [cohort_size], here int32[{cohort_size}]"
-        require(fits, f"the sampler returned a cohort {describe_tree(given)}; {fix}")
+        cohorts.check_integers("the cohort is", given, "client ids", (cohort_size,))
         client = given.clip(0, num_clients - 1)
         filled = given != num_clients if may_be_empty else jnp.ones(cohort_size, bool)
         full = _lookup(complete, client)
         num_steps = full if work is None else jnp.asarray(work(seed, round_number, full))
-        fits = num_steps.shape == full.shape and jnp.issubdtype(num_steps.dtype, jnp.integer)
-        fix = f"give one that returns local steps, here int32[{cohort_size}]"
-        require(fits, f"the local work is {describe_tree(num_steps)}; {fix}")
+        cohorts.check_integers("the local work is", num_steps, "local steps", (cohort_size,))
         num_steps = num_steps.astype(jnp.int32) * filled
         # entries of the same client earlier in the cohort, if it is drawn with replacement
         earlier = (jnp.tril(client[:, None] == client[None], -1) & filled[None]).astype(jnp.int32)

@@ -35,27 +35,10 @@ from fedjax_algos.core.algorithm import (
 from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import along, is_key, scale
+from fedjax_algos.wrappers import stages
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
 from fedjax_algos.wrappers.refusals import check_fit, check_order
-from fedjax_algos.wrappers.stages import (
-    OBSERVE,
-    Client,
-    ClientStage,
-    Cohort,
-    Down,
-    Facts,
-    Row,
-    Rule,
-    Sent,
-    Server,
-    ServerStage,
-    Summed,
-    Transport,
-    divide,
-    non_negative_moments,
-    same,
-    shapes_of,
-)
+from fedjax_algos.wrappers.stages import divide, non_negative_moments, shapes_of
 
 
 class Message(NamedTuple):
@@ -78,10 +61,10 @@ def add(
     name: str,
     algorithm: Algorithm,
     *,
-    client: Sequence[ClientStage] = (),
-    server: Sequence[ServerStage] = (),
-    rule: Rule | None = None,
-    down: Down | None = None,
+    client: Sequence[stages.ClientStage] = (),
+    server: Sequence[stages.ServerStage] = (),
+    rule: stages.Rule | None = None,
+    down: stages.Down | None = None,
     needs: Sequence[str] = (),
     fix: str = "",
 ) -> Algorithm:
@@ -103,27 +86,21 @@ def add(
         by_hand = before is not None and (before.rule or before.server)
         what = f"{name}: the algorithm was changed after its last wrapper"
         require(not by_hand, f"{what}; change the algorithm first, then wrap it")
-        before = Transport(algorithm)
+        before = stages.Transport(algorithm)
     for each in client:
-        check_kind("client", each, ClientStage, "give a list of ClientStage")
+        check_kind("client", each, stages.ClientStage, "give a list of ClientStage")
     for stage in server:
-        check_kind("server", stage, ServerStage, "give a list of ServerStage")
+        check_kind("server", stage, stages.ServerStage, "give a list of ServerStage")
         either = (stage.one is None) != (stage.all is None)
         require(either, f"{stage.name}: one and all are both given or missing; give one of the two")
-    added = Transport(before.base, tuple(client), tuple(server), rule, down)
+    added = stages.Transport(before.base, tuple(client), tuple(server), rule, down)
     check_order(name.partition(":")[0], algorithm)
     check_fit(name, before, added, [*needs], fix or f"leave {name} out")
-    return compose(
-        before._replace(
-            client=before.client + added.client,
-            server=before.server + added.server,
-            rule=rule or before.rule,
-            down=down or before.down,
-        )
-    )
+    both = {"client": before.client + added.client, "server": before.server + added.server}
+    return compose(before._replace(**both, rule=rule or before.rule, down=down or before.down))
 
 
-def compose(transport: Transport) -> Algorithm:
+def compose(transport: stages.Transport) -> Algorithm:
     """Makes the algorithm of a transport."""
     base, path = transport.base, _Path(transport.base, transport)
     made = path.of_phase()
@@ -144,8 +121,8 @@ def compose(transport: Transport) -> Algorithm:
 class _Path:
     """The functions of an algorithm, or of a prelude, with the stages of its wrappers."""
 
-    def __init__(self, phase: Any, transport: Transport, what: str = ""):
-        self.phase, self.stages, self.what = phase, transport, what
+    def __init__(self, phase: Any, transport: stages.Transport, what: str = ""):
+        self.phase, self.transport, self.what = phase, transport, what
 
         def after(parts, stage):
             return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
@@ -153,7 +130,7 @@ class _Path:
         # before the stages of clients, and after each
         self.parts = [*itertools.accumulate(transport.client, after, initial=phase.traits.parts)]
         rule, server = transport.rule, transport.server
-        self.changing = [stage for stage in transport.client if stage.place != OBSERVE]
+        self.changing = [stage for stage in transport.client if stage.place != stages.OBSERVE]
         # in the order of their memories
         self.reporting: list[Any] = [*server, rule] if rule else [*server]
         self.keeps = not what and any(stage.first for stage in transport.client)
@@ -163,9 +140,9 @@ class _Path:
 
     def of_phase(self) -> Any:
         """Returns the algorithm, or the prelude."""
-        phase, down, traits = self.phase, self.stages.down, self.phase.traits
+        phase, down, traits = self.phase, self.transport.down, self.phase.traits
         made: dict[str, Any] = {"contribute": self.contribute}
-        if self.stages.client:
+        if self.transport.client:
             traits = traits._replace(parts=self.parts[-1])
             made |= {"client_update": self.client_update, "decode": self.decode}
         if self.served:
@@ -175,7 +152,7 @@ class _Path:
             traits = traits._replace(catch_up=down.catch_up if down else traits.catch_up)
         if self.stacked:
             traits = traits._replace(reduce="stack")
-        if (rule := self.stages.rule) is not None:
+        if (rule := self.transport.rule) is not None:
             traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
@@ -183,29 +160,30 @@ class _Path:
             if rule.private:
                 reason, allowed = "it does not know how many updates to expect; use rounds", ()
             traits = traits._replace(asynchrony=Asynchrony("barrier", allowed, reason))
-        return phase._replace(**made, traits=traits, transport=self.stages)
+        return phase._replace(**made, traits=traits, transport=self.transport)
 
     def client_init(self, params, key):
-        return Row(self.phase.client_init(params, key), self._first(params, self.stages.client))
+        own = self._first(params, self.transport.client)
+        return stages.Row(self.phase.client_init(params, key), own)
 
-    def _first(self, params, stages, *more):
+    def _first(self, params, own, *more):
         like, parts = self.phase.traits.like(params), vector_kinds(self.parts[0])
         zeros = [jax.tree.map(jnp.zeros_like, like) for _ in parts]
-        return tuple(stage.first(zeros, *more) if stage.first else () for stage in stages)
+        return tuple(stage.first(zeros, *more) if stage.first else () for stage in own)
 
     def client_update(self, broadcast, *arguments):
-        row, own = arguments[0], ((),) * len(self.stages.client)
+        row, own = arguments[0], ((),) * len(self.transport.client)
         if self.keeps:
             (row, own), arguments = row, (row.inner, *arguments[1:])
         made = self.phase.client_update(broadcast, *arguments)
         inner, update, report = ((), made, None) if self.what else made
-        message, own, metrics = self._send(update, own, Client(broadcast, *arguments[-3:]))
+        message, own, metrics = self._send(update, own, stages.Client(broadcast, *arguments[-3:]))
         if self.what:
             return message
         if metrics:
             metrics = _joined("a stage", report.metrics, metrics)
             report = report._replace(metrics=metrics)
-        return (Row(inner, own) if self.keeps else inner), message, report
+        return (stages.Row(inner, own) if self.keeps else inner), message, report
 
     def _send(self, update, own, client):
         """Returns the message of an update, the memories and the metrics."""
@@ -214,16 +192,16 @@ class _Path:
         message, client = vectors, client._replace(rest=rest)
         like, names = shapes_of(vectors), Counter[str]()
         extra, kept, metrics = {}, [], {}
-        for stage, memory, parts in zip(self.stages.client, own, self.parts[1:], strict=True):
+        for stage, memory, parts in zip(self.transport.client, own, self.parts[1:], strict=True):
             number, own_kinds = names[stage.name], vector_kinds(parts)
             tags = zlib.crc32((stage.name + self.what).encode()), number
             names[stage.name] += 1
             # the second of two equal stages draws other numbers
             reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
             made, name = stage.apply(vectors, memory, reads), f"the stage {stage.name}"
-            check_kind(f"{name}: its result", made, Sent, "return Sent(message, own)")
+            check_kind(f"{name}: its result", made, stages.Sent, "return Sent(message, own)")
             check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
-            if stage.place != OBSERVE:
+            if stage.place != stages.OBSERVE:
                 message, vectors = made.message, _undone(stage, made.message, parts)
             kept.append(made.own)
             extra = _joined(name, extra, made.extra)
@@ -247,7 +225,7 @@ class _Path:
         return unite(self.parts[-1], vectors, rest)
 
     def init(self, params, population):
-        inner, down = self.phase.init(params, population), self.stages.down
+        inner, down = self.phase.init(params, population), self.transport.down
         own = self._first(inner.params, self.reporting, population)
         if down is not None:
             sent = self.phase.broadcast(inner, jnp.int32(0))
@@ -255,7 +233,8 @@ class _Path:
             held, _ = divide(self.phase.traits.broadcast, sent) if down.held else ((), ())
             own = (*own, jax.tree.map(jnp.copy, held))
         numbers = map(jnp.float32, (population.num_clients, population.cohort_size))
-        return joined(inner, own, Facts(*numbers, jnp.asarray(population.seed), jnp.int32(0)))
+        facts = stages.Facts(*numbers, jnp.asarray(population.seed), jnp.int32(0))
+        return joined(inner, own, facts)
 
     def personal(self, server, row):
         server = server.inner if self.served else server
@@ -270,7 +249,7 @@ class _Path:
         return found
 
     def broadcast(self, server, group):
-        sent, down = self.phase.broadcast(server.inner, group), self.stages.down
+        sent, down = self.phase.broadcast(server.inner, group), self.transport.down
         if down is None:
             return sent
         parts, held = self.phase.traits.broadcast, server.own[-1]
@@ -281,7 +260,7 @@ class _Path:
         return unite(parts, held, rest)
 
     def download(self, server, group):
-        if self.stages.down is None:
+        if self.transport.down is None:
             return self.phase.download(server.inner, group)
         sent = self.phase.broadcast(server.inner, group)
         vectors, rest = divide(self.phase.traits.broadcast, sent, "broadcast")
@@ -289,7 +268,7 @@ class _Path:
 
     def _encoded(self, server, vectors):
         """Encodes a broadcast."""
-        down, what = self.stages.down, "prelude's broadcast" if self.what else "broadcast"
+        down, what = self.transport.down, "prelude's broadcast" if self.what else "broadcast"
         if down.held:
             vectors = jax.tree.map(jnp.subtract, vectors, server.own[-1])
         key = server_key(server.facts.seed, server.facts.step)
@@ -302,7 +281,7 @@ class _Path:
             update = update_in(self.parts[-1], update)
             return contribution_of(self.phase, update, dispatch, staleness, inner)
         one = self._opened(update, dispatch, staleness)
-        for place, stage in enumerate(self.stages.server):
+        for place, stage in enumerate(self.transport.server):
             one = self._one(stage, place, server, one)
         return self._handed_in(server, one)
 
@@ -336,39 +315,40 @@ class _Path:
         one = one._replace(vectors=())
         split = splitter(contribute, one.like.value, one)
         if isinstance(split, str):
-            name = (self.stages.rule or self.stages.server[0]).name
+            name = (self.transport.rule or self.transport.server[0]).name
             what = f"{name} weighs updates, which does not fit this algorithm's contribute"
             fix = f"leave {name} out, or let contribute return numbers times the update"
             raise ValueError(f"{what}: {split}; {fix}")
-        if (rule := self.stages.rule) is not None and rule.equal_weights:
+        if (rule := self.transport.rule) is not None and rule.equal_weights:
             of_dispatch = lambda dispatch: split(one._replace(dispatch=dispatch))  # noqa: E731
             names = fields_read(lambda own: of_dispatch(own)[not rule.private], one.dispatch)
-            what = f"{rule.name}: the weights of its clients depend on their {' and '.join(names)}"
-            by_size = "give the algorithm weighting=uniform, or "
-            by_size *= bool({"num_examples", "share"} & {*names})
-            reason = "but its rule needs equal weights for all clients"
-            require(not names, f"{what}, {reason}; {by_size}{rule.equal_weights}")
+            what = f"{rule.name} needs equal weights, but clients' depend on their"
+            fix = f"give weighting=uniform, or {rule.equal_weights}"
+            require(not names, f"{what} {' and '.join(names)}; {fix}")
         return split(one)
 
     def _handed_in(self, server, one, factor=None):
         """Returns the summands of an update, times a factor."""
-        rule, scaled = self.stages.rule, partial(scale, factor) if factor is not None else same
+        rule = self.transport.rule
+        scaled = stages.same if factor is None else partial(scale, factor)
         if rule is None:
             return scaled(self._contributed(server, one))
         (shares, weights), summand = scaled(self._shares(server, one)), ()
         if rule.summand is not None:
-            given = one.dispatch, server.own[len(self.stages.server)], server.facts
+            given = one.dispatch, server.own[len(self.transport.server)], server.facts
             summand = rule.summand(one.vectors, weights, one.extra, *given)
         return Sums(shares, weights, summand)
 
     def server_update(self, server, sums, count, group):
-        own, facts, rule = [*server.own], server.facts, self.stages.rule
+        own, facts, rule = [*server.own], server.facts, self.transport.rule
         cohort: Any = None
         if self.stacked:
             cohort, sums = self._of_cohort(server, sums, own)
         if rule is not None:
-            place, (*_, (structure, shapes)) = len(self.stages.server), sums.shares.form.value
-            read = cohort if rule.summand is None else Summed(sums.summand, sums.weights, count)
+            place, (*_, (structure, shapes)) = len(self.transport.server), sums.shares.form.value
+            read = cohort
+            if rule.summand is not None:
+                read = stages.Summed(sums.summand, sums.weights, count)
             given = own[place], self._key(server, place), facts
             estimate, own[place] = _pair(rule, rule.estimate(read, *given), own[place])
             fix = "return one value of each vector"
@@ -378,7 +358,7 @@ class _Path:
             if rule.private:  # as if the expected number of updates had arrived
                 shares, count = self._public(server, shares)
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
-        for stage in self.stages.server:
+        for stage in self.transport.server:
             if stage.reweights:
                 what = f"{stage.name} does not fit this algorithm: the sum of its contributions"
                 check_kind(what, sums, WeightedSum, f"leave {stage.name} out")
@@ -387,7 +367,7 @@ class _Path:
         inner = self.phase.server_update(server.inner, sums, count, group)
         if self.what:
             return joined(inner, own, facts)
-        down, parts = self.stages.down, self.phase.traits.broadcast
+        down, parts = self.transport.down, self.phase.traits.broadcast
         if down is not None and down.held:
             vectors, _ = divide(parts, self.phase.broadcast(inner, group))
             change = down.decode(self._encoded(server, vectors))
@@ -409,8 +389,8 @@ class _Path:
         weights = jax.vmap(lambda one: self._shares(server, one)[1])(each)
         weights = [jnp.where(stack.mask, weight, 0) for weight in weights]
         factor = jnp.ones_like(stack.dispatches.share)
-        cohort = Cohort(each.vectors, weights, each.extra, each.dispatch, stack.mask, factor)
-        for place, stage in enumerate(self.stages.server):
+        cohort = stages.Cohort(each.vectors, weights, each.extra, each.dispatch, stack.mask, factor)
+        for place, stage in enumerate(self.transport.server):
             if stage.all is None:
                 one = partial(self._one, stage, place, server)
                 each = jax.vmap(one)(each._replace(vectors=cohort.vectors))
@@ -420,7 +400,7 @@ class _Path:
                 cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
         each = each._replace(vectors=cohort.vectors)
         hand_in = partial(self._handed_in, server)
-        if not any(stage.reweights for stage in self.stages.server):
+        if not any(stage.reweights for stage in self.transport.server):
             return cohort, total(jax.vmap(hand_in)(each), stack.mask)
         weights = [cohort.factor * weight for weight in cohort.weights]
         sums = total(jax.vmap(hand_in)(each, cohort.factor), stack.mask)
@@ -434,9 +414,9 @@ def total(tree: Any, mask: jax.Array) -> Any:
     )
 
 
-def joined(inner: Any, own: Sequence[Any], facts: Facts) -> Server:
+def joined(inner: Any, own: Sequence[Any], facts: stages.Facts) -> stages.Server:
     """Joins the server state of an algorithm and its wrappers."""
-    return Server(inner.params, inner._replace(params=()), tuple(own), facts)
+    return stages.Server(inner.params, inner._replace(params=()), tuple(own), facts)
 
 
 def _undone(stage, message, parts):

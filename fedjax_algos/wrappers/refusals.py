@@ -34,18 +34,17 @@ def check_order(name: str, algorithm: Algorithm) -> None:
 def check_fit(name: str, before: Transport, added: Transport, needs: list[str], fix: str) -> None:
     """Raises ValueError for stages that do not fit an algorithm or are in a wrong order."""
     stages: list[Any] = [*added.client, *added.server]
-    reasons, implied = [], []
+    implied = []
     if any(stage.first for stage in stages):
         implied.append("one exchange")
     if added.server or added.rule is not None:
         implied += ["sums", "no choice"]
     for need in (*needs, *implied):
         check_choice("needs", need, NEEDS)
-        if _fails(before.base, need):
-            reasons.append(f"{name} does not fit this algorithm: {NEEDS[need]}; {fix}")
-    reasons += _misplaced(name, before, added)
-    first = next(iter(reasons), "")
-    require(not first, first)
+        what = f"{name} does not fit this algorithm: {NEEDS[need]}"
+        require(not _fails(before.base, need), f"{what}; {fix}")
+    misplaced = next(_misplaced(name, before, added), "")
+    require(not misplaced, misplaced)
 
 
 def _fails(algorithm: Algorithm, need: str) -> Any:

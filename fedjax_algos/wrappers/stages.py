@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import (
-    Algorithm,
-    Broadcast,
-    ClientData,
-    ClientState,
-    Dispatch,
-    Key,
-    Params,
-    ServerState,
-)
+from fedjax_algos import core
 from fedjax_algos.core.algorithm import VECTORS, PartKinds, kinds, split_update, vector_kinds
 
 Vectors = list[Any]  # trees of floats, one for each vector of an update
@@ -45,17 +36,17 @@ class Client(NamedTuple):
       tags: numbers that identify the stage in its key.
     """
 
-    received: Broadcast
-    data: ClientData
-    dispatch: Dispatch
-    training_key: Key
+    received: core.Broadcast
+    data: core.ClientData
+    dispatch: core.Dispatch
+    training_key: core.Key
     kinds: tuple[str, ...] = ()
     message: Any = None
     rest: list[Any] = []  # noqa: RUF012
     tags: tuple[int, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> core.Key:
         """The key of this dispatch and this stage alone."""
         return functools.reduce(jax.random.fold_in, self.tags, self.training_key)
 
@@ -130,7 +121,7 @@ class Cohort(NamedTuple):
     vectors: Vectors
     weights: list[jax.Array]
     extra: dict[str, Any]
-    dispatches: Dispatch
+    dispatches: core.Dispatch
     mask: jax.Array
     factor: jax.Array
 
@@ -165,7 +156,7 @@ class ServerStage(NamedTuple):
 
     name: str
     one: Callable[..., Vectors] | None = None
-    all: Callable[[Cohort, Any, Key, Facts], tuple[Cohort, Any]] | None = None
+    all: Callable[[Cohort, Any, core.Key, Facts], tuple[Cohort, Any]] | None = None
     first: Callable[..., Any] | None = None
     report: Callable[[Any], dict[str, Any]] | None = None
     reweights: bool = False
@@ -219,7 +210,7 @@ class Down(NamedTuple):
 class Transport(NamedTuple):
     """Everything that wrappers have added to an algorithm, `base`."""
 
-    base: Algorithm
+    base: core.Algorithm
     client: tuple[ClientStage, ...] = ()
     server: tuple[ServerStage, ...] = ()
     rule: Rule | None = None
@@ -230,20 +221,20 @@ class Transport(NamedTuple):
 class Row(NamedTuple):
     """A client's row: the algorithm's own row, and the memories of wrappers."""
 
-    inner: ClientState
+    inner: core.ClientState
     own: Any
 
 
 class Server(NamedTuple):
     """The server state of the algorithm, and the memories of wrappers."""
 
-    params: Params
-    rest: ServerState  # the algorithm's state, with params=()
+    params: core.Params
+    rest: core.ServerState  # the algorithm's state, with params=()
     own: tuple[Any, ...]  # memories of the server's stages and the rule, and what clients hold
     facts: Facts
 
     @property
-    def inner(self) -> ServerState:
+    def inner(self) -> core.ServerState:
         """The server state of the algorithm."""
         return self.rest._replace(params=self.params)
 

@@ -10,7 +10,7 @@ from scipy.linalg import hadamard as sylvester
 
 from fedjax_algos.wrappers.compression import bits
 from fedjax_algos.wrappers.compression.rotated import hadamard, padded_size, rotate, rotate_back
-from fedjax_algos.wrappers.compression.sparse import pack_positions, unpack_positions
+from fedjax_algos.wrappers.compression.sparse import position_bits
 
 
 def packed_in_python(values, width):
@@ -60,10 +60,12 @@ def test_packed_numbers_are_long_binary_numbers():
 def test_positions_in_any_order_are_packed():
     sizes = (1, 2, 3, 64, 65, 1000)
     positions = [np.random.default_rng(d).permutation(d) for d in sizes]
-    words = jax.jit(lambda: [pack_positions(jnp.asarray(p), len(p)) for p in positions])()
+    widths = [position_bits(d) for d in sizes]
+    pairs = list(zip(map(jnp.asarray, positions), widths, strict=True))
+    words = jax.jit(lambda: [bits.pack(each, width) for each, width in pairs])()
     assert [each.size for each in words] == [1, 1, 1, 12, 15, 313]  # of 1, 1, 2, 6, 7, 10 bits
-    found = jax.jit(lambda: [unpack_positions(w, d, d) for w, d in zip(words, sizes, strict=True)])
-    for each, expected in zip(found(), positions, strict=True):
+    found = jax.jit(lambda: list(map(bits.unpack, words, sizes, widths)))()
+    for each, expected in zip(found, positions, strict=True):
         np.testing.assert_array_equal(each, expected)
 
 

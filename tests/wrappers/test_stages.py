@@ -91,7 +91,7 @@ def stage(*arguments, **options):
             "stage s: its result=.* is not of type Sent; return Sent",
         ),
         (stage(lambda v, own, client: Sent(v[0])), r"stage s: undo made .*dict.*one tree for each"),
-        (stage(lambda v, own, client: Sent(v), first=lambda v: v), r"stage s: Sent.own.*missing"),
+        (stage(lambda v, own, client: Sent(v), first=lambda v: v), r"stage s: Sent.own.*expected"),
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
         ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
         ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),

@@ -1,9 +1,14 @@
-"""Draws distributions: partitions, accuracies and dispatches of clients, and staleness."""
+"""Draws distributions: partitions, accuracies and dispatches of clients, and staleness.
+
+Like `timelines`, it is imported late, because matplotlib is slow to import.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.pictures import axes as shared
@@ -15,9 +20,6 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
 from fedjax_algos.data.description import describe_partition
 from fedjax_algos.data.partitioning import Partition
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
 _POINTS = 201  # of a line
@@ -43,8 +45,6 @@ def plot_partition(
     Raises:
       ValueError: as for `describe_partition`, and for another format or style.
     """
-    from matplotlib.figure import Figure  # slow to import; without pyplot's global state
-
     description = describe_partition(labels, partition)
     histogram = description.histogram
     small = max(histogram.shape) <= _MAX_BUBBLES
@@ -81,12 +81,8 @@ def _draw_bubbles(axes, histogram: np.ndarray) -> None:
     diameter = 0.95 * min(places)  # in points
     area = diameter**2 * number / number.max()
     axes.scatter(client, label, s=area, linewidths=0, color=shared.BLUE)
-    axes.set(
-        xlabel=f"client (largest bubble: {number.max():,} examples)",
-        ylabel="label",
-        xlim=(-0.6, num_clients - 0.4),
-        ylim=(-0.6, num_classes - 0.4),
-    )
+    axes.set(xlabel=f"client (largest bubble: {number.max():,} examples)", ylabel="label")
+    axes.set(xlim=(-0.6, num_clients - 0.4), ylim=(-0.6, num_classes - 0.4))
     _tick(axes.xaxis, num_clients)
     _tick(axes.yaxis, num_classes)
     axes.set_axisbelow(True)
@@ -94,20 +90,13 @@ def _draw_bubbles(axes, histogram: np.ndarray) -> None:
 
 
 def _draw_map(axes, histogram: np.ndarray) -> None:
-    from matplotlib.colors import PowerNorm
-
     part = histogram / np.maximum(histogram.sum(axis=1, keepdims=True), 1)
     ranked = np.argsort(-part, axis=1, kind="stable")
     order = np.lexsort((-part.max(axis=1), ranked[:, min(1, part.shape[1] - 1)], ranked[:, 0]))
-    image = axes.imshow(
-        part[order].T,
-        aspect="auto",
-        origin="lower",
-        cmap="Blues",
-        norm=PowerNorm(0.5, vmin=0, vmax=1),  # makes a share of 1% visible
-        interpolation="nearest",
-        extent=(0, len(part), -0.5, part.shape[1] - 0.5),
-    )
+    look = {"aspect": "auto", "origin": "lower", "cmap": "Blues", "interpolation": "nearest"}
+    norm = PowerNorm(0.5, vmin=0, vmax=1)  # makes a share of 1% visible
+    extent = 0, len(part), -0.5, part.shape[1] - 0.5
+    image = axes.imshow(part[order].T, norm=norm, extent=extent, **look)
     axes.set(xlabel="clients, by their two most frequent labels", ylabel="label")
     _tick(axes.yaxis, part.shape[1])
     axes.figure.colorbar(image, ax=axes, label="share of the client's examples", pad=0.01)
@@ -137,8 +126,6 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     Raises:
       ValueError: for another format or style.
     """
-    from matplotlib.figure import Figure  # slow to import; without pyplot's global state
-
     runs, shares = rows_by_run(rows), np.linspace(0, 1, _POINTS)
     names, styles = display_names(runs), method_styles(runs)
     with shared.picture_style(style) as look:
@@ -178,7 +165,7 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
     shared.save_figure(draw_staleness(plan, style), path, style)
 
 
-def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
+def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> Figure:
     """Draws a histogram of the contributions by staleness, as the planner counts it.
 
     Args:
@@ -188,9 +175,6 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     Raises:
       ValueError: for a plan without server steps, or another style.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     require(len(plan.time), "the plan has no server step; plan more arrivals or seconds")
     largest = int(plan.staleness.max())
     bar_values = largest // _MAX_BARS + 1

@@ -190,12 +190,8 @@ def _as_rows(histories: Histories) -> list[Row]:
 
 
 def _rows(label: Any, history: Any) -> list[Row]:
-    is_list = isinstance(history, Sequence) and len(history) > 0
-    if (
-        not isinstance(label, str)
-        or not is_list
-        or not all(isinstance(r, Mapping) for r in history)
-    ):
+    fits = isinstance(label, str) and isinstance(history, Sequence) and len(history) > 0
+    if not fits or not all(isinstance(row, Mapping) for row in history):
         what = f"the rows of {label!r} are {printable(repr(history), _SHOWN)}"
         raise TypeError(f"{what}; give the rows that simulate returns second, or {{'label': rows}}")
     return list(history)

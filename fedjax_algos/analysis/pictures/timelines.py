@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
@@ -12,9 +16,6 @@ from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.core.checks import check_whole
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MAX_CLIENTS = 100  # rows of a timeline
 _MAX_SECONDS = 600  # of an axis in seconds; a longer one is in minutes
@@ -119,7 +120,7 @@ def draw_timeline(
     end: float | None = None,
     clients: Sequence[int] | np.ndarray | None = None,
     style: PictureStyle = "screen",
-) -> "Figure":
+) -> Figure:
     """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
 
     Colours are FedCompass's arrival groups if the plan has a `CompassTrace`, else the groups of the
@@ -138,8 +139,6 @@ def draw_timeline(
       ValueError: for another style; for more than 100 clients, none, or negative or repeated ids;
         for times that are not an interval; for an interval when none of the clients trains.
     """
-    from matplotlib.figure import Figure  # slow to import; without pyplot's global state
-
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
     row_of = {client: row for row, client in enumerate(clients.tolist())}
@@ -209,8 +208,6 @@ def _last_event(plan: Plan) -> float:
 
 def _draw_dispatches(axes, plan, row, group, visible, row_points, look):
     """Draws a bar for each visible dispatch, with its number of steps if it fits."""
-    from matplotlib.collections import PolyCollection
-
     start, end = axes.get_xlim()
     left, right = np.maximum(plan.started, start), np.minimum(plan.ended, end)
     above, below = row - _BAR_HEIGHT / 2, row + _BAR_HEIGHT / 2
@@ -224,16 +221,12 @@ def _draw_dispatches(axes, plan, row, group, visible, row_points, look):
         (_LOST, visible & lost, _PALE, _HATCH),
     ):
         if chosen.any():
-            bars = PolyCollection(
-                corners[chosen].reshape(-1, 4, 2),
-                facecolors=[_colour(each, strength) for each in group[chosen]],
-                edgecolors="white" if hatch is None else _LINE,
-                linewidths=np.where(points[chosen] > 3, 0.4, 0) if hatch is None else 0,
-                hatch=hatch,
-                label=label,
-                zorder=2,
-            )
-            axes.add_collection(bars)
+            fill = [_colour(each, strength) for each in group[chosen]]
+            border = {"edgecolors": _LINE, "linewidths": 0, "hatch": hatch, "zorder": 2}
+            if hatch is None:
+                border |= {"edgecolors": "white", "linewidths": 0.4 * (points[chosen] > 3)}
+            bars = corners[chosen].reshape(-1, 4, 2)
+            axes.add_collection(PolyCollection(bars, facecolors=fill, label=label, **border))
     size = min(0.85 * look.points, 0.62 * _BAR_HEIGHT * row_points)
     number = plan.num_steps.astype(str)
     fits = visible & ~lost & (points > 0.64 * size * np.strings.str_len(number) + 8)
@@ -266,8 +259,6 @@ def _draw_ends(axes, plan, row, row_points):
 
 def _draw_legend(axes, plan, group, visible, look):
     """Draws the legend below the axes: the colours of groups, and the marks."""
-    from matplotlib.patches import Patch
-
     handles, labels = axes.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
     entries = {}
@@ -297,7 +288,5 @@ def _draw_legend(axes, plan, group, visible, look):
 
 def _colour(group: int, strength: float = 1.0) -> Any:
     """Mixes the colour of a group with white; it is opaque, because there are lines behind it."""
-    from matplotlib.colors import to_rgb
-
     pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
     return strength * pure + 1 - strength

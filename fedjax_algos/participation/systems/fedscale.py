@@ -19,14 +19,10 @@ import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import parse_json, read_file, reading
-from fedjax_algos.base.reprs import describe, printable
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count, is_number
-from fedjax_algos.participation.systems.system_model import (
-    SystemModelFactory,
-    SystemModelWithSpeeds,
-    require_at_least_0,
-    system_models,
-)
+from fedjax_algos.participation.systems import system_model
+from fedjax_algos.participation.systems.system_model import require_at_least_0
 
 T = TypeVar("T")
 
@@ -96,10 +92,6 @@ class FedScaleSystem:
     batch_size: int
     kbits: float  # of 1024 bits, that a dispatch sends in both directions
 
-    def __repr__(self) -> str:
-        sizes = {"devices": len(self.devices), "sessions": len(self.sessions or ())}
-        return describe(self, **sizes, batch_size=self.batch_size)
-
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`; `number` has no effect."""
         device = self._device(client)
@@ -124,14 +116,14 @@ class FedScaleSystem:
         return self.devices[self.device_numbers[client % len(self.devices)]]
 
 
-@system_models.register
+@system_model.system_models.register
 def fedscale(
     *,
     devices: str,
     behaviour: str | None = None,
     batch_size: Count,
     order: Literal["random", "file"] = "random",
-) -> SystemModelFactory:
+) -> system_model.SystemModelFactory:
     """FedScale's devices: a dispatch of Q steps takes `3 B Q c / 1000 + (download + upload) / b` s.
 
     c is the device's `computation` in ms per example, B the batch size, 3 FedScale's factor of
@@ -171,7 +163,7 @@ def fedscale(
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> SystemModelWithSpeeds:
+    ) -> system_model.SystemModelWithSpeeds:
         require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
         orders = numbers(seed, _DEVICES, len(speeds)), numbers(seed, _SESSIONS, len(sessions or ()))
         kbits = (download_bytes + upload_bytes) * 8 / 1024

@@ -5,15 +5,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.options import NonNegative, Positive, Range
 from fedjax_algos.participation import local_work
 from fedjax_algos.participation.local_work import SpeedDistribution, Speeds, TimeFloor
 from fedjax_algos.participation.systems import system_model
-from fedjax_algos.participation.systems.system_model import (
-    SystemModelFactory,
-    SystemModelWithSpeeds,
-)
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # tags of NumPy's streams, after local work's
 # The first dispatches of many clients are drawn together, because there may be a million clients;
@@ -35,7 +30,7 @@ def simulated(
     unavailable_seconds: Positive = 10.0,
     time_floor: TimeFloor = 0.01,
     time_bin: Positive | None = None,
-) -> SystemModelFactory:
+) -> system_model.SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
 
     t_i is drawn once for each client around mu = `seconds_per_step`, as by the local work
@@ -71,7 +66,7 @@ def simulated(
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> SystemModelWithSpeeds:
+    ) -> system_model.SystemModelWithSpeeds:
         transfer = system_model.transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         system_model.require_at_least_0(seed=seed)
         return SimulatedSystem(seed, communication_seconds + transfer, *facts)
@@ -95,10 +90,6 @@ class SimulatedSystem:
     _times: dict[int, list[float]] = field(init=False, default_factory=dict)
     _unavailable: dict[int, list[Any]] = field(init=False, default_factory=dict)
     _latest: dict[int, float] = field(init=False, default_factory=dict)
-
-    def __repr__(self) -> str:
-        about = {"seconds_per_step": self.seconds_per_step, "dropout": self.dropout}
-        return describe(self, seed=self.seed, speeds=self.distribution.name, **about)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import read_file, reading
 from fedjax_algos.base.limits import MAX_INT32
-from fedjax_algos.base.reprs import describe, printable
+from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import NonNegative, Positive, options
 from fedjax_algos.core.registry import Registry
 
@@ -170,9 +170,6 @@ class FixedSystem:
             require(0 <= client < len(self._times) and number >= 0, f"{entry}; {fix}")
             check_unavailability(client, number, unavailability)
         require_at_least_0(communication_seconds=communication_seconds)
-
-    def __repr__(self) -> str:
-        return describe(self, clients=len(self._times), unavailable=len(self._unavailable))
 
     def seconds(self, client: int, number: int, num_steps: int) -> Any:
         """See `SystemModel.seconds`; ValueError for a client or dispatch without a time.

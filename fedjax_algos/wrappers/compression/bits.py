@@ -22,7 +22,7 @@ def pack(values: jax.Array, width: int) -> jax.Array:
     values, whole = values.astype(jnp.uint32), len(values) // _WORD * _WORD
     words = [_pack((values[:whole] >> low) & _mask(size), size) for low, size in _parts(width)]
     bits = (values[whole:, None] >> np.arange(width, dtype=np.uint32)[None]) & 1
-    return _joined([*words, _pack(bits.reshape(-1), 1)])
+    return jnp.concatenate([*words, _pack(bits.reshape(-1), 1)])
 
 
 def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
@@ -34,7 +34,7 @@ def unpack(words: jax.Array, n: int, width: int) -> jax.Array:
         start = end
     bits = _unpack(words[start:], 1)[: (n - whole) * width].reshape(-1, width)
     last = (bits << np.arange(width, dtype=np.uint32)[None]).sum(1, dtype=jnp.uint32)
-    return _joined([values, last])
+    return jnp.concatenate([values, last])
 
 
 def pack_ascending(positions: jax.Array, d: int) -> tuple[jax.Array, jax.Array]:
@@ -87,8 +87,3 @@ def _shifts(size):
 
 def _mask(size):
     return np.uint32(2**size - 1)
-
-
-def _joined(arrays):
-    filled = [array for array in arrays if len(array)] or arrays[:1]
-    return jnp.concatenate(filled) if len(filled) > 1 else filled[0]

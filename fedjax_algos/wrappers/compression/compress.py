@@ -21,13 +21,9 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.trees import sent_bytes
 from fedjax_algos.wrappers.compose import add
+from fedjax_algos.wrappers.compression import feedback as memories
 from fedjax_algos.wrappers.compression.coding import Codec, Coding, Scope, unchanged
-from fedjax_algos.wrappers.compression.feedback import (
-    Feedback,
-    check_codec,
-    contractive,
-    remembered,
-)
+from fedjax_algos.wrappers.compression.feedback import Feedback
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Down, Sent
 
@@ -90,7 +86,7 @@ def compress(
         return _downwards(name, algorithm, coding, feedback, catch_up)
     wrapped, exact = algorithm, codec is unchanged and feedback in ("none", "ef")
     if feedback != "none" and not exact:
-        stage, rule, needs = remembered(name, coding, feedback)
+        stage, rule, needs = memories.remembered(name, coding, feedback)
         what, fix = f"{name}: feedback={feedback}", f"give feedback={'ef or ' * bool(rule)}none"
         wrapped = add(what, algorithm, client=[stage], rule=rule, needs=needs, fix=fix)
     elif not exact:
@@ -103,10 +99,8 @@ def compress(
         total = jnp.float32(size(client.message) + sent_bytes(client.rest))
         return Sent(metrics={"coded_bytes_per_upload": Mean(total, jnp.float32(1))})
 
-    what, stage = (
-        f"{name}: measure_size=True",
-        ClientStage(f"size of {name}", measure, place=OBSERVE),
-    )
+    what = f"{name}: measure_size=True"
+    stage = ClientStage(f"size of {name}", measure, place=OBSERVE)
     return add(what, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
 
 
@@ -115,8 +109,8 @@ def _downwards(name, algorithm, coding, feedback, catch_up):
         down = Down(name, coding.encode, coding.decode)
         return algorithm if coding.codec is unchanged else add(name, algorithm, down=down)
     what = f"{name}: direction=down with feedback={feedback}"
-    check_codec(what, coding.codec, feedback)
-    coding = coding._replace(codec=contractive(coding.codec))
+    memories.check_codec(what, coding.codec, feedback)
+    coding = coding._replace(codec=memories.contractive(coding.codec))
     down = Down(name, coding.encode, coding.decode, held=True, catch_up=catch_up)
     return add(what, algorithm, down=down, needs=["one exchange"], fix="give feedback=none")
 

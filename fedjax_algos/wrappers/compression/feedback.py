@@ -15,17 +15,10 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.checks import check_like
 from fedjax_algos.core.trees import scale
+from fedjax_algos.wrappers import stages
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression.coding import Codec, Coding, unchanged
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.stages import (
-    ClientStage,
-    Rule,
-    Sent,
-    Vectors,
-    non_negative_moments,
-    same,
-)
 
 Feedback = Literal["none", "ef", "ef21", "diana"]
 _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
@@ -34,7 +27,7 @@ _FIX = "declare Traits(like=...), a function of the params, as in fedrep"
 class Memory(NamedTuple):
     """The server's memory of all clients."""
 
-    mean: Vectors  # of the memories of all N clients
+    mean: stages.Vectors  # of the memories of all N clients
     seen: Any  # bool[N]: who has sent something, in MIFA; else ()
 
 
@@ -70,7 +63,7 @@ def mifa(algorithm: Algorithm) -> Algorithm:
 
 def remembered(
     name: str, coding: Coding, feedback: Feedback | Literal["mifa"]
-) -> tuple[ClientStage, Rule | None, tuple[str, ...]]:
+) -> tuple[stages.ClientStage, stages.Rule | None, tuple[str, ...]]:
     """Makes a codec's stage with a memory, the server's rule, and their needs of an algorithm."""
     check_codec(f"{name}: feedback={feedback}", coding.codec, feedback)
     encoded, kept_of = USES[feedback]
@@ -81,13 +74,14 @@ def remembered(
         check_like("the vectors of the update: ", vectors, memory, _FIX)
         wanted = jax.tree.map(encoded, vectors, memory)
         message = coding.encode(client.key, wanted)
-        decoded = non_negative_moments(client.kinds, coding.decode(message))
+        decoded = stages.non_negative_moments(client.kinds, coding.decode(message))
         rates = _rates(coding, wanted)
-        return Sent(message, jax.tree.map(kept_of, wanted, decoded, memory, rates))
+        return stages.Sent(message, jax.tree.map(kept_of, wanted, decoded, memory, rates))
 
     if feedback == "ef":
-        return ClientStage(name, apply, coding.decode, same), None, ("no choice", "no models")
-    stage = ClientStage(name, apply, coding.decode, same, lambda kind: "vector")
+        stage = stages.ClientStage(name, apply, coding.decode, stages.same)
+        return stage, None, ("no choice", "no models")
+    stage = stages.ClientStage(name, apply, coding.decode, stages.same, lambda kind: "vector")
 
     def first(zeros, population):
         seen = jnp.zeros(population.num_clients, bool) if feedback == "mifa" else ()
@@ -114,7 +108,7 @@ def remembered(
         return found, Memory(kept, seen)
 
     fix = "leave mifa out" if feedback == "mifa" else "give feedback=ef or none"
-    return stage, Rule(name, estimate, summand, first, equal_weights=fix), ()
+    return stage, stages.Rule(name, estimate, summand, first, equal_weights=fix), ()
 
 
 def check_codec(what: str, codec: Codec, feedback: str) -> None:

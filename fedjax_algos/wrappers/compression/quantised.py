@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.options import NonNegative, Range
+from fedjax_algos.wrappers.compression import rotated
 from fedjax_algos.wrappers.compression.bits import pack, unpack, words_of
 from fedjax_algos.wrappers.compression.coded_size import coded_size, elias_size
 from fedjax_algos.wrappers.compression.coding import Codec
 from fedjax_algos.wrappers.compression.compress import register
-from fedjax_algos.wrappers.compression.rotated import padded_size, rotate, rotate_back
+from fedjax_algos.wrappers.compression.rotated import padded_size
 
 Norm = Literal["l2", "max"]
 DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn"]
@@ -105,45 +106,31 @@ def klevel(*, levels: LevelsWithEnds = 16, rotate: bool = False) -> Codec:
       rotate: whether vectors are rotated by the randomised Hadamard transform.
     """
     bits = (levels - 1).bit_length()
+    size_of = padded_size if rotate else int
 
     def encode(key, v):
+        rotation = ()
+        if rotate:
+            key, rotation = jax.random.split(key)
+            v = rotated.rotate(rotation, v)
         low, high = v.min(), v.max()
         level = round_at_random(key, divide(v - low, high - low) * (levels - 1))
         numbers = jnp.minimum(level, levels - 1).astype(jnp.uint32)
-        return low, high, pack(numbers, bits)
+        return low, high, pack(numbers, bits), rotation
 
     def decode(message, d):
-        low, high, words = message
-        level = unpack(words, d, bits).astype(jnp.float32)
-        return low + level * ((high - low) / (levels - 1))
+        low, high, words, rotation = message
+        level = unpack(words, size_of(d), bits).astype(jnp.float32)
+        values = low + level * ((high - low) / (levels - 1))
+        return rotated.rotate_back(rotation, values, d) if rotate else values
 
     def variance(d):
-        return d / (2 * (levels - 1) ** 2)
+        size = size_of(d)
+        most = 2 * math.log(size) + 2 if rotate else math.inf
+        return min(size / 2, most) / (levels - 1) ** 2
 
     def coded_bits(message, d):
-        return coded_size(unpack(message[-1], d, bits), levels)
-
-    codec = Codec(encode, decode, variance, coded_bits=coded_bits)
-    return _rotated(codec, levels) if rotate else codec
-
-
-def _rotated(codec, levels):
-    """Applies `klevel` to a rotated vector."""
-
-    def encode(key, v):
-        rounding, rotation = jax.random.split(key)
-        return codec.encode(rounding, rotate(rotation, v)), rotation
-
-    def decode(message, d):
-        rotated, key = message
-        return rotate_back(key, codec.decode(rotated, padded_size(d)), d)
-
-    def variance(d):
-        size = padded_size(d)
-        return min(codec.variance(size), (2 * math.log(size) + 2) / (levels - 1) ** 2)
-
-    def coded_bits(message, d):
-        return codec.coded_bits(message[0], padded_size(d))
+        return coded_size(unpack(message[2], size_of(d), bits), levels)
 
     return Codec(encode, decode, variance, coded_bits=coded_bits)
 

@@ -21,14 +21,9 @@ def entries_sent(fraction: float, d: int) -> int:
     return math.ceil(fraction * d * (1 - 1e-12))  # .07 * 100 is above 7
 
 
-def pack_positions(positions: jax.Array, d: int) -> jax.Array:
-    """Packs positions below d, int32[k], in `ceil(log2 d)` bits each: uint32[words]."""
-    return pack(positions.astype(jnp.uint32), max(1, (d - 1).bit_length()))
-
-
-def unpack_positions(words: jax.Array, k: int, d: int) -> jax.Array:
-    """Inverts `pack_positions`: int32[k]."""
-    return unpack(words, k, max(1, (d - 1).bit_length())).astype(jnp.int32)
+def position_bits(d: int) -> int:
+    """Returns the bits of a position below d: `ceil(log2 d)`."""
+    return max(1, (d - 1).bit_length())
 
 
 def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
@@ -54,11 +49,11 @@ def topk(*, fraction: Fraction = 0.01) -> Codec:
 
     def encode(key, v):
         _, positions = jax.lax.top_k(jnp.abs(v), entries_sent(fraction, v.size))
-        return v[positions], pack_positions(positions, v.size)
+        return v[positions], pack(positions, position_bits(v.size))
 
     def decode(message, d):
         values, words = message
-        return at_positions(unpack_positions(words, len(values), d), values, d)
+        return at_positions(unpack(words, len(values), position_bits(d)), values, d)
 
     def coded_bits(message, d):
         k = entries_sent(fraction, d)

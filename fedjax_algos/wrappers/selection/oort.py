@@ -13,13 +13,8 @@ from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.participation.in_rounds import seconds_in
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
-from fedjax_algos.wrappers.selection.by_loss import (
-    Candidates,
-    Share,
-    by_score,
-    chosen_by_memory,
-    joined,
-)
+from fedjax_algos.wrappers.selection import by_loss
+from fedjax_algos.wrappers.selection.by_loss import Candidates, Share
 
 _UNCERTAINTY = 0.1
 
@@ -117,9 +112,9 @@ def oort(
         worst = sorted_utility[jnp.maximum(exploited - 1, 0)]
         good = has_trained & (utility >= cutoff * worst)
         noise = jax.random.gumbel(selection_key(seed, round_number - 1), utility.shape)
-        by_utility = by_score(jnp.log(utility) + noise, good, answered)
-        explored = by_score(noise - jnp.log(time), new, answered)
-        return joined(by_utility, exploited, explored, cohort_size)
+        by_utility = by_loss.by_score(jnp.log(utility) + noise, good, answered)
+        explored = by_loss.by_score(noise - jnp.log(time), new, answered)
+        return by_loss.joined(by_utility, exploited, explored, cohort_size)
 
     first = Known(np.float32(0), np.int32(0), np.int32(0), np.int32(0))
-    return chosen_by_memory(algorithm, first, seen, candidates, choose)
+    return by_loss.chosen_by_memory(algorithm, first, seen, candidates, choose)

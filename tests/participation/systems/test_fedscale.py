@@ -76,7 +76,6 @@ def test_durations_are_those_of_fedscale(files):
     assert [system.expected_seconds_per_step(i) for i in range(3)] == [1.5, 6, 3]
     assert make(0).seconds(1, 0, 1) == 6
     assert system.unavailability_at(0, 3, 1e9) is None
-    assert repr(system) == "FedScaleSystem(devices=3, sessions=0, batch_size=4)"
     # a changed file is read again
     devices = files({1: {"computation": 1000.0, "communication": 1.0}})["devices"]
     assert fedscale(devices=devices, batch_size=1)(0).seconds(0, 0, 1) == 3

@@ -32,7 +32,6 @@ def test_fixed_systems_are_exact_and_may_be_ragged():
     assert system.seconds(0, 5, 3) == Fraction(8, 7)
     assert system.seconds(1, 1, 3) == Fraction(15, 7)
     assert system.expected_seconds_per_step(1) == Fraction(1, 2)
-    assert repr(system) == "FixedSystem(clients=2, unavailable=0)"
 
 
 WRONG_CALLS = [

@@ -101,8 +101,6 @@ def test_speeds_change(speeds):
 def test_dropouts():
     """The number of lost dispatches, when they are lost, and the time away."""
     system = simulated(dropout=0.2, unavailable_seconds=30)(1)
-    facts = "seed=1, speeds=normal, seconds_per_step=0.1, dropout=0.2"
-    assert repr(system) == f"SimulatedSystem({facts})"
     found = unavailabilities(system, 300, 200)
     lost = np.array([each for each in found if each is not None])
     assert abs(len(lost) / len(found) - 0.2) < 4 * (0.2 * 0.8 / len(found)) ** 0.5
