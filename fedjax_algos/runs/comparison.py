@@ -9,16 +9,16 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.analysis.rows import Budget
-from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.processes import largest
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.clock import run_planned
 from fedjax_algos.runs.loops.interruption import check_interruption
 from fedjax_algos.runs.loops.planned_runs import participations
 from fedjax_algos.runs.loops.recorder import named_errors
-from fedjax_algos.runs.loops.simulation import simulate
+from fedjax_algos.runs.loops.simulation import SynchronousRun
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.results_folder import ResultsFolder
@@ -59,61 +59,59 @@ def run(
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    seeds, text = experiment.data, experiment.settings.budget
-    add_row: Any = (lambda row: None) if folder is None else folder.add_row
-    saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
-    rows: list[Row] = []
+    settings, seeds = experiment.settings, experiment.data
+    budget = None if settings.budget is None else Budget.of(settings.budget)
+    histories: dict[tuple[str, int], list[Row]] = {}
 
     def remember(label: str, memory: InFlightMemory) -> None:
         experiment.in_flight[label] = memory
         on_memory(label, memory)
 
-    def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> bool:
+    def report(label: str, seed: int, row: Row, state: Any = None) -> bool:
         row = {"method": label, "seed": seed} | row
-        histories[seed].append(row)
-        add_row(row)
+        histories[label, seed].append(row)
+        if folder is not None:
+            folder.add_row(row)
         on_evaluation(row)
-        return text is not None and Budget.of(text).is_used(row)
+        return budget is not None and bool(largest(budget.is_used(row)))
 
     for label, engine in experiment.engines.items():
         own = {n: data for n, data in seeds.items() if folder is None or folder.takes(label, n)}
         if not own:
             continue
-        histories: dict[int, list[Row]] = {seed: [] for seed in own}
-        show = partial(report, label, histories)
+        histories |= {(label, seed): [] for seed in own}
         evaluate = partial(_evaluate_clients, experiment, make_evaluate_own(engine.algorithm))
         check_interruption()
         on_start(label, next(iter(own)))
         if experiment.rounds is None:
             with named_errors(f"{label}: "):
                 planned = {seed: experiment.planned[label][seed] for seed in own}
-                told = show, partial(remember, label)
-                results = run_planned(engine, planned, *told, saved_in(label))
-            for seed, result in results.items():
-                _end_run(experiment, folder, evaluate, result.state, histories[seed], result.plan)
-        else:
-            for seed, data in own.items():
-                check_interruption()
-                if ended := folder and folder.rows_of_ended(label, seed):
-                    histories[seed] = ended
-                    for row in ended:
-                        on_evaluation(row)
-                    continue
-                options = experiment.rounds._asdict() | {"evaluate": experiment.evaluate}
-                if experiment.settings.evaluate_clients_at == "evaluations":
-                    options["measure"] = partial(_client_columns, evaluate, seed)
-                with named_errors(f"{label}, seed {seed}: "):
-                    state, _ = simulate(
-                        engine,
-                        data,
-                        seed=seed,
-                        on_evaluation=partial(show, seed),
-                        checkpoints=saved_in(label, seed),
-                        **options,
-                    )
-                _end_run(experiment, folder, evaluate, state, histories[seed])
-        rows += [row for history in histories.values() for row in history]
-    return rows
+                told = partial(report, label), partial(remember, label)
+                saved_in = None if folder is None else folder.checkpoints(label)
+                results = run_planned(engine, planned, *told, saved_in)
+            for seed, (state, own_rows, plan) in results.items():
+                counts = participations(plan, settings.clients, own_rows[-1]["simulated_seconds"])
+                _end_run(experiment, folder, evaluate, state, histories[label, seed], counts)
+            continue
+        for seed, data in own.items():
+            check_interruption()
+            if ended := folder and folder.rows_of_ended(label, seed):
+                histories[label, seed] = ended
+                for row in ended:
+                    on_evaluation(row)
+                continue
+            options: dict[str, Any] = {"checkpoints": folder and folder.checkpoints(label, seed)}
+            if settings.evaluate_clients_at == "evaluations":
+                options["measure"] = partial(_client_columns, evaluate, seed)
+            given = engine, data, experiment.rounds, seed, experiment.evaluate
+            with named_errors(f"{label}, seed {seed}: "):
+                done = SynchronousRun(*given, **options)
+                done.follow(partial(report, label, seed)).warn()
+            counts = done.position.dispatched
+            if engine.algorithm.selection is not None:  # the device chooses
+                counts = np.full(len(counts), np.nan)
+            _end_run(experiment, folder, evaluate, done.state, histories[label, seed], counts)
+    return [row for history in histories.values() for row in history]
 
 
 def _end_run(
@@ -122,20 +120,14 @@ def _end_run(
     evaluate: Callable[[int, FederatedState], Metrics],
     state: FederatedState,
     history: list[Row],
-    plan: Plan | None = None,
+    counts: np.ndarray,
 ) -> None:
     """Writes a finished run's clients and model, and removes its client state on disk."""
     if folder is None:
         return
-    last = history[-1]
-    label, seed = last["method"], last["seed"]
+    label, seed, end = (history[-1][name] for name in ("method", "seed", "round"))
     if experiment.client_data is not None:
-        if plan is None:
-            counts = _dispatched(experiment, label, seed, last["round"])
-        else:
-            how = experiment.settings.clients, last["simulated_seconds"]
-            counts = participations(plan, *how)
-        folder.add_clients(client_rows(label, seed, last["round"], evaluate(seed, state), counts))
+        folder.add_clients(client_rows(label, seed, end, evaluate(seed, state), counts))
     folder.end(label, seed, state.model)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.remove()
@@ -155,15 +147,3 @@ def _client_columns(evaluate: Callable, seed: int, state: FederatedState) -> dic
     """Returns the columns of the distribution over clients."""
     summary = summarise_clients(evaluate(seed, state)["accuracy"], "lowest")._asdict()
     return {column: summary[name] for name, column in CLIENT_COLUMNS.items()}
-
-
-def _dispatched(experiment: Experiment, label: str, seed: int, rounds: int) -> np.ndarray:
-    """Redraws each client's dispatches of the rounds, [clients]; NaN if the device chooses."""
-    algorithm, data = experiment.engines[label].algorithm, experiment.data[seed]
-    if algorithm.selection is not None:
-        return np.full(data.num_clients, np.nan)
-    assert experiment.rounds is not None
-    cohorts = experiment.rounds.cohorts(data, algorithm, algorithm.local, seed)
-    if rounds:
-        cohorts.dispatches(rounds)
-    return cohorts.position().dispatched

@@ -23,7 +23,7 @@ from fedjax_algos.base.files import file_digest, written
 from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
-from fedjax_algos.engine.placed.processes import only_first
+from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.models.layers import native
 from fedjax_algos.runs.studies.experiment import Experiment
 from fedjax_algos.runs.studies.folder_content import (
@@ -44,14 +44,13 @@ _NATIVE = ("fedjax_algos_native", "onednn-cpu-gomp")
 
 def environment() -> dict[str, Any]:
     """Returns the versions of Python and of packages, and the devices."""
-    device = jax.devices()[0]
     packages = _PACKAGES + (_NATIVE if native.INSTALLED else ())
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: metadata.version(name) for name in packages},
         "backend": jax.default_backend(),
-        "device": device.device_kind,
+        "device": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
         "x64": bool(jax.config.read("jax_enable_x64")),
     }
@@ -132,20 +131,17 @@ def _write_partitions(folder, experiment):
             pictures.plot_partition(labels, first, beside)
 
 
+@from_first
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
     """Writes `clients.csv`, a row for each evaluated client, and its figure; returns the rows."""
     if experiment.client_data is None:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
     rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
-    only_first(_write_clients)(folder.path, rows)
-    return rows
-
-
-def _write_clients(folder, rows):
-    write_table(folder / "clients.csv", rows)
-    with written(folder / "clients.png") as beside:
+    write_table(folder.path / "clients.csv", rows)
+    with written(folder.path / "clients.png") as beside:
         pictures.plot_clients(rows, beside)
+    return rows
 
 
 def at_end(experiment: Experiment, compiled: Compilation) -> dict[str, Any]:
@@ -280,10 +276,11 @@ def client_rows(
 ) -> list[Row]:
     """Makes a row for each client of a run, at its last round; NaN for one without examples."""
     values = {name: np.asarray(metric.value()) for name, metric in metrics.items()}
-    run = {"method": label, "seed": seed, "round": round_number}
     return [
         {
-            **run,
+            "method": label,
+            "seed": seed,
+            "round": round_number,
             "client": i,
             "examples": int(count),
             "participations": participations[i].item(),

@@ -47,11 +47,11 @@ def test_compare_evaluates_each_client(command, here, capsys):
     assert [int(row["examples"]) for row in own] == test.counts().tolist()
     cohorts = Cohorts(data.counts(), settings.local(0.1), seed=1, **settings.cohorts())
     cohorts.dispatches(2)
-    assert [int(row["participations"]) for row in own] == cohorts.dispatched.tolist()
+    assert [int(row["participations"]) for row in own] == cohorts.position().dispatched.tolist()
     last = read_table(folder / "metrics.csv")[-1]
     for name, value in fa.summarise_clients(metrics["accuracy"], "lowest")._asdict().items():
         assert float(last[f"client_accuracy_{name}"]) == pytest.approx(value, rel=1e-6)
-    assert float(last["participation_gini"]) == gini(cohorts.dispatched)
+    assert float(last["participation_gini"]) == gini(cohorts.position().dispatched)
     for name in ("accuracy", "loss"):
         values = [float(row[name]) for row in own]
         np.testing.assert_allclose(values, metrics[name].value(), rtol=1e-6)

@@ -124,7 +124,7 @@ class RunSaver:
         return saved
 
     def after_evaluation(
-        self, position: int, arrays: Callable[[], Any] | None, facts: dict[str, Any], *, last: bool
+        self, position: int, arrays: Callable[[], Any] | None, facts: dict[str, Any], last: bool
     ) -> None:
         """Saves the run if it is time, at its end, or at a signal, and then raises Interrupted.
 

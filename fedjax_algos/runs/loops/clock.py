@@ -16,12 +16,7 @@ from fedjax_algos.core import Batch, Metrics, Model, Params, Row
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.asynchronous.call_tables import (
-    merge_data,
-    merge_plans,
-    merge_states,
-    state_of_run,
-)
+from fedjax_algos.engine.asynchronous import call_tables
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState, MovedRows
 from fedjax_algos.engine.asynchronous.waves import InFlightRows
@@ -31,19 +26,8 @@ from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
 from fedjax_algos.runs.loops import recorder as recording
-from fedjax_algos.runs.loops.checkpoints import (
-    Checkpoints,
-    RunSaver,
-    Saved,
-    fill,
-    saved_seeds,
-)
-from fedjax_algos.runs.loops.planned_runs import (
-    Clock,
-    PlannedRun,
-    evaluations_by_step,
-    plan_runs,
-)
+from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, Saved, fill, saved_seeds
+from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, evaluations_by_step, plan_runs
 from fedjax_algos.runs.loops.recorder import Measured, Recorder, Stop, follow
 from fedjax_algos.runs.loops.run import identity
 
@@ -195,9 +179,8 @@ def run_planned(
         for key, runs in groups.items()
         for part in _merge(executor, runs, math.inf if key in saved else merged_bytes)
     }
-    alone = len(parts) == 1 and not saved
     for name, part in parts.items():
-        part.begin(checkpoints, _ALL if alone else name)
+        part.begin(checkpoints, _ALL if len(parts) == 1 and not saved else name)
     on_memory(max((part.memory for part in parts.values()), key=lambda memory: memory.bytes))
     clock, problem = next(iter(planned.values())).clock, executor.algorithm.problem
     evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
@@ -230,10 +213,10 @@ class _MergedRuns:
     def __init__(self, executor: Executor, runs: Sequence[PlannedRun]):
         self.executor, self.clock, self.runs = executor, runs[0].clock, runs
         stores: list[Any] = [run.data for run in runs]
-        self.data = merge_data(stores)
-        plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
-        self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-        self.shapes = jax.eval_shape(merge_states, [run.state for run in runs])
+        self.data = call_tables.merge_data(stores)
+        given = [run.plan for run in runs], [run.dispatches for run in runs]
+        self.plan, self.dispatches = call_tables.merge_plans(*given, runs[0].data.num_clients)
+        self.shapes = jax.eval_shape(call_tables.merge_states, [run.state for run in runs])
         self._make_waves()
 
     def _make_waves(self) -> None:
@@ -264,7 +247,7 @@ class _MergedRuns:
             pass
         recorder.warn()
         return {
-            run.seed: AsyncResult(state_of_run(self.state, number), history, run.plan)
+            run.seed: AsyncResult(call_tables.state_of_run(self.state, number), history, run.plan)
             for number, (run, history) in enumerate(zip(runs, recorder.histories, strict=True))
         }
 
@@ -273,7 +256,7 @@ class _MergedRuns:
         executor, plan, saved = self.executor, self.plan, self.saved
         data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in self.runs]
-        self.state = state = merge_states(states)
+        self.state = state = call_tables.merge_states(states)
         at_steps = evaluations_by_step(self.runs, self.plan)
         at_start, resume = at_steps.pop(0), None
         if saved is None:
@@ -300,13 +283,12 @@ class _MergedRuns:
         shared = self.state._replace(clients=(), origin=())
 
         def measure(number: int) -> Measured:
-            own = state_of_run(shared, number)
+            own = call_tables.state_of_run(shared, number)
             told = recording.reported(self.executor.algorithm, own.server)
             return recording.measure_state(own, metrics, told, evaluate, number)
 
         due = [(number, self.runs[number].counted(*at)) for number, *at in evaluations]
-        last = steps == len(self.plan.time)
-        return Stop(steps, due, measure, self.state, last, arrays)
+        return Stop(steps, due, measure, self.state, steps == len(self.plan.time), arrays)
 
     def _identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed."""

@@ -119,9 +119,8 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
         state = executor.shapes(population, model)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
-    seconds = time.perf_counter() - start
-    known = population, state, plan, dispatches, transfer, flops, seconds
-    return PlannedRun(clock, seed, data, *known)
+    known = population, state, plan, dispatches, transfer, flops
+    return PlannedRun(clock, seed, data, *known, time.perf_counter() - start)
 
 
 def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:

@@ -17,14 +17,7 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import all_finite, check_excluded, looking, run_rounds
-from fedjax_algos.engine.placed.devices import (
-    AXIS,
-    ClientMesh,
-    put,
-    replicate,
-    row_sharding,
-    wait_on_cpu,
-)
+from fedjax_algos.engine.placed import devices
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout, mark_equal_steps
@@ -83,7 +76,7 @@ class Program(NamedTuple):
     constants: Constants  # the hyperparameters that are not arguments
     population: Population
     layout: Layout
-    mesh: ClientMesh | None
+    mesh: devices.ClientMesh | None
     runs_per_device: int
     non_finite: NonFinite
 
@@ -123,7 +116,7 @@ class Program(NamedTuple):
 
         if self.mesh is None:
             return share(shared, inputs)
-        split = PartitionSpec(AXIS)
+        split = PartitionSpec(devices.AXIS)
         specs: Any = {"in_specs": (PartitionSpec(), split), "out_specs": split}
         return jax.shard_map(share, mesh=self.mesh.mesh, check_vma=False, **specs)(shared, inputs)
 
@@ -187,7 +180,7 @@ class Group(NamedTuple):
         indices, offsets, test_rows = stack(rows)
         data = FederatedData(self.first.data.examples, indices, offsets)
         test = self.loop.test if test_rows is None else None
-        return replicate(self.program.mesh, Shared(data, test, test_rows, self.loop.params))
+        return devices.replicate(self.program.mesh, Shared(data, test, test_rows, self.loop.params))
 
     def cohorts(self, runs: Sequence[Run]) -> list[Cohorts]:
         """Returns the cohorts of some runs before their first round."""
@@ -211,13 +204,13 @@ class Call:
     def stops(self, shared: Shared, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
-        divide = partial(put, row_sharding(program.mesh, group.size))
+        divide = partial(devices.put, devices.row_sharding(program.mesh, group.size))
         numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
         tables, known = [table_of(run) for run in self.filled], [*group.tables]
         partitions = np.array([known.index(table) for table in tables], np.int32)
         seeds = np.array([run.seed for run in self.filled], np.uint32)
         entries = divide(Entry(partitions, seeds, numbers))
-        self.states = wait_on_cpu(program.mesh, begin_each(program, shared, entries))
+        self.states = devices.wait_on_cpu(program.mesh, begin_each(program, shared, entries))
         position = stack([each.position() for each in self.cohorts])
         flops, done, saved = np.zeros(group.size), 0, self.saver.restore()
         if saved is not None:
@@ -244,7 +237,7 @@ class Call:
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
                 inputs = self.states, shared, entries, placed, np.int32(rounds)
                 advanced = advance_each(program, *inputs)
-                self.states, trained, tested, finite = wait_on_cpu(program.mesh, advanced)
+                self.states, trained, tested, finite = devices.wait_on_cpu(program.mesh, advanced)
                 arrays = None
                 if rounds:  # while the devices compute
                     following, done = next(windows, None), done + rounds

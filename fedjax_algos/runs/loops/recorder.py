@@ -112,8 +112,7 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
         recorder.measure(stop)
         yield stop
         facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
-        last = stop.last or recorder.ended
-        saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
+        saver.after_evaluation(stop.position, stop.arrays, facts, stop.last or recorder.ended)
         if recorder.ended:
             return
 
@@ -238,12 +237,12 @@ def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[s
 
 
 @contextlib.contextmanager
-def named_errors(name: str) -> Iterator[None]:
-    """Prefixes a name to the message of a NonFiniteUpdateError raised in the block."""
+def named_errors(name: str, kind: type[Exception] = NonFiniteUpdateError) -> Iterator[None]:
+    """Prefixes a name to the message of an error of this kind that is raised in the block."""
     try:
         yield
-    except NonFiniteUpdateError as error:
-        raise NonFiniteUpdateError(f"{name}{error}") from None
+    except kind as error:
+        raise kind(f"{name}{error}") from None
 
 
 @contextlib.contextmanager

@@ -151,11 +151,10 @@ def draw_windows(
 ) -> Iterator[Window]:
     """Yields the windows from the cohorts' next round to `end`, drawing each on demand."""
     longest, num_clients = min(eval_every, end), len(cohorts.counts)
-    keeping = bool(jax.tree.leaves(state.origin))
     for done in range(cohorts.next_round, end, longest):
         number = min(longest, end - done)
         dispatches = cohorts.dispatches(number)
-        if keeping:
+        if jax.tree.leaves(state.origin):  # clients keep state
             check_no_repeats(dispatches, num_clients)
         index = np.arange(longest) % number
         flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
@@ -286,9 +285,8 @@ def identity_of_rounds(
         for name, part in parts.items()
         if jax.tree.leaves(part)
     }
-    one = take(drawn[0], (0, 0))
-    facts |= {"rounds": loop.rounds, "eval_every": loop.eval_every}
-    return identity(algorithm, state, data, one, loop.test, **by_round, **facts)
+    facts = by_round | facts | {"rounds": loop.rounds, "eval_every": loop.eval_every}
+    return identity(algorithm, state, data, take(drawn[0], (0, 0)), loop.test, **facts)
 
 
 class OtherRunError(ValueError):

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack, get_args
@@ -114,8 +114,7 @@ def run_batched(
       NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    batched = BatchedRuns(factory, problem, runs, **options)
-    return batched.run(on_evaluation, on_end, checkpoints)
+    return BatchedRuns(factory, problem, runs, **options).run(on_evaluation, on_end, checkpoints)
 
 
 class BatchedRuns:
@@ -164,11 +163,10 @@ class BatchedRuns:
         """The runs in the order of their computation, program by program."""
         return [run for group in self.groups for run in group.runs.values()]
 
-    def only(self, takes: Callable[[str, int], bool]) -> "BatchedRuns":
-        """Keeps the runs where `takes(label, seed)` is true."""
+    def only(self, names: Collection[tuple[str, int]]) -> "BatchedRuns":
+        """Keeps the runs with these labels and seeds."""
         chosen = copy.copy(self)
-        runs = enumerate(self.runs)
-        own = {index: run for index, run in runs if takes(run.label, run.seed)}
+        own = {i: run for i, run in enumerate(self.runs) if (run.label, run.seed) in names}
         chosen.groups = chosen._grouped(own, frozenset())
         return chosen
 
@@ -218,11 +216,10 @@ class BatchedRuns:
         constants = programs.constants_of(first.hyperparameters, traced)
         learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
-        program = programs.Program(*learned, *placed)
         transfer = count_transfer(algorithm, state, first.data, take(dispatches, 0))
         tables = {programs.table_of(run): run for run in runs.values()}
-        computed = static, program, loop, size, note
-        return Group(runs, tables, *computed, algorithm, state, transfer)
+        computed = programs.Program(*learned, *placed), loop, size, note
+        return Group(runs, tables, static, *computed, algorithm, state, transfer)
 
     def _run_group(self, group: Group) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""

@@ -23,22 +23,9 @@ from fedjax_algos.engine.placed.processes import largest
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
-from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.loops import recorder as recording
-from fedjax_algos.runs.loops.checkpoints import (
-    Checkpoints,
-    RunSaver,
-    fill,
-    fill_state,
-    open_rows,
-)
-from fedjax_algos.runs.loops.recorder import (
-    Recorder,
-    Stop,
-    costs_of_rounds,
-    follow,
-    measure_state,
-)
+from fedjax_algos.runs.loops.checkpoints import Checkpoints, RunSaver, fill, fill_state, open_rows
+from fedjax_algos.runs.loops.recorder import Recorder, Stop, follow, measure_state
 from fedjax_algos.runs.loops.run import (
     RoundOptions,
     Rounds,
@@ -134,16 +121,14 @@ def simulate(
     report = _reporter(on_evaluation)
     loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
     given = evaluate, state, start_round, checkpoints, measure
-    run = _SynchronousRun(engine, data, loop, seed, *given)
+    run = SynchronousRun(engine, data, loop, seed, *given)
     with recording.show_progress(progress, run.end, "rounds") as show:
 
-        def tell(number: int, row: Row, latest: FederatedState | None) -> bool:
+        def tell(row: Row, latest: FederatedState | None) -> bool:
             show(row["round"], row)
             return report(row, latest)
 
-        recorder = Recorder([f"seed {seed}"], engine.non_finite, tell)
-        for _ in follow(run.stops(recorder), recorder, run.saver):
-            pass
+        recorder = run.follow(tell)
     recorder.warn()
     return run.state, recorder.histories[0]
 
@@ -172,7 +157,7 @@ def iterate_rounds(
       An iterator over the states and the rows of the evaluations.
     """
     rounds.setdefault("eval_every", 1)
-    run = _SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
+    run = SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
     recorder = Recorder([f"seed {seed}"], engine.non_finite, lambda number, row, state: None)
 
     def evaluations() -> Iterator[tuple[FederatedState, Row]]:
@@ -183,8 +168,8 @@ def iterate_rounds(
     return evaluations()
 
 
-class _SynchronousRun:
-    """A run in rounds, with `state`, `done` rounds and `flops` after the last stop."""
+class SynchronousRun:
+    """A run in rounds; `state`, `position`, `done` rounds and `flops` are of the last stop."""
 
     def __init__(
         self,
@@ -193,8 +178,8 @@ class _SynchronousRun:
         loop: Rounds,
         seed: int,
         evaluate: Callable | None,
-        state: FederatedState | None,
-        start_round: int | None,
+        state: FederatedState | None = None,
+        start_round: int | None = None,
         checkpoints: Checkpoints | str | Path | None = None,
         measure: Callable[[FederatedState], Mapping[str, float]] = lambda state: {},
     ):
@@ -203,7 +188,7 @@ class _SynchronousRun:
         _check_start(state, start_round, loop.params, seed)
         algorithm = engine.algorithm
         check_data(algorithm.problem, data, loop.test)
-        self.engine, self.loop, self.data = engine, loop, engine.put_data(data)
+        self.engine, self.loop, self.seed, self.data = engine, loop, seed, engine.put_data(data)
         self.draw = partial(loop.cohorts, data, algorithm, algorithm.local, seed)
         self.cohorts = self.draw()
         if state is None:
@@ -235,45 +220,53 @@ class _SynchronousRun:
     def _windows(self, end: int) -> Iterator[Window]:
         return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
 
+    def follow(self, report: Callable[[Row, FederatedState | None], bool]) -> Recorder:
+        """Makes the rounds, and reports each evaluation with its state."""
+        name = f"seed {self.seed}"
+        recorder = Recorder([name], self.engine.non_finite, lambda _, *given: report(*given))
+        for _ in follow(self.stops(recorder), recorder, self.saver):
+            pass
+        return recorder
+
     def stops(self, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         saved = self.saver.restore(partial(open_rows, self.state))
         if saved is not None:
             self.state, self.done = fill_state(self.state, saved), saved.position
-            like = self._arrays(self.cohorts.position().after(self.done))
-            filled = fill({name: like[name] for name in ("cohorts", "flops")}, saved.arrays)
+            like = {"cohorts": self.cohorts.position().after(self.done), "flops": np.float64()}
+            filled = fill(like, saved.arrays)
             self.cohorts.go_to(filled["cohorts"])
             self.flops = float(filled["flops"])
             recorder.restore(saved, self.state)
-        position, windows = self.cohorts.position(), self._windows(self.end)
+        self.position, windows = self.cohorts.position(), self._windows(self.end)
         window = None if recorder.ended else next(windows, None)
         if window is None:  # the checkpoint was made at the end
             return
         transfer = self.engine.transfer(self.state, self.data, take(window.dispatches, 0))
         if saved is None:
-            yield self._stop({}, position, transfer, arrays=None)
+            yield self._stop({}, transfer, arrays=None)
         while window is not None:
-            position = window.position
             self.state, metrics = self.engine.rounds(
                 self.state, self.data, window.dispatches, window.rounds
             )
             self.done, self.flops = self.done + window.rounds, self.flops + window.flops
+            self.position = window.position
             window = next(windows, None)  # while the devices compute; the row waits for them
             if window is not None and isinstance(self.data, CohortData):
                 self.data.read_ahead(np.asarray(window.dispatches.client[0]))
-            yield self._stop(metrics, position, transfer, partial(self._arrays, position))
+            yield self._stop(metrics, transfer, self._arrays)
 
-    def _stop(self, metrics, position, transfer, arrays):
-        """Returns the evaluation of the state, after the rounds before a position."""
+    def _stop(self, metrics, transfer, arrays):
+        """Returns the evaluation of the state."""
         told = recording.reported(self.engine.algorithm, self.state.server)
-        given = self.done, position, transfer, self.flops, told.get("uploads")
-        due = [(0, costs_of_rounds(*given))]
+        given = self.done, self.position, transfer, self.flops, told.get("uploads")
+        due = [(0, recording.costs_of_rounds(*given))]
         measure = partial(measure_state, self.state, metrics, told, self.evaluate_model)
         return Stop(self.done, due, measure, self.state, self.done == self.end, arrays)
 
-    def _arrays(self, position: Position) -> dict[str, Any]:
+    def _arrays(self) -> dict[str, Any]:
         """Returns the arrays of a checkpoint."""
-        return self.state._asdict() | {"cohorts": position, "flops": np.float64(self.flops)}
+        return self.state._asdict() | {"cohorts": self.position, "flops": np.float64(self.flops)}
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed; reads only the shapes of `state`."""

@@ -88,13 +88,12 @@ def make_report(
 
 def _scope(settings: Settings) -> str:
     """Describes the task in one sentence."""
-    seeds = f"{len(settings.seeds)} seed{'s' * (len(settings.seeds) > 1)}"
     if settings.seconds is None:
         length = f"{settings.rounds} rounds of {settings.cohort_size} clients"
     else:
         length = f"{settings.seconds:g} simulated seconds (system model {settings.system})"
     told = f"{settings.clients} clients ({settings.partition}) train the model {settings.model}"
-    return f"{told}: {length}, {seeds}."
+    return f"{told}: {length}, {len(settings.seeds)} seed{'s' * (len(settings.seeds) > 1)}."
 
 
 def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
@@ -180,11 +179,10 @@ def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
         content.append(table(names, shown, caption="Plans, in simulated seconds"))
     for number, label in enumerate(methods):
         name = file_name(label)
-        dispatches = f"Dispatches of each client over time: {label}"
-        staleness = f"Staleness of the updates: {label}"
+        over_time = f"Dispatches of each client over time: {label}"
         pictures = [
-            picture(folder / f"timeline-{name}.png", dispatches),
-            picture(folder / f"staleness-{name}.png", staleness),
+            picture(folder / f"timeline-{name}.png", over_time),
+            picture(folder / f"staleness-{name}.png", f"Staleness of the updates: {label}"),
         ]
         if any(pictures):
             part = element("div", element("h3", label), *pictures)
@@ -251,6 +249,7 @@ def _read_table(path: Path) -> list[list[str]]:
     return rows if len({len(row) for row in rows}) == 1 < len(rows) else []
 
 
+@np.errstate(invalid="ignore")  # infinite values give NaN
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     """Returns the lines of the figure as JSON: means over seeds, and the ends of their bands."""
     names = dict.fromkeys(name for row in rows for name in row if name not in ("method", "seed"))
@@ -271,7 +270,7 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
         return {
             "label": label_text(shown[label]),
             "style": style,
-            "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
+            "columns": {n: _rounded(columns[n][label].mean(axis=0)) for n in [*axes, *metrics]},
             "bands": {name: _band(columns[name][label]) for name in metrics},
         }
 
@@ -286,19 +285,12 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     }
 
 
-def _means(values: np.ndarray) -> list[float | None]:
-    with np.errstate(invalid="ignore"):  # infinite values give NaN
-        return [_rounded(mean) for mean in values.mean(axis=0)]
-
-
 def _band(values: np.ndarray) -> list[list[float | None]]:
-    if len(values) < 2:
-        return [[], []]
-    return [[_rounded(end) for end in ends] for ends in spread(values)]
+    return [[], []] if len(values) < 2 else [*map(_rounded, spread(values))]
 
 
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+def _rounded(values: np.ndarray) -> list[float | None]:
+    return [float(f"{v:.{_DIGITS}g}") if math.isfinite(v) else None for v in values]
 
 
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:

@@ -308,10 +308,8 @@ def _check_rounds(
             dispatches = cohorts.dispatches(min(size, rounds.rounds - begin))
             if keeping:
                 check_no_repeats(dispatches, own.num_clients)
-            all_arrive = isinstance(dispatches.arrives, tuple)
-            arrived |= bool(
-                np.any(cohorts.position().dispatched if all_arrive else dispatches.arrives)
-            )
+            arrives = dispatches.arrives
+            arrived |= isinstance(arrives, tuple) or bool(arrives.any())
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
         given = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"

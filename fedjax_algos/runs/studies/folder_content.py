@@ -23,7 +23,8 @@ RunName = tuple[str, int]  # the label of a method and the seed
 # entries compared in addition to the settings
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "shares")
 _OF_SEEDS = ("partition_sha256", "shares")
-_TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
+_TEXTS, _WHOLE = {"method"}, {"seed", "round"}
+_ALWAYS = _TEXTS | _WHOLE  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"
 _MAX_DIGITS = 300  # of a whole number; more may not fit into a float
 
@@ -148,9 +149,9 @@ def _options(numbers, shares):
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     """Writes rows to a CSV file; missing columns of a row are empty."""
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns = [*dict.fromkeys(name for row in rows for name in row)]
     with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(columns))
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
 
@@ -160,24 +161,19 @@ def read_rows(path: Path) -> list[Row]:
     with reading(path, "a table of metrics", _FIX, csv.Error):
         text = read_file(path).decode()
         columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-        named = len({*columns}) == len(columns) and {*columns} >= _TEXTS | _WHOLE
+        named = len({*columns}) == len(columns) and {*columns} >= _ALWAYS
         whole = rows and text.endswith("\n") and "\0" not in text
-        what = f"it is cut off, has a null character, or has not each of {sorted(_TEXTS | _WHOLE)}"
+        what = f"it is cut off, has a null character, or has not each of {sorted(_ALWAYS)}"
         require(named and whole, f"{what} and the other columns once")
-        seen = set[tuple[str, ...]]()
+        seen, read = set[tuple[str, ...]](), list[Row]()
         for number, cells in enumerate(rows, start=1):
             differs = len(cells) == len(columns) and tuple(cells) not in seen
             what = f"row {number} has {len(cells)} cells for {len(columns)} columns"
             require(differs, f"{what}, or is a row before it again")
             seen.add(tuple(cells))
-        return [
-            {
-                name: _value(name, cell, f"row {number}")
-                for name, cell in zip(columns, cells, strict=True)
-                if cell or name in _TEXTS | _WHOLE
-            }
-            for number, cells in enumerate(rows, start=1)
-        ]
+            filled = {n: c for n, c in zip(columns, cells, strict=True) if c or n in _ALWAYS}
+            read.append({n: _value(n, c, f"row {number}") for n, c in filled.items()})
+        return read
 
 
 def _value(name: str, cell: str, place: str) -> str | int | float:

@@ -1,11 +1,10 @@
 """The methods of a comparison, and the specs and labels that name them."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
@@ -24,6 +23,7 @@ from fedjax_algos.core.specs import (
     split_wrappers,
 )
 from fedjax_algos.engine.checks import check_algorithm
+from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.wrappers import wrap, wrappers
@@ -130,7 +130,7 @@ class Method(NamedTuple):
         if settings.seconds is None:
             return self
         planner = self.planner or _with_steps(algorithm.traits.asynchrony.default, settings)
-        with _naming(self.algorithm):
+        with named_errors(f"{self.algorithm}: ", ValueError):
             check_planner(algorithm, planners.parse(planner)[0])
         return self._replace(planner=planner)
 
@@ -166,8 +166,8 @@ class Method(NamedTuple):
         Args:
           settings: the settings of all methods.
         """
-        own = self.own_settings(settings)
-        return own.local(self.client_learning_rate, self.client_optimizer)
+        rate, optimizer = self.client_learning_rate, self.client_optimizer
+        return self.own_settings(settings).local(rate, optimizer)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
         """Builds the algorithm; ValueError for an option, optimiser or wrapper it cannot have.
@@ -182,9 +182,7 @@ class Method(NamedTuple):
         by_step = own.rate_by == "step" and own.rate_schedule != "constant"
         wrong = [f"{CLIENT_OPTIMIZER}={self.client_optimizer!r}"]
         wrong = wrong * (self.client_optimizer != PLAIN) + ["rate_by='step'"] * by_step
-        fix = (
-            f"leave it out, or give it to other methods alone, as in fedavg:{CLIENT_OPTIMIZER}=..."
-        )
+        fix = f"leave it out, or give it to others, as in fedavg:{CLIENT_OPTIMIZER}=..."
         what = f"{self.algorithm}: {' and '.join(wrong)} is not for it, because {reason}; {fix}"
         require(not (reason and wrong), what)
         return algorithm
@@ -201,7 +199,7 @@ class Method(NamedTuple):
         @functools.wraps(own)
         def wrapped(*arguments: Any, **given: Any) -> Algorithm:
             algorithm = own(*arguments, **given)
-            with _naming(self.algorithm):
+            with named_errors(f"{self.algorithm}: ", ValueError):
                 check_algorithm(algorithm)
                 return wrap(algorithm, specs, settings.system_model())
 
@@ -227,15 +225,6 @@ class Method(NamedTuple):
             **({"planner": self.planner} if self.planner else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
-
-
-@contextlib.contextmanager
-def _naming(algorithm: str) -> Iterator[None]:
-    """Puts the algorithm's name before the message of a ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{algorithm}: {error}") from None
 
 
 def _with_steps(planner: str, settings: Settings) -> str:

@@ -21,7 +21,6 @@ from fedjax_algos.base.files import (
     write_sums,
     writing,
 )
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.engine.placed.processes import from_first, only_first
@@ -55,10 +54,9 @@ class Share(NamedTuple):
     def parse(cls, text: str) -> "Share":
         """Parses a text such as "1/4"; raises ValueError for other texts."""
         numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-        share = cls(*map(int, numbers.groups())) if numbers else None
+        share = cls(*map(int, numbers.groups())) if numbers else cls(0, 0)
         fix = "give I/N with I from 1 to N, such as 1/4"
-        require(share and 1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
-        assert share is not None
+        require(1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
         return share
 
     def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
@@ -81,9 +79,7 @@ class ResultsFolder:
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
         self.extends = False
-
-    def __repr__(self) -> str:
-        return describe(self, path=str(self.path), methods=len(self.names))
+        self.client_state = path / "client_state"  # for rows on disk, until all runs have ended
 
     @property
     @from_first
@@ -93,11 +89,6 @@ class ResultsFolder:
         fix = "the runs cannot go on, so begin them in another folder"
         with reading(self.path / "config.json", "as it was written", fix):
             return None if content is None else checked_json(content)
-
-    @property
-    def client_state(self) -> Path:
-        """The folder for client state on disk, until all runs have ended."""
-        return self.path / "client_state"
 
     @property
     def is_complete(self) -> bool:
@@ -168,8 +159,7 @@ class ResultsFolder:
         return line
 
     def _write(self, configuration, complete=False, name="config.json"):
-        content = configuration | {"runs": self.names, "complete": complete}
-        write_json(self.path / name, content)
+        write_json(self.path / name, configuration | {"runs": self.names, "complete": complete})
 
     def _write_first(self, configuration):
         """Writes `config.json`, or returns False if another share has already made the link."""
@@ -200,8 +190,7 @@ class ResultsFolder:
     @only_first
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, its `client_rows`."""
-        folder = self._of_run(rows[0]["method"], rows[0]["seed"])
-        write_table(folder / "clients.csv", rows)
+        write_table(self._of_run(rows[0]["method"], rows[0]["seed"]) / "clients.csv", rows)
 
     @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
@@ -229,14 +218,13 @@ class ResultsFolder:
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Returns the checkpoints of runs computed together: all runs, a method's, or one."""
-        folder = self.path / "runs" / self.names.get(label or "", "")
-        if label is not None and seed is not None:
-            folder = folder / f"seed-{seed}"
-        alone = seed is not None  # no last checkpoint, because its model is written at once
-        folder = folder / "checkpoints"
-        if self.share is not None and not alone:
+        if seed is not None:  # no last checkpoint, because its model is written at once
+            folder = self._of_run(label, seed) / "checkpoints"
+            return Checkpoints(folder, self.every, self.keep, last=False)
+        folder = self.path / "runs" / self.names.get(label or "", "") / "checkpoints"
+        if self.share is not None:
             folder = folder / f"share-{self.share.number}"
-        return Checkpoints(folder, self.every, self.keep, last=not alone)
+        return Checkpoints(folder, self.every, self.keep)
 
     @from_first
     def complete(self, configuration: dict[str, Any]) -> None:

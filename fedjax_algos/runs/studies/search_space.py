@@ -16,7 +16,6 @@ import numpy as np
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.reprs import describe
 from fedjax_algos.core.options import Option, check_value, require_option, unknown
 from fedjax_algos.core.specs import parse_value, split_grid
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
@@ -115,10 +114,6 @@ class SearchSpace(NamedTuple):
 
     method: Method
     values: dict[str, list[Any] | Interval]
-
-    def __repr__(self) -> str:
-        texts = {name: str(values) for name, values in self.values.items()}
-        return describe(self, method=self.method.label, **texts)
 
     @property
     def size(self) -> float:
@@ -228,9 +223,7 @@ def parse_spaces(
     number = max(sizes.values()) if trials is None else trials
     listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
     what = f"the methods have no settings or different numbers of them ({listed})"
-    fix = (
-        "give all methods grids of one size, or trials=N (--trials N), at most the smallest number"
-    )
+    fix = "give grids of one size, or trials=N (--trials N), at most the smallest number"
     require(0 < number <= min(sizes.values()) and number < math.inf, f"{what}; {fix}")
     return spaces
 

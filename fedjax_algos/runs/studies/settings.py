@@ -136,6 +136,8 @@ class Settings:
 
     def check(self) -> None:
         """Raises ValueError for a wrong value, or values that contradict each other."""
+        from fedjax_algos.runs.loops.run import Rounds, check_evaluations
+
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
         fa.data.datasets.parse(self.dataset)
@@ -162,21 +164,6 @@ class Settings:
         # a seed has its own partition, and each client an index and an offset
         what, size = f"{num_seeds} seeds of clients={self.clients}", num_seeds * self.clients * 8
         check_memory(what, size, "give fewer seeds or clients")
-        self._check_length(num_seeds)
-        for seed in self.seeds:
-            fa.core.checks.check_whole("seed", seed, 0)
-        fix = f"give different numbers from 0 to {2**31 - 1}"
-        different = self.seeds and len(set(self.seeds)) == num_seeds
-        require(different, f"seeds={self.seeds} is out of range; {fix}")
-        what = "evaluate_clients_at='evaluations' has no examples"
-        has_examples = self.evaluate_clients != "none" or not at_evaluations
-        require(has_examples, f"{what}; give evaluate_clients='train' or 'held_out'")
-        fa.engine.slots.chunk_size(self.layout, 1)
-
-    def _check_length(self, num_seeds: int) -> None:
-        """Checks the settings of the rounds or of the virtual clock."""
-        from fedjax_algos.runs.loops.run import Rounds, check_evaluations
-
         if self.seconds is not None:
             refuse(self, "the virtual clock", *_IN_ROUNDS)
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
@@ -186,6 +173,15 @@ class Settings:
             fa.participation.cohorts.check_dispatch_memory(
                 self.rounds, self.cohort_size, "give fewer rounds or clients"
             )
+        for seed in self.seeds:
+            fa.core.checks.check_whole("seed", seed, 0)
+        fix = f"give different numbers from 0 to {2**31 - 1}"
+        different = self.seeds and len(set(self.seeds)) == num_seeds
+        require(different, f"seeds={self.seeds} is out of range; {fix}")
+        what = "evaluate_clients_at='evaluations' has no examples"
+        has_examples = self.evaluate_clients != "none" or not at_evaluations
+        require(has_examples, f"{what}; give evaluate_clients='train' or 'held_out'")
+        fa.engine.slots.chunk_size(self.layout, 1)
 
     @property
     def cohort_size(self) -> int:

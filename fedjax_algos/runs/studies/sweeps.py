@@ -112,7 +112,7 @@ class Sweep(NamedTuple):
             return self
         own = [(run.label, run.seed) for run in self.runs if folder.takes(run.label, run.seed)]
         left = frozenset(() if all(itertools.starmap(folder.has_ended, own)) else own)
-        return self._replace(batched=self.batched.only(lambda *run: run in left))
+        return self._replace(batched=self.batched.only(left))
 
 
 def prepare_sweep(

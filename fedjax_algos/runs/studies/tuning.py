@@ -195,8 +195,7 @@ def _run_stages(
             if any(itertools.starmap(folder.takes, tuning.runs[label])):
                 on_start(label, stage)
             runs = itertools.product([each.label for each in methods], settings.seeds)
-            own = (run for run in runs if folder.takes(*run))
-            left = {run for run in own if _key(number, *run) not in known}
+            left = {run for run in runs if folder.takes(*run) and _key(number, *run) not in known}
             saved = folder.checkpoints(label)
             saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
             how = methods, executors, stage.length, on_evaluation, saved
@@ -208,8 +207,7 @@ def _run_stages(
                 only_first(write_json)(path, known)
             trials = []
             for each in methods:
-                keys = {seed: _key(number, each.label, seed) for seed in settings.seeds}
-                scores = {seed: known.get(key) for seed, key in keys.items()}
+                scores = {n: known.get(_key(number, each.label, n)) for n in settings.seeds}
                 trials.append(Trial(each, stage.length, scores))
             stages.append(best_first(trials))
             methods = [trial.method for trial in stages[-1]]
@@ -299,8 +297,7 @@ def _rows_of(
     methods = [method for method in methods if method.label in dict(runs)]
     if settings.seconds is None:
         batched = batched_runs(experiment, methods, held_out, rounds=int(length))
-        own = batched.only(lambda *run: run in runs)
-        yield own.run(on_evaluation, checkpoints=checkpoints).rows
+        yield batched.only(runs).run(on_evaluation, checkpoints=checkpoints).rows
         return
 
     def report(run: Row, row: Row) -> None:
