@@ -17,14 +17,7 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import all_finite, check_excluded, looking, run_rounds
-from fedjax_algos.engine.placed.devices import (
-    AXIS,
-    ClientMesh,
-    put,
-    replicate,
-    row_sharding,
-    wait_on_cpu,
-)
+from fedjax_algos.engine.placed.devices import AXIS, ClientMesh, put_state, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout, mark_equal_steps
@@ -211,7 +204,7 @@ class Call:
     def stops(self, shared: Shared, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
-        divide = partial(put, row_sharding(program.mesh, group.size))
+        divide = partial(put_state, program.mesh, rows=True)
         numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
         tables, known = [table_of(run) for run in self.filled], [*group.tables]
         partitions = np.array([known.index(table) for table in tables], np.int32)
