@@ -197,7 +197,8 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
         return
     check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
     arrives, steps = np.asarray(dispatches.arrives), np.asarray(dispatches.num_steps)
-    low, high = np.min(dispatches.learning_rate), np.max(dispatches.learning_rate)
+    rates = np.asarray(dispatches.learning_rate)
+    low, high = rates.min(), rates.max()
     found = f"num_steps={steps.min()} of type {steps.dtype}, learning_rate={low} to {high}"
     found += f" and arrives of type {arrives.dtype}" * (not all_arrive)
     fix = "give steps from 0, finite rates above 0, and bools for arrives"
