@@ -328,7 +328,7 @@ def test_runs_that_cannot_be_merged():
         (lambda: call_tables.merge_data([examples(), fewer]), r"\[8, 7\] clients"),
         (lambda: call_tables.merge_data([in_files()] * 2), "none in files"),
         (lambda: call_tables.merge_states([first, wide]), "state of run 1 .* run 0"),
-        (lambda: executor.run(first, examples(), *merged), "2 runs .* the state has 1 runs"),
+        (lambda: executor.run(first, examples(), *merged), "2 runs, .* given are 1 runs"),
         (lambda: together(executor, PLANNERS["groups"], []), "the number of seeds=0"),
     ):
         with pytest.raises(ValueError, match=named):
