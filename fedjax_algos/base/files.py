@@ -159,18 +159,12 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> ValueError:
-    """Returns the error for a path that cannot be written, with the reason."""
-    reason = error.strerror or str(error)
-    fix = "name another place"
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        reason = "it, or a folder above it, is a file"
-    elif error.errno == errno.ENOSPC:
-        fix = "what was written before is kept: make room, or name another folder"
-    return ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}")
+        reason, fix = error.strerror or str(error), "name another place"
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            reason = "it, or a folder above it, is a file"
+        elif error.errno == errno.ENOSPC:
+            fix = "what was written before is kept: make room, or name another folder"
+        raise ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -212,11 +206,9 @@ def check_sums(folder: Path, names: Sequence[str], fix: str) -> None:
     """Raises DamagedError for the first file that changed since `write_sums`."""
     sums, reason = folder / SUMS, f"is not as it was written: the checksums are in {SUMS}"
     try:
-        recorded, found = sums.read_bytes().splitlines(keepends=True), _sums(folder, names)
-        wrong: list[Any] = [
-            folder / n for n, line in found.items() if line.encode() not in recorded
-        ]
-        wrong += [sums] * (len(recorded) != len(found))
+        recorded, now = sums.read_bytes().splitlines(keepends=True), _sums(folder, names)
+        wrong: list[Any] = [folder / n for n, line in now.items() if line.encode() not in recorded]
+        wrong += [sums] * (len(recorded) != len(now))
     except OSError as error:
         wrong, reason = [error.filename], f"cannot be read ({error.strerror})"
     if wrong:

@@ -199,21 +199,18 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
     arrives, steps = np.asarray(dispatches.arrives), np.asarray(dispatches.num_steps)
     rates = np.asarray(dispatches.learning_rate)
     low, high = rates.min(), rates.max()
-    wrong = f"num_steps={steps.min()} of type {steps.dtype}, learning_rate={low} to {high}"
-    wrong += "" if all_arrive else f" and arrives of type {arrives.dtype}"
-    counted, told = steps.dtype.kind in "iu", all_arrive or arrives.dtype == bool
+    found = f"num_steps={steps.min()} of type {steps.dtype}, learning_rate={low} to {high}"
+    found += f" and arrives of type {arrives.dtype}" * (not all_arrive)
     fix = "give steps from 0, finite rates above 0, and bools for arrives"
-    fits = counted and told and steps.min() >= 0 and 0 < low <= high < math.inf
-    require(fits, f"dispatches have {wrong}; {fix}")
+    fits = steps.dtype.kind in "iu" and steps.min() >= 0 and 0 < low <= high < math.inf
+    require(fits and (all_arrive or arrives.dtype == bool), f"dispatches have {found}; {fix}")
 
 
 def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
     """Checks client ids; N may stand for an empty slot."""
     last = num_clients - 1
-    fix = (
-        "draw the dispatches from data.counts(), and set may_leave_empty = True on a sampler that "
-    )
-    fix += "leaves slots empty; a mask holds no ids, give np.flatnonzero(mask)"
+    fix = "draw the dispatches from data.counts(), set may_leave_empty = True on a sampler that "
+    fix += "leaves slots empty, and give np.flatnonzero(mask) in place of a mask"
     for client in (clients.min(), clients.max()):
         found = f"client {client} is in a cohort of type {clients.dtype}"
         fits = clients.dtype.kind in "iu" and 0 <= client <= last + may_be_empty
@@ -247,9 +244,8 @@ def with_mask(batch: Batch, mask: jax.Array) -> Batch:
     """Adds the mask, bool[batch], to a batch that is a dict, as training gives it to `apply`."""
     if not isinstance(batch, dict):
         return batch
-    found = "the examples have an array of the name 'mask', under which training tells the model"
-    fix = "give federate another name for it"
-    require("mask" not in batch, f"{found} the real rows of a batch; {fix}")
+    found = "the examples have an array of the name 'mask', as every batch has in training"
+    require("mask" not in batch, f"{found}; give federate another name for it")
     return batch | {"mask": mask}
 
 
@@ -277,11 +273,10 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
     """Calls `problem.metrics`, which returns float[batch] or a `Mean` each, and checks it."""
     with _of_problem("metrics", batch, f"the model's outputs are {described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
-    if not isinstance(metrics, dict) or "loss" in metrics:
-        found = f"{described(metrics)} or with a metric named 'loss'"
-        fix = "return a dictionary of other names, such as {'error': values}"
-        raise KindError(f"Problem.metrics returned {found}; {fix}")
-    return metrics
+    if isinstance(metrics, dict) and "loss" not in metrics:
+        return metrics
+    fix = "return a dictionary without the name 'loss', such as {'error': values}"
+    raise KindError(f"Problem.metrics returned {described(metrics)}; {fix}")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core.checks import apply_model, check_local, losses_of, with_mask
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.optimizers import check_transform
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.core.types import (
     Batch,
     Dispatch,
@@ -120,9 +120,8 @@ def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
 
 def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
     """Raises ValueError unless there is one value for each example of a batch."""
-    found = f"{name} has shape {values.shape}, but must give one value for each example, shape"
-    fix = "return the values without averaging them"
-    require(values.shape == mask.shape, f"{found} {mask.shape}: {fix}")
+    found = f"{name} has shape {values.shape}, not one value for each example, {mask.shape}"
+    require(values.shape == mask.shape, f"{found}; return the values without averaging them")
 
 
 Gradient = tuple[Params, Statistics, Mean]  # (gradient, statistics, loss) at one point
@@ -152,11 +151,7 @@ def batch_gradient(
 
     def in_pieces(model, batch, mask, key):
         rows = jax.tree.map(lambda leaf: leaf.reshape(pieces, -1, *leaf.shape[1:]), (batch, mask))
-
-        def piece(number):
-            return jax.tree.map(lambda leaf: leaf[number], rows)
-
-        return _accumulate(gradient, piece, pieces, None, model, key)
+        return _accumulate(gradient, partial(take, rows), pieces, None, model, key)
 
     return gradient if pieces == 1 else in_pieces
 

@@ -153,12 +153,9 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
             sign = _sign(transform, problem)
     except Exception:  # the transformation needs more than gradients, or the problem fails
         return
-    require(
-        sign >= 0,
-        f"{name} points against the gradient, so the model would climb: it holds a learning rate "
-        "and its sign; give the transformation without them, optax.scale_by_adam() in place of "
-        "optax.adam(0.1), and the rate as learning_rate",
-    )
+    found = f"{name} points against the gradient, so the model would climb: it holds a learning"
+    fix = "give the transformation without them, such as optax.scale_by_adam()"
+    require(sign >= 0, f"{found} rate and its sign; {fix}")
     _PROBED.add(transform.update)
 
 

@@ -59,9 +59,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         try:
             own = inspect.unwrap(factory)
             module = str(getattr(own, "__module__", "")).partition(".")[0]
-            makes = (
-                issubclass(own, self.product) if inspect.isclass(own) else hasattr(own, "__name__")
-            )
+            is_class = inspect.isclass(own)
+            makes = issubclass(own, self.product) if is_class else hasattr(own, "__name__")
             if not makes or inspect.isbuiltin(own) or module in sys.stdlib_module_names:
                 raise TypeError("it is an object or a class, or a part of Python")
             required = [option.name for option in options(factory).values() if option.required]
@@ -146,10 +145,8 @@ def _imported(reference: str) -> Any:
             raise ImportError("a module's name begins with its package's name")
         module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
-        raise ValueError(
-            f"{reference!r} cannot be imported ({type(error).__name__}: {error}); give "
-            "FILE.py:NAME or package.module:NAME"
-        ) from error
+        found = f"{reference!r} cannot be imported ({type(error).__name__}: {error})"
+        raise ValueError(f"{found}; give FILE.py:NAME or package.module:NAME") from error
     if not callable(getattr(module, name, None)):
         names = [key for key, value in vars(module).items() if callable(value)]
         problem = unknown("function", name, names) if name else "no function is named"

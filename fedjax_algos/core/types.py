@@ -183,10 +183,6 @@ class ClassMean(Mean):
 MetricValues: TypeAlias = Mapping[str, jax.Array | Mean]  # of a batch, with its leading axes
 
 
-def _no_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
-    return {}
-
-
 class Problem(NamedTuple):
     """A model and a loss, as pure functions.
 
@@ -209,7 +205,7 @@ class Problem(NamedTuple):
     init: Callable[[Key], Model]
     apply: Callable[[Model, Batch, Key, bool], tuple[Outputs, Statistics]]
     loss: Callable[[Outputs, Batch], jax.Array]
-    metrics: Callable[[Outputs, Batch], MetricValues] = _no_metrics
+    metrics: Callable[[Outputs, Batch], MetricValues] = lambda outputs, batch: {}
 
     def shapes(self) -> Model:
         """Returns the shapes and dtypes of the initial model without computing it."""

@@ -19,7 +19,7 @@ from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.placed.sharded_data import DeviceData
 from fedjax_algos.engine.slots import Layout, chunk_size
-from fedjax_algos.engine.state import FederatedState, RowTable, place_of, table_shapes
+from fedjax_algos.engine.state import FederatedState, RowTable, place_of, table_of
 from fedjax_algos.models.outputs import LabelCheck
 
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
@@ -38,11 +38,10 @@ def check_algorithm(algorithm: Algorithm) -> None:
         encodes = algorithm.download if algorithm.selection.asks else algorithm.traits.catch_up
         what = "candidates need whole broadcasts of the model, but the algorithm encodes them"
         require(not encodes, f"selection: {what}; leave direction=down out")
-    phases: list[Any] = [algorithm]
     if algorithm.prelude is not None:
         checks.check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
-        phases.append(algorithm.prelude)
-    for phase in phases:
+    phases: tuple[Any, ...] = (algorithm, algorithm.prelude)
+    for phase in filter(None, phases):
         traits = phase.traits
         checks.check_functions(phase, contribute="server" * (phase.transport is not None))
         checks.check_kind("traits", traits, Traits, "give fedjax_algos.Traits(...)")
@@ -110,9 +109,8 @@ class StateCheck:
         if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
             return dispatches
         most, bound = np.asarray(dispatches.num_steps).max(), reverse.max_steps
-        found = f"dispatches have num_steps={most}, but local.reverse has max_steps={bound}"
-        fix = "make the bounds with differentiable(local, data.counts())"
-        require(most <= bound, f"{found}; {fix}")
+        fix = f"max_steps={bound} of local.reverse; give differentiable(local, data.counts())"
+        require(most <= bound, f"dispatches have num_steps={most}, above {fix}")
         return dispatches
 
     def counts_of(self, data: DeviceData) -> np.ndarray | None:
@@ -166,7 +164,7 @@ class StateCheck:
         row = jax.eval_shape(algorithm.client_init, params, jax.eval_shape(jax.random.key, 0))
         fix = f"give the state of a run with these data of {num_clients} clients"
         if not in_table:
-            rows = table_shapes(row, num_clients)
+            rows = table_of(row, num_clients)
             checks.check_like("the state's clients", state.clients, rows, fix, any_dtype=True)
         if jax.tree.leaves(row):
             check_num_clients(state, num_clients)

@@ -13,24 +13,26 @@ import jax
 import numpy as np
 
 from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.base.reprs import describe
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Stack, checks
 from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import add_trees, take
+from fedjax_algos.core.types import with_arrays
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round
-from fedjax_algos.engine.layouts import auto_layout, round_memory
+from fedjax_algos.engine.layouts import SHARE, held_shapes, largest_chunk, row_share
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.devices import Devices, replicate, shapes_on, wait_on_cpu
 from fedjax_algos.engine.placed.on_disk import ClientStatePlace
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData, program_data
 from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
-from fedjax_algos.engine.state import FederatedState, read_rows, write_rows
+from fedjax_algos.engine.state import FederatedState, read_rows, row_shapes, table_of, write_rows
 from fedjax_algos.participation.cohorts import common_steps
 
 
@@ -70,10 +72,11 @@ class Engine(PlacedAlgorithm):
           state, data: the state and the data of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round.
         """
-        if self.layout == "auto":
+        if self.layout == "auto" and (memory := accelerator_memory()) is not None:
+            size = -(-len(dispatches.client) // self.placement.num_devices)  # of one device
             memory_of = partial(self._memory, state, data, dispatches)
-            layout = auto_layout(self.placement, len(dispatches.client), memory_of)
-            self._chosen = self.placement._replace(layout=layout)
+            chunk = largest_chunk(size, SHARE * memory, memory_of)
+            self._chosen = self.placement._replace(layout=str(chunk))
         return self.layout
 
     def memory(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> int:
@@ -87,11 +90,26 @@ class Engine(PlacedAlgorithm):
         return self._memory(state, data, dispatches, self._chosen.chunk(len(dispatches.client)))
 
     def _memory(self, state, data, dispatches, chunk):
+        """Compiles a device's part of a round in chunks of a size; see `memory`."""
         checks.check_not_consumed(state)
-        placement = Placement(chunk, self._mesh)
-        of_round = FederatedRound(self.algorithm, placement, self._on_device, self.non_finite)
-        how = self.sharded, self._common_steps(data)
-        return round_memory(of_round, state, data, dispatches, *how)
+        mesh, num_clients, cohort_size = self._mesh, data.num_clients, len(dispatches.client)
+        devices, own_mesh = (1, None) if mesh is None else (mesh.size, mesh.of_one_client())
+        own = take(with_arrays(dispatches), slice(-(-cohort_size // devices)))
+        slots = fill_slots(own, Placement(chunk).slot_order(own.num_steps), num_clients)
+        slots = mark_equal_steps(slots, own, self._common_steps(data), num_clients)
+        if self._on_device:
+            parts = 1 if num_clients % devices else devices
+            rows = jax.tree.map(lambda leaf: row_share(leaf, 1 / parts), state.clients)
+        else:
+            rows = table_of(row_shapes(self.algorithm, state), len(slots.client))
+        shapes = shapes_on(own_mesh, jax.tree.map(row_share, state._replace(clients=())))
+        shapes = shapes._replace(clients=shapes_on(own_mesh, rows, rows=True))
+        held = held_shapes(data, cohort_size, devices if self.sharded else 1)
+        how = Placement(chunk, own_mesh), self._on_device, self.non_finite
+        run = jax.jit(FederatedRound(self.algorithm, *how).run_round, donate_argnums=0)
+        sizes: Any = run.lower(shapes, held, slots).compile().memory_analysis()
+        needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        return needed - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
 
     def __repr__(self) -> str:
         devices = self.placement.num_devices
@@ -309,8 +327,7 @@ def make_engine(
     placement = Placement(layout, mesh)
     sharded = examples == "sharded" and mesh is not None
     if sharded:
-        why = "whose clients read the examples of all others" * algorithm.traits.pools_examples
-        why = why or "whose clients the program chooses" * (algorithm.selection is not None)
-        found = f"examples='sharded' does not fit an algorithm {why}"
-        require(not why, f"{found}; give examples='replicated'")
+        fits = not algorithm.traits.pools_examples and algorithm.selection is None
+        found = "examples='sharded' needs an algorithm that neither pools examples nor selects"
+        require(fits, f"{found} clients; give examples='replicated'")
     return Engine(algorithm, placement, non_finite, client_state, sharded)

@@ -150,8 +150,10 @@ class FederatedRound(NamedTuple):
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
         """Sums a cohort's contributions, with zeros for those not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
-        mapped = dispatches if screening is None else screening.arriving(dispatches, answered)
-        look = None if screening is None else screening.look
+        mapped, look = dispatches, None
+        if screening is not None:
+            mapped = dispatches._replace(arrives=answered & ~screening.left_out)
+            look = screening.look
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
@@ -240,15 +242,14 @@ class FederatedRound(NamedTuple):
         screening: Screening | None = None,
     ) -> tuple[FederatedState, Metrics, Screening | None]:
         """Runs a whole round, with all clients' rows in the state; see `run_rounds`."""
-        given = screening
-        if self.algorithm.selection is not None:
+        algorithm = self.algorithm
+        if algorithm.selection is not None:
             dispatches = self.select_cohort(state.clients, state, data, dispatches)
-            given = None
-        if self.algorithm.prelude is not None:
-            state, given = self._after_prelude(state, data, dispatches), None
+        state = self._after_prelude(state, data, dispatches)
+        given = None if algorithm.selection or algorithm.prelude else screening
         result = self.run_cohort(state.clients, state, data, dispatches, given)
         before = state.server, state.statistics
-        after = self.server_step(self.algorithm, before, result.arrivals, dispatches)
+        after = self.server_step(algorithm, before, result.arrivals, dispatches)
         again = screening if result.screening is None else result.screening
         return after_round(state, after, result), result.metrics, again
 

@@ -38,11 +38,9 @@ def algorithm_fingerprint(
 ) -> str:
     """Identifies an algorithm by its lowered program for one client; arguments may be shapes."""
     arguments = state._replace(clients=()), data_shapes(data), dispatch._replace(arrives=())
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), arguments
-    )
-    leaves, tree = jax.tree.flatten(shapes)
-    return _fingerprint_of_shapes(algorithm, tree, tuple(leaves))
+    leaves, tree = jax.tree.flatten(arguments)
+    shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+    return _fingerprint_of_shapes(algorithm, tree, tuple(shapes))
 
 
 @functools.lru_cache(maxsize=64)
@@ -66,9 +64,8 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         first: Any = ()
         if prelude is not None:
             sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
-            first = after(
-                prelude, state, handed_in(prelude, sent, dispatch, staleness, state.server), group
-            )
+            given = handed_in(prelude, sent, dispatch, staleness, state.server)
+            first = after(prelude, state, given, group)
         own = row, take(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         contributed = handed_in(algorithm, sent, dispatch, staleness, state.server)
@@ -89,17 +86,14 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
 def data_fingerprint(data: RunData) -> str:
     """Identifies which client holds which examples, and the values of about a thousand of them."""
-    rows: tuple[Any, Any]
     data = data.stored if isinstance(data, CohortData) else data
     if isinstance(data, StoredData):
         identity = np.frombuffer(data.source.identity.encode(), np.uint8)
         return array_fingerprint((data.counts(), data.clients, identity))
     if isinstance(data, ShardedData):
         rows = data.sizes, fetch(data.parts.indices)
-        examples = fetch(take(data.parts.examples, 0))
-    else:
-        examples, rows = data.examples, (data.offsets, data.indices)
-    return array_fingerprint((rows, _sample(examples)))
+        return array_fingerprint((rows, _sample(fetch(take(data.parts.examples, 0)))))
+    return array_fingerprint(((data.offsets, data.indices), _sample(data.examples)))
 
 
 def examples_fingerprint(examples: Batch | None) -> str:

@@ -103,10 +103,6 @@ class Screening(NamedTuple):
         """bool[]: whether the round has not been computed yet."""
         return ~(self.look | self.last)
 
-    def arriving(self, dispatches: Dispatch, answered: jax.Array) -> Dispatch:
-        """Returns the dispatches, with `arrives` False for clients that are left out."""
-        return dispatches._replace(arrives=answered & ~self.left_out)
-
     def after(self, summed: Any, left_out: jax.Array) -> tuple[jax.Array, "Screening"]:
         """Returns whether the round is complete, bool[], and the next computation's checks."""
         complete = self.last | (~self.look & all_finite(summed))

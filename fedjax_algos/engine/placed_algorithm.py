@@ -100,13 +100,12 @@ class PlacedAlgorithm:
             model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
         checks.check_initial(model)
         state = self._initial_state.eval_shape(uint, model, population=population)
-        check_device_memory(
-            f"the state of {population.num_clients} clients",
-            bytes_of_device(self._mesh, state._replace(clients=()))
-            + bytes_of_device(self._mesh, state.clients, rows=True),
-            "give a smaller model or, if clients keep state, fewer clients or client_state='host'",
-            devices=1 if self._mesh is None else len(self._mesh.devices),
-        )
+        size = bytes_of_device(self._mesh, state._replace(clients=()))
+        size += bytes_of_device(self._mesh, state.clients, rows=True)
+        what = f"the state of {population.num_clients} clients"
+        fix = "give a smaller model or, if clients keep state, fewer clients or client_state='host'"
+        devices = 1 if self._mesh is None else len(self._mesh.devices)
+        check_device_memory(what, size, fix, devices=devices)
         if self._on_device:
             return state
         rows, place = states.row_shapes(self.algorithm, state), self.client_state

@@ -135,7 +135,6 @@ def pure_round(
       ValueError: for an unknown value of an option.
     """
     check_options(algorithm, layout, non_finite)
-    found = "non_finite='error' needs the host, which a pure round does not use"
     fix = "give 'exclude' and read state.excluded, or give 'keep'"
-    require(non_finite != "error", f"{found}; {fix}")
+    require(non_finite != "error", f"non_finite='error' needs the host; {fix}")
     return PureRound(algorithm, layout, non_finite)

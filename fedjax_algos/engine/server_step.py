@@ -81,14 +81,10 @@ def server_step(
         with named_errors("server_update", given, _FIX):
             new = phase.server_update(server, sums, arrivals.count, group)
         # not a division: XLA may or may not compile it to this, with other bits
-        mean = jax.tree.map(
-            lambda leaf: leaf * (1 / arrivals.count.astype(leaf.dtype)), arrivals.statistics
-        )
+        mean = jax.tree.map(lambda s: s * (1 / arrivals.count.astype(s.dtype)), arrivals.statistics)
         fix = "return the shapes and types of what init made"
         check_like("the server state that server_update returned: ", new, server, fix)
-        check_like(
-            "the new statistics of the model: ", mean, statistics, f"{fix}, in Problem.apply"
-        )
+        check_like("the new statistics from Problem.apply: ", mean, statistics, fix)
         return new, mean
 
     if not screened or phase.traits.steps_alone:

@@ -73,7 +73,7 @@ def initial_state(
     if model is None:
         model = algorithm.problem.init(model_key(seed))
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
-    shapes = table_shapes(row, population.num_clients if on_device else 0)
+    shapes = table_of(row, population.num_clients if on_device else 0)
     table = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     keeping = bool(jax.tree.leaves(row))
     server = algorithm.init(model.params, population._replace(seed=seed))
@@ -99,7 +99,7 @@ def row_shapes(algorithm: Algorithm, state: FederatedState) -> types.ClientState
     return jax.eval_shape(algorithm.client_init, state.origin, key)
 
 
-def table_shapes(row: types.ClientState, number: int) -> types.ClientState:
+def table_of(row: types.ClientState, number: int) -> types.ClientState:
     """Returns shapes and dtypes of a table of rows, leaves [number, ...]."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype), row)
 
@@ -209,13 +209,14 @@ def client_states(engine: Any, state: FederatedState) -> ClientStates:
     dispatched = np.asarray(state.dispatched)
     absent = np.flatnonzero(~dispatched).astype(np.int32)
     initial = fetch(_initial_rows(client_init, state.origin, state.seed, absent))
-    present = [state.clients[client] for client in np.flatnonzero(dispatched).tolist()]
-    order = np.argsort(np.concatenate([np.flatnonzero(dispatched), absent]))
 
     def join(new, *own):
-        return np.concatenate([np.stack(own), new])[order] if own else new
+        rows = np.stack(own)
+        rows[absent] = new
+        return rows
 
-    return ClientStates(jax.tree.map(join, initial, *present), dispatched)
+    own = map(state.clients.__getitem__, range(len(dispatched)))
+    return ClientStates(jax.tree.map(join, initial, *own), dispatched)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -224,12 +225,9 @@ def _initial_rows(client_init, origin, seed, clients):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _all_rows(client_init, origin, seed, table, dispatched):
+def _all_rows(client_init, origin, seed, rows, dispatched):
     initial = _initial_rows(client_init, origin, seed, jnp.arange(dispatched.size, dtype=jnp.int32))
-
-    return jax.tree.map(
-        lambda new, old: jnp.where(along(dispatched, old), old, new), initial, table
-    )
+    return jax.tree.map(lambda own, new: jnp.where(along(dispatched, own), own, new), rows, initial)
 
 
 def give_rows(
@@ -241,8 +239,8 @@ def give_rows(
         raise ValueError("the clients of this algorithm keep no state; leave clients out")
     num_clients, given = state.dispatched.size, gathered(given)
     shapes = row_shapes(algorithm, state)
+    table = table_of(shapes, num_clients)
     fix = f"give rows of client_states, one row for each of the {num_clients} clients"
-    table = table_shapes(shapes, num_clients)
     check_like("clients: rows", given.rows, table, fix, any_dtype=True)
     marks = np.asarray(given.dispatched)
     fits = marks.shape in ((), (num_clients,)) and marks.dtype == bool
@@ -253,16 +251,12 @@ def give_rows(
         _check_finite(given.rows, marks)
     dispatched = put(state.dispatched.sharding, marks.copy())
     if isinstance(state.clients, RowTable):
-        rows = jax.device_get(given.rows)
-        table = state.clients.write(
-            (i, jax.tree.map(lambda leaf, like, i=i: leaf[i].astype(like.dtype), rows, shapes))
-            for i in np.flatnonzero(marks).tolist()
-        )
-        return state._replace(clients=table, dispatched=dispatched)
+        rows = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), given.rows, shapes)
+        own = state.clients.write((i, take(rows, i)) for i in np.flatnonzero(marks).tolist())
+        return state._replace(clients=own, dispatched=dispatched)
     # copies, because rounds consume them
     rows = jax.tree.map(lambda leaf, like: jnp.array(leaf, like.dtype), given.rows, shapes)
-    if mesh is not None:
-        rows = put_state(mesh, rows, rows=True)
+    rows = put_state(mesh, rows, rows=True)
     return state._replace(clients=rows, dispatched=dispatched)
 
 

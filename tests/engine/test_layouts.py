@@ -16,9 +16,9 @@ from helpers import CASES, dispatches_of, one_round, small_network
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.base import limits
+from fedjax_algos.core.types import blank_dispatches
 from fedjax_algos.engine.federated_round import FederatedRound
-from fedjax_algos.engine.layouts import SHARE, auto_layout, largest_chunk
-from fedjax_algos.engine.placed.devices import client_mesh
+from fedjax_algos.engine.layouts import SHARE, largest_chunk
 from fedjax_algos.engine.slots import Placement, mark_equal_steps
 from fedjax_algos.models import models
 from fedjax_algos.participation import Cohorts
@@ -67,7 +67,7 @@ def accelerator(monkeypatch):
 
     def believe(memory):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        for module in ("engine.layouts", "runs.loops.simulation"):
+        for module in ("engine.engine", "runs.loops.simulation"):
             monkeypatch.setattr(f"fedjax_algos.{module}.accelerator_memory", lambda: memory)
 
     return believe
@@ -77,10 +77,13 @@ def accelerator(monkeypatch):
     ("memory", "devices", "layout"),
     [(None, 1, "auto"), (140, 1, "4"), (139, 1, "2"), (120, 4, "2")],
 )
-def test_auto_is_what_fits_into_a_share_of_the_memory(accelerator, memory, devices, layout):
+def test_auto_is_what_fits_into_a_share_of_the_memory(
+    accelerator, monkeypatch, memory, devices, layout
+):
     accelerator(memory and memory / SHARE)
-    placement = Placement("auto", client_mesh(devices))
-    assert auto_layout(placement, 7 if devices > 1 else 4, lambda chunk: 100 + 10 * chunk) == layout
+    engine = fa.make_engine(ALGORITHM, devices=devices)
+    monkeypatch.setattr(engine, "_memory", lambda *given: 100 + 10 * given[-1])
+    assert engine.choose_layout((), (), blank_dispatches(7 if devices > 1 else 4)) == layout
 
 
 def first_dispatches():

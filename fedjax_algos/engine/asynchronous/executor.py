@@ -197,12 +197,9 @@ class Executor(PlacedAlgorithm):
 
     def _execute(self, data, arguments, calls, resume):
         shapes, _ = self._initial.eval_shape(*arguments)
-        check_device_memory(
-            "the models, updates and client rows in flight",
-            tree_bytes(shapes),
-            "give a smaller model, fewer clients, or a planner with a smaller concurrency",
-            devices=self.num_devices,
-        )
+        what = "the models, updates and client rows in flight"
+        fix = "give a smaller model, fewer clients, or a planner with a smaller concurrency"
+        check_device_memory(what, tree_bytes(shapes), fix, devices=self.num_devices)
         in_flight, metrics = self._initial(*arguments)
         after, shared = 0, arguments[1]
         if resume is not None:
@@ -283,15 +280,14 @@ def _check_run(state, data, plan, dispatches, stops):
     check_kind("state", state, FederatedState, "give what executor.init returned")
     check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
     check_kind("dispatches", dispatches, Dispatch, "give the result of plan_dispatches")
-    last, number, planned = len(plan.time), len(dispatches.client), len(plan.client)
-    largest, runs = plan.client.max(initial=0), plan.num_runs
+    last, largest = len(plan.time), plan.client.max(initial=0)
     ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)
     found = f"stops={list(stops)} are out of range"
     require(ascending, f"{found}; give ascending server steps from 1 to {last}")
-    fix = "make them with plan_dispatches"
-    require(number == planned, f"{number} dispatches do not fit a plan with {planned}; {fix}")
-    found = f"the plan has {runs} runs and dispatches client {largest}, but the state has"
-    found += f" {state.seed.size} runs and the data {data.num_clients} clients"
-    fits = state.seed.size == runs and largest < data.num_clients
-    require(fits, f"{found}; give the state and the data that it was made for, merged like it")
+    given = state.seed.size, len(dispatches.client)
+    found = f"the plan has {plan.num_runs} runs, {len(plan.client)} dispatches and client {largest}"
+    found += f", but given are {given[0]} runs, {given[1]} dispatches, {data.num_clients} clients"
+    fits = given == (plan.num_runs, len(plan.client)) and largest < data.num_clients
+    fix = "give the state, the data and the plan_dispatches that it was made for, merged like it"
+    require(fits, f"{found}; {fix}")
     return last

@@ -9,6 +9,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
@@ -53,14 +54,10 @@ class CohortData:
         """Announces the cohorts to come; ValueError if one exceeds the memory."""
         for clients in cohorts:
             self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
-        one = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.shapes.examples
-        )
-        check_device_memory(
-            f"the {self.most_rows} examples of a cohort",
-            (1 + _READ_AHEAD) * self.most_rows * tree_bytes(one),
-            "give smaller cohorts, or fewer waves_per_call on the virtual clock",
-        )
+        one = jax.eval_shape(partial(take, index=0), self.shapes.examples)
+        size = (1 + _READ_AHEAD) * self.most_rows * tree_bytes(one)
+        fix = "give smaller cohorts, or fewer waves_per_call on the virtual clock"
+        check_device_memory(f"the {self.most_rows} examples of a cohort", size, fix)
 
     def read_ahead(self, clients: np.ndarray) -> None:
         """Starts reading the examples of a cohort, int32[...], while the devices compute."""

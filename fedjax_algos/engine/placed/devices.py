@@ -126,9 +126,8 @@ def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
         require(matched, f"{name} matches none of the params, such as {some}; give a pattern")
         for path, shape in matched:
             fits = _axes(spec, shape, per_client) is not None
-            found = f"{name} has {spec}, but {path} has the shape {list(shape)}, which"
-            fix = "give a spec for the last axes of it, or other patterns"
-            require(fits, f"{found} cannot be divided so over {per_client} devices; {fix}")
+            found = f"{name} has {spec}, but {path} has the shape {list(shape)}"
+            require(fits, f"{found}; give a spec that divides its last axes by {per_client}")
     return rules
 
 
@@ -212,17 +211,6 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _replicated(mesh):
-    return None if mesh is None else NamedSharding(mesh.mesh, PartitionSpec())
-
-
-def row_sharding(mesh: ClientMesh | None, num_rows: int) -> NamedSharding | None:
-    """Returns a table's sharding: by rows, or replicated if the rows do not divide evenly."""
-    if mesh is None or num_rows % mesh.size:
-        return _replicated(mesh)
-    return NamedSharding(mesh.mesh, PartitionSpec(AXIS))
-
-
 def constrain(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
     """Constrains a part of a traced state to its `shardings`."""
     if mesh is None or not jax.tree.leaves(tree):
@@ -238,7 +226,7 @@ def constrain_state(mesh: ClientMesh | None, state: Any) -> Any:
 
 def replicate(mesh: ClientMesh | None, tree: Any) -> Any:
     """Copies host arrays, the same in every process, to all devices of a mesh."""
-    return put(_replicated(mesh), tree)
+    return put(None if mesh is None else NamedSharding(mesh.mesh, PartitionSpec()), tree)
 
 
 def put_state(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:

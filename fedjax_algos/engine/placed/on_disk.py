@@ -110,9 +110,7 @@ class RowFiles:
 
     def check_room(self, what: str, num_rows: int) -> None:
         """Raises ValueError if the disk has no room for `num_rows`, including the rows written."""
-        there_is = next(
-            each for each in (self.folder, *self.folder.absolute().parents) if each.exists()
-        )
+        there_is = next(filter(Path.exists, (self.folder, *self.folder.absolute().parents)))
         needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(there_is).free
         text = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there are"
         fix = "make room, name a folder on another disk, or give fewer clients or rounds"

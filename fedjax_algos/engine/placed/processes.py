@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-_SIZE = 8  # bytes that tell the size of a value
 P = ParamSpec("P")
 T = TypeVar("T")
 _alone: list[bool] = []  # not empty while process 0 works for all
@@ -105,12 +104,7 @@ def fetch(tree: Any) -> Any:
 
 def _send(content):
     """Sends the bytes of process 0 to all, in few sizes, because each size is a program."""
-    size = int.from_bytes(_packet(len(content).to_bytes(_SIZE), _SIZE))
-    return _packet(content, 1 << (size - 1).bit_length())[:size]
-
-
-def _packet(content, size):
-    filled = np.zeros(size, np.uint8)
-    if is_first():
-        filled[: len(content)] = np.frombuffer(content, np.uint8)
-    return multihost_utils.broadcast_one_to_all(filled).tobytes()
+    size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content))))
+    filled = np.zeros(1 << (size - 1).bit_length(), np.uint8)
+    filled[: len(content)] = np.frombuffer(content, np.uint8)  # empty in the other processes
+    return multihost_utils.broadcast_one_to_all(filled).tobytes()[:size]

@@ -204,7 +204,7 @@ class Call:
     def stops(self, shared: Shared, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
-        divide = partial(devices.put, devices.row_sharding(program.mesh, group.size))
+        divide = partial(devices.put_state, program.mesh, rows=True)
         numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
         tables, known = [table_of(run) for run in self.filled], [*group.tables]
         partitions = np.array([known.index(table) for table in tables], np.int32)

@@ -233,7 +233,7 @@ def test_arguments_that_cannot_be_executed():
         (lambda: make(slots=0), "slots=0"),
         (lambda: make(slots=3, devices=2), "slots=3 do not divide over 2 devices"),
         (lambda: run(drawn, stops=[3, 2]), f"server steps from 1 to {len(plan.time)}"),
-        (lambda: run(one_round(drawn, slice(3))), "dispatches do not fit a plan with"),
+        (lambda: run(one_round(drawn, slice(3))), "given are 1 runs, 3 dispatches"),
     ):
         with pytest.raises(ValueError, match=named):
             call()
@@ -328,7 +328,7 @@ def test_runs_that_cannot_be_merged():
         (lambda: call_tables.merge_data([examples(), fewer]), r"\[8, 7\] clients"),
         (lambda: call_tables.merge_data([in_files()] * 2), "none in files"),
         (lambda: call_tables.merge_states([first, wide]), "state of run 1 .* run 0"),
-        (lambda: executor.run(first, examples(), *merged), "2 runs .* the state has 1 runs"),
+        (lambda: executor.run(first, examples(), *merged), "2 runs, .* given are 1 runs"),
         (lambda: together(executor, PLANNERS["groups"], []), "the number of seeds=0"),
     ):
         with pytest.raises(ValueError, match=named):
