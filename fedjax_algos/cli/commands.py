@@ -15,16 +15,7 @@ from fedjax_algos.analysis.pictures.curves import BANDS
 from fedjax_algos.analysis.pictures.metrics import LOG_AXES
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.base.reprs import printable
-from fedjax_algos.cli.options import (
-    SEEDS,
-    Command,
-    add_options,
-    described,
-    range_of,
-    settings_texts,
-    shared_options,
-    text_options,
-)
+from fedjax_algos.cli import options
 from fedjax_algos.core.registry import Registry
 
 _COMPARE_HELP = {
@@ -94,13 +85,13 @@ def cli() -> None:
     """Federated learning, simulated in JAX."""
 
 
-cli.command_class = Command
+cli.command_class = options.Command
 
 
 @cli.command()
 @click.argument("methods", nargs=-1)
-@add_options(_COMPARE_HELP)
-@shared_options(SEEDS["compare"])
+@options.add_options(_COMPARE_HELP)
+@options.shared_options(options.SEEDS["compare"])
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
@@ -151,8 +142,8 @@ def run() -> None:
 
 @cli.command()
 @click.argument("method")
-@add_options(_SWEEP_HELP)
-@shared_options(SEEDS["sweep"], _NOT_OF_SWEEP)
+@options.add_options(_SWEEP_HELP)
+@options.shared_options(options.SEEDS["sweep"], _NOT_OF_SWEEP)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
@@ -173,8 +164,8 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@add_options(_TUNE_HELP)
-@shared_options(SEEDS["tune"], _NOT_OF_TUNE)
+@options.add_options(_TUNE_HELP)
+@options.shared_options(options.SEEDS["tune"], _NOT_OF_TUNE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 
@@ -194,7 +185,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
 @cli.command()
 @click.argument("methods", nargs=-1, required=True)
-@add_options(settings_texts(_OF_COSTS))
+@options.add_options(options.settings_texts(_OF_COSTS))
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
@@ -228,7 +219,7 @@ def pack(
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_TABLE_HELP)
+@options.add_options(_TABLE_HELP)
 def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
@@ -245,7 +236,7 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 
 @cli.command()
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@add_options(_PLOT_HELP)
+@options.add_options(_PLOT_HELP)
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 
@@ -283,7 +274,8 @@ def list_names(what: str, as_json: bool) -> None:
     """Lists a registry."""
     registry = registry_of(what)
     if as_json:
-        click.echo(json.dumps({name: described(registry[name]) for name in sorted(registry)}))
+        listed = {name: options.described(registry[name]) for name in sorted(registry)}
+        click.echo(json.dumps(listed))
         return
     from rich.console import Console
     from rich.table import Column, Table
@@ -291,7 +283,9 @@ def list_names(what: str, as_json: bool) -> None:
 
     table = Table(Column("name", no_wrap=True), "description", "options")
     for name in sorted(registry):
-        own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
+        own = "\n".join(
+            f"{o.name}: {options.range_of(o)}" for o in options.text_options(registry[name])
+        )
         title = (registry[name].__doc__ or "").split("\n")[0]
         table.add_row(*map(Text, [printable(name), printable(title), own]))
     Console().print(table)

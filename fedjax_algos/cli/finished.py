@@ -128,7 +128,8 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
         named = [text] if known_as(text, known) else text.split(",")
         options["methods"] = [own for name in named for own in known_as(name, known) or [name]]
     for name in {"x_limits", "y_limits", "size"} & texts.keys():
-        options[name] = _numbers(texts[name], "x" if name == "size" else ",")
+        parts = texts[name].split("x" if name == "size" else ",")  # one may be left out
+        options[name] = tuple(float(part) if part or not any(parts) else None for part in parts)
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
     default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]
     path = new_file(default if out is None else out)
@@ -137,12 +138,6 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     for line in hidden:
         click.echo(printable(line), err=True)
     click.echo(printable(path))
-
-
-def _numbers(text: str, separator: str) -> tuple[float | None, ...]:
-    """Parses numbers; one, but not all, may be left out."""
-    parts = text.split(separator)
-    return tuple(float(part) if part or not any(parts) else None for part in parts)
 
 
 def write_report(folder: str, out: str | None) -> None:

@@ -18,15 +18,7 @@ from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import value_key
 from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
-from fedjax_algos.engine.exchange import (
-    draw_cohort,
-    exchange,
-    first_exchange,
-    initialised_row,
-    send,
-    shared_of,
-    view_of,
-)
+from fedjax_algos.engine import exchange
 from fedjax_algos.engine.non_finite import Excluded, Screening, floats, run_rounds, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_state
 from fedjax_algos.engine.placed.sharded_data import ProgramData
@@ -60,14 +52,14 @@ class FederatedRound(NamedTuple):
         """Returns the dispatches, leaves [slots], that the selection chooses from [candidates]."""
         algorithm, selection = self.algorithm, self.algorithm.selection
         assert selection is not None
-        shared = shared_of(state), state.dispatched, state.server.params
+        shared = exchange.shared_of(state), state.dispatched, state.server.params
         slots = in_slots(dispatches, self.placement, data.num_clients)
 
         def of_one(shared, data, dispatch, draws, row):
             shared, dispatched, params = shared
             known = take(dispatched, dispatch.client)
-            row = initialised_row(algorithm, shared, dispatch.client, row, known)
-            view, key = view_of(shared, data, dispatch, draws), value_key(draws.key)
+            row = exchange.initialised_row(algorithm, shared, dispatch.client, row, known)
+            view, key = exchange.view_of(shared, data, dispatch, draws), value_key(draws.key)
             arguments = view.model(params), row, view, with_arrays(dispatch), key
             return (), selection.value(*arguments)
 
@@ -91,10 +83,10 @@ class FederatedRound(NamedTuple):
         """Runs the prelude's exchanges."""
         prelude = self.algorithm.prelude
         assert prelude is not None
-        shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
+        shared = exchange.shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
         def of_one(shared, data, dispatch, draws):
-            return first_exchange(self.algorithm, *shared, data, dispatch, draws)
+            return exchange.first_exchange(self.algorithm, *shared, data, dispatch, draws)
 
         reduce = self._stack if prelude.traits.reduce == "stack" else self._sum
         result = reduce(prelude, of_one, shared, state, data, dispatches)
@@ -114,13 +106,18 @@ class FederatedRound(NamedTuple):
         in_place = self.rows_are_table and mesh is None and screening is not None
         more = () if in_place else (self._read_rows(rows, dispatches),)
         table = rows if in_place else ()
-        shared = shared_of(state), state.dispatched, send(algorithm, state.server), table
+        shared = (
+            exchange.shared_of(state),
+            state.dispatched,
+            exchange.send(algorithm, state.server),
+            table,
+        )
 
         def of_one(shared, data, dispatch, draws, *rows):
             shared, dispatched, received, table = shared
             row = rows[0] if rows else take(table, dispatch.client)
             own = row, take(dispatched, dispatch.client)
-            return exchange(algorithm, shared, received, data, dispatch, draws, own)
+            return exchange.exchange(algorithm, shared, received, data, dispatch, draws, own)
 
         sums = partial(self._sum, screening=None if self.non_finite == "keep" else screening)
         reduce = self._stack if algorithm.traits.reduce == "stack" else sums
@@ -200,7 +197,7 @@ class FederatedRound(NamedTuple):
     def _draw(self, phase, shared, data, dispatches):
         """Draws the randomness of dispatches; a prelude and a selection have no local steps."""
         dispatches = dispatches if phase is self.algorithm else with_arrays(dispatches)
-        return draw_cohort(self.algorithm.local, shared[0], data, dispatches)
+        return exchange.draw_cohort(self.algorithm.local, shared[0], data, dispatches)
 
     def _leave_out(self, finite, answered, state, dispatches):
         """Returns which updates are left out, and the new count of them; () if all are kept."""

@@ -15,15 +15,8 @@ from jax.tree_util import Partial
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
+from fedjax_algos.core import randomness
 from fedjax_algos.core.options import Count, Decay, NonNegative, Positive, Proportion
-from fedjax_algos.core.randomness import (
-    ONCE,
-    QUICKLY,
-    cohort_key,
-    failure_key,
-    permutation_words,
-    permute,
-)
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
@@ -83,15 +76,15 @@ def cohort_count(cohort: float, num_clients: int) -> int:
 def draw_members(key: Key, cohort_size: int, size: int | jax.Array) -> jax.Array:
     """Draws different numbers below `size`, all sets equally likely; int32[cohort_size], traced."""
     entries = jnp.arange(cohort_size, dtype=jnp.int32)
-    return permute(permutation_words(key), entries, size)
+    return randomness.permute(randomness.permutation_words(key), entries, size)
 
 
 def draw_uniform(seed: Any, round_number: Any, num_clients: int, cohort_size: int) -> jax.Array:
     """Draws the cohort of a round, traced; see `uniform_cohorts`."""
-    return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
+    return draw_members(randomness.cohort_key(seed, round_number), cohort_size, num_clients)
 
 
-@jax.jit(static_argnames=("num_clients", "cohort_size"), compiler_options=QUICKLY)
+@jax.jit(static_argnums=(3, 4), compiler_options=randomness.QUICKLY)
 def _draw(draw, seed, rounds, num_clients, cohort_size):
     return jax.lax.map(lambda number: draw(seed, number, num_clients, cohort_size), rounds)
 
@@ -303,7 +296,7 @@ def by_client(*, median: Proportion, spread: NonNegative = 1.0) -> Failures:
     center = np.float32(np.log(median) - np.log1p(-median))
 
     def fails(seed, clients, numbers):
-        once = jnp.full(jnp.shape(clients), ONCE)  # for all dispatches of a client
+        once = jnp.full(jnp.shape(clients), randomness.ONCE)  # for all dispatches of a client
         odds = center + np.float32(spread) * _drawn(jax.random.normal, seed, clients, once)
         return _drawn(jax.random.uniform, seed, clients, numbers) < jax.nn.sigmoid(odds)
 
@@ -313,7 +306,7 @@ def by_client(*, median: Proportion, spread: NonNegative = 1.0) -> Failures:
 @jax.jit(static_argnames="draw")
 def _drawn(draw, seed, clients, numbers):
     """Draws float32[cohort_size], whatever the default precision is."""
-    keys = jax.vmap(failure_key, (None, 0, 0))(seed, clients, numbers)
+    keys = jax.vmap(randomness.failure_key, (None, 0, 0))(seed, clients, numbers)
     return jax.vmap(lambda key: draw(key, (), jnp.float32))(keys)
 
 

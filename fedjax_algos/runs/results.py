@@ -25,16 +25,8 @@ from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.models.layers import native
+from fedjax_algos.runs.studies import folder_content
 from fedjax_algos.runs.studies.experiment import Experiment
-from fedjax_algos.runs.studies.folder_content import (
-    describe_incomplete,
-    facts,
-    folders_of_methods,
-    missing_runs,
-    read_configuration,
-    read_rows,
-    write_table,
-)
 from fedjax_algos.runs.studies.results_folder import METRICS_SUM, ResultsFolder
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # a picture has no room for more
@@ -93,8 +85,8 @@ def write(
     `timelines.csv` with their summaries, `idle.csv` with the idle share of each client, and
     `speeds.csv` with the seconds per step of each client and seed.
     """
-    write_table(folder / "metrics.csv", rows)
-    write_table(folder / "summary.csv", records(summary))
+    folder_content.write_table(folder / "metrics.csv", rows)
+    folder_content.write_table(folder / "summary.csv", records(summary))
     _write_partitions(folder, experiment)
     _write_timelines(folder, experiment)
     if experiment.speeds:
@@ -103,7 +95,7 @@ def write(
             for seed, times in experiment.speeds.items()
             for client, seconds in enumerate(times.tolist())
         ]
-        write_table(folder / "speeds.csv", speeds)
+        folder_content.write_table(folder / "speeds.csv", speeds)
 
 
 def _write_partitions(folder, experiment):
@@ -138,7 +130,7 @@ def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
         return []
     runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
     rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
-    write_table(folder.path / "clients.csv", rows)
+    folder_content.write_table(folder.path / "clients.csv", rows)
     with written(folder.path / "clients.png") as beside:
         pictures.plot_clients(rows, beside)
     return rows
@@ -168,8 +160,8 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
             with written(folder / f"timeline-{name}.png") as beside:
                 pictures.plot_timeline(plan, beside, end=end)
     if summaries:
-        write_table(folder / "timelines.csv", summaries)
-        write_table(folder / "idle.csv", idle)
+        folder_content.write_table(folder / "timelines.csv", summaries)
+        folder_content.write_table(folder / "idle.csv", idle)
 
 
 def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = None) -> list[Row]:
@@ -179,9 +171,12 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
     methods that have ended on all seeds. None raises ValueError instead.
     """
     path = Path(folder)
-    content = read_configuration(path)
+    content = folder_content.read_configuration(path)
     if content is None or content["complete"]:
-        rows, known = read_rows(path / "metrics.csv"), (content or {}).get(METRICS_SUM)
+        rows, known = (
+            folder_content.read_rows(path / "metrics.csv"),
+            (content or {}).get(METRICS_SUM),
+        )
         edited = known not in (None, file_digest(path / "metrics.csv"))
         fix = f"restore it, or make it of the tables in {path / 'runs'}"
         require(not edited, f"{path / 'metrics.csv'} is not as it was written; {fix}")
@@ -196,9 +191,14 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
 
 def _read_ended(path, content, on_missing):
     """Reads the methods without missing runs from a folder that is not complete."""
-    opened, missing = ResultsFolder(path, 0, 1), missing_runs(path, content)
-    opened.names, seeds = folders_of_methods(content["methods"]), content["settings"]["seeds"]
-    text = describe_incomplete(path, content, missing, len(opened.names) * len(seeds))
+    opened, missing = ResultsFolder(path, 0, 1), folder_content.missing_runs(path, content)
+    opened.names, seeds = (
+        folder_content.folders_of_methods(content["methods"]),
+        content["settings"]["seeds"],
+    )
+    text = folder_content.describe_incomplete(
+        path, content, missing, len(opened.names) * len(seeds)
+    )
     ended = [label for label in opened.names if label not in dict(missing)]
     require(on_missing is not None and ended, text)
     which = "have ended on all seeds and are shown"
@@ -221,8 +221,11 @@ def comparison_names(folders: Sequence[str | Path]) -> list[str]:
     names = folder_names(folders)
     comparisons: list[tuple[Any, list[Any], list[int]]] = []  # facts, seeds, positions of folders
     for position, folder in enumerate(folders):
-        content = read_configuration(Path(folder))
-        own, seeds = content and facts(content), content["settings"]["seeds"] if content else []
+        content = folder_content.read_configuration(Path(folder))
+        own, seeds = (
+            content and folder_content.facts(content),
+            content["settings"]["seeds"] if content else [],
+        )
         for known, others, positions in comparisons:
             if own == known is not None and not set(seeds) & set(others):
                 others.extend(seeds)

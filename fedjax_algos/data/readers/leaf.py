@@ -63,7 +63,7 @@ def leaf(
         "femnist": (_pixels, 62),
         "shakespeare": (_codes, len(LEAF_SYMBOLS)),
         "sent140": (functools.partial(_tokens, vocabulary=vocabulary), 2),
-        "vectors": (_floats, None),
+        "vectors": (lambda x, y: (_vectors(x).astype(np.float32), _labels(y, MAX_CLASSES)), None),
     }
     convert, num_classes = converters[task]
     numbers: dict[str, int] = {}
@@ -146,10 +146,6 @@ def _pixels(x: list, y: list) -> Columns:
     bad = valid.all(axis=1).argmin()
     require(valid.all(), f"sample {bad} has pixels that are not k/255 for k = 0..255")
     return whole.astype(np.uint8).reshape(len(y), 28, 28), _labels(y, 62)
-
-
-def _floats(x: list, y: list) -> Columns:
-    return _vectors(x).astype(np.float32), _labels(y, MAX_CLASSES)
 
 
 def _codes(x: list, y: list) -> Columns:

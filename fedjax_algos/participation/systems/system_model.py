@@ -14,7 +14,6 @@ import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import read_file, reading
-from fedjax_algos.base.limits import MAX_INT32
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import NonNegative, Positive, options
 from fedjax_algos.core.registry import Registry
@@ -298,7 +297,10 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
         found = f"line {number} has {len(cells)} cells for {len(columns)} columns"
         require(len(cells) == len(columns), found)
         row = dict(zip(columns, map(str.strip, cells), strict=True))
-        client, dispatch = (_whole(number, row.get(name, "0")) for name in _COLUMNS[:2])
+        texts = [row.get(name, "0") for name in _COLUMNS[:2]]
+        are_whole = all(text.isascii() and text.isdecimal() and len(text) < 10 for text in texts)
+        require(are_whole, f"line {number}: {texts} are not whole numbers; give 0, 1, 2, ...")
+        client, dispatch = map(int, texts)
         own = times.setdefault(client, [])
         found = f"line {number} has dispatch {dispatch} of client {client} after {len(own)} lines"
         fix = "give one line for each client, or number its dispatches in a column dispatch"
@@ -311,12 +313,6 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
     if "dispatch" not in columns:
         ordered = [own[0] if own else own for own in ordered]
     return ordered, unavailable
-
-
-def _whole(line, text):
-    fits = text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_INT32
-    require(fits, f"line {line}: {text[:80]!r} is not a whole number; give 0, 1, 2, ...")
-    return int(text)
 
 
 def _number(line, text):

@@ -263,7 +263,10 @@ class Call:
         """Returns what a checkpoint must match to be resumed."""
         group, program = self.group, self.group.program
         tables = {table_of(run): run for run in self.own}
-        fingerprints = {key: _table_fingerprint(run) for key, run in tables.items()}
+        fingerprints = {key: data_fingerprint(run.data) for key, run in tables.items()}
+        for key, run in tables.items():
+            if run.test_rows is not None:
+                fingerprints[key] += f" {array_fingerprint(run.test_rows)}"
         return identity_of_rounds(
             group.algorithm,
             group.state,
@@ -296,8 +299,3 @@ def stack(trees):
 def table_of(run):
     """Returns a key shared by runs that read the same examples."""
     return id(run.data), id(run.test_rows)
-
-
-def _table_fingerprint(run):
-    data = data_fingerprint(run.data)
-    return data if run.test_rows is None else f"{data} {array_fingerprint(run.test_rows)}"

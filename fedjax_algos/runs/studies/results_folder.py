@@ -10,31 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_algos.base import files
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.files import (
-    SUMS,
-    check_sums,
-    checked_json,
-    file_digest,
-    reading,
-    write_json,
-    write_sums,
-    writing,
-)
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.model_file import save_model
-from fedjax_algos.runs.studies.folder_content import (
-    RunName,
-    check_same,
-    folders_of_methods,
-    read_configuration,
-    read_rows,
-    run_name,
-    write_table,
-)
+from fedjax_algos.runs.studies import folder_content
 
 METRICS_SUM = "metrics_sha256"  # the checksum of metrics.csv in config.json
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # the files of a run that has ended
@@ -59,7 +42,7 @@ class Share(NamedTuple):
         require(1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
         return share
 
-    def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
+    def divide(self, runs: Sequence[folder_content.RunName]) -> list[list[folder_content.RunName]]:
         """Returns the runs of all parts, in order; sizes differ by at most one."""
         fix = f"give at most {len(runs)} parts"
         require(self.parts <= len(runs), f"share='{self}': there are only {len(runs)} runs; {fix}")
@@ -75,7 +58,9 @@ class ResultsFolder:
 
     def __init__(self, path: Path, every: float, keep: int, share: Share | None = None):
         self.path, self.every, self.keep, self.share = path, every, keep, share
-        self.own: frozenset[RunName] | None = None  # the runs of the share; None for all
+        self.own: frozenset[folder_content.RunName] | None = (
+            None  # the runs of the share; None for all
+        )
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
         self.extends = False
@@ -85,17 +70,17 @@ class ResultsFolder:
     @from_first
     def configuration(self) -> dict[str, Any] | None:
         """The content of `config.json`, after a check of its checksum; None before `begin`."""
-        content = read_configuration(self.path)
+        content = folder_content.read_configuration(self.path)
         fix = "the runs cannot go on, so begin them in another folder"
-        with reading(self.path / "config.json", "as it was written", fix):
-            return None if content is None else checked_json(content)
+        with files.reading(self.path / "config.json", "as it was written", fix):
+            return None if content is None else files.checked_json(content)
 
     @property
     def is_complete(self) -> bool:
         """True if all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
 
-    def divide(self, runs: Sequence[RunName]) -> dict[str, Any]:
+    def divide(self, runs: Sequence[folder_content.RunName]) -> dict[str, Any]:
         """Chooses the runs of the share; returns the entry of `config.json` on shares, if any.
 
         `runs` are in the order of their computation, so that a share has few programs.
@@ -104,7 +89,7 @@ class ResultsFolder:
             return {}
         shares = self.share.divide(runs)
         self.own = frozenset(shares[self.share.number - 1])
-        return {"shares": [[run_name(*run) for run in each] for each in shares]}
+        return {"shares": [[folder_content.run_name(*run) for run in each] for each in shares]}
 
     def takes(self, label: str, seed: int) -> bool:
         """Returns True if this process computes a run."""
@@ -117,7 +102,7 @@ class ResultsFolder:
         shares. If they do, it returns a line that says so.
         """
         self.extends = extends and self.share is None
-        self.names = folders_of_methods(configuration["methods"])
+        self.names = folder_content.folders_of_methods(configuration["methods"])
         return self._begin(configuration)
 
     @from_first
@@ -127,19 +112,19 @@ class ResultsFolder:
         if earlier is not None or not self._write_first(configuration):
             line = self._go_on(earlier or self.configuration, configuration)
         for name in self.names.values():
-            with writing(self.path):
+            with files.writing(self.path):
                 (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
         return line
 
     def _go_on(self, earlier, configuration):
         """Checks an earlier process's configuration; returns a line if runs become longer."""
         here = json.loads(json.dumps(configuration))
-        longer = check_same(self.path, earlier, here, extends=self.extends)
+        longer = folder_content.check_same(self.path, earlier, here, extends=self.extends)
         runs = itertools.product(self.names.values(), here["settings"]["seeds"])
         is_search = {"grid", "tuning"} <= earlier.keys()  # a search keeps scores, not runs
         for name, seed in runs if earlier["complete"] and not is_search else ():
             fix = f"put it back, or remove {self.path} and run again"
-            check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
+            files.check_sums(self.path / "runs" / name / f"seed-{seed}", _OF_RUN, fix)
         return self._extend(earlier, configuration) if longer else None
 
     def _extend(self, earlier, configuration):
@@ -147,8 +132,8 @@ class ResultsFolder:
         before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
         self._write({n: v for n, v in earlier.items() if n not in ("runs", "complete")})
         anew = 0
-        for sums in self.path.glob(f"runs/*/seed-*/{SUMS}"):
-            if read_rows(sums.parent / "metrics.csv")[-1]["round"] == before:
+        for sums in self.path.glob(f"runs/*/seed-*/{files.SUMS}"):
+            if folder_content.read_rows(sums.parent / "metrics.csv")[-1]["round"] == before:
                 sums.unlink()
                 places = [sums.parent / "checkpoints", self.path / "runs" / "checkpoints"]
                 anew += not any(map(Path.exists, places))
@@ -159,7 +144,9 @@ class ResultsFolder:
         return line
 
     def _write(self, configuration, complete=False, name="config.json"):
-        write_json(self.path / name, configuration | {"runs": self.names, "complete": complete})
+        files.write_json(
+            self.path / name, configuration | {"runs": self.names, "complete": complete}
+        )
 
     def _write_first(self, configuration):
         """Writes `config.json`, or returns False if another share has already made the link."""
@@ -168,7 +155,7 @@ class ResultsFolder:
             return True
         name = f".config-{self.share.number}.json"
         self._write(configuration, name=name)
-        with writing(self.path):
+        with files.writing(self.path):
             try:
                 os.link(self.path / name, self.path / "config.json")
                 return True
@@ -183,28 +170,30 @@ class ResultsFolder:
         rows = self.rows.setdefault((row["method"], row["seed"]), [])
         rows.append(row)
         folder = self._of_run(row["method"], row["seed"])
-        with writing(folder):
+        with files.writing(folder):
             folder.mkdir(exist_ok=True)
-        write_table(folder / "metrics.csv", rows)
+        folder_content.write_table(folder / "metrics.csv", rows)
 
     @only_first
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, its `client_rows`."""
-        write_table(self._of_run(rows[0]["method"], rows[0]["seed"]) / "clients.csv", rows)
+        folder_content.write_table(
+            self._of_run(rows[0]["method"], rows[0]["seed"]) / "clients.csv", rows
+        )
 
     @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes a run's last model, and the checksums that mark the run as ended."""
         folder = self._of_run(label, seed)
         save_model(folder / "model.npz", model, overwrite=True)
-        write_sums(folder, _OF_RUN)
+        files.write_sums(folder, _OF_RUN)
         if not self.extends:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     @from_first
     def has_ended(self, label: str, seed: int) -> bool:
         """Returns True if a run has ended, in this process or another one."""
-        return (self._of_run(label, seed) / SUMS).exists()
+        return (self._of_run(label, seed) / files.SUMS).exists()
 
     @from_first
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
@@ -213,7 +202,7 @@ class ResultsFolder:
             return None
         folder = self._of_run(label, seed)
         fix = f"remove the folder {str(folder)!r}, and the run is computed again"
-        check_sums(folder, _OF_RUN, fix)
+        files.check_sums(folder, _OF_RUN, fix)
         return self.rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
@@ -230,7 +219,7 @@ class ResultsFolder:
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes files that only unfinished runs need."""
         table = self.path / "metrics.csv"
-        sums = {METRICS_SUM: file_digest(table)} if table.exists() else {}
+        sums = {METRICS_SUM: files.file_digest(table)} if table.exists() else {}
         self._write(configuration | sums, complete=True)
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
         for folder in [*found, self.client_state]:
@@ -240,7 +229,7 @@ class ResultsFolder:
     def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
         """Reads the rows of a run's table, "metrics.csv" or "clients.csv"."""
         folder = self._of_run(label, seed)
-        rows = read_rows(folder / name)
+        rows = folder_content.read_rows(folder / name)
         for row in rows:
             if (row["method"], row["seed"]) != (label, seed):
                 what = f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among"
@@ -282,7 +271,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
     """Opens the folder of `open_folder`, in process 0."""
     import filelock
 
-    with writing(Path(out or "results")):
+    with files.writing(Path(out or "results")):
         wanted = Path("results", default) if out is None else Path(out)
         made = {each for each in (wanted, *wanted.parents) if not each.exists()}
         path = _new_path(default) if out is None else wanted
@@ -290,7 +279,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
     file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
     had_lock = file.exists()
     lock = filelock.FileLock(file)
-    with writing(path):
+    with files.writing(path):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -299,7 +288,7 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
             raise ValueError(f"{what} is in use by another run; {fix}") from None
     try:
         if not (
-            ((resume or part) and read_configuration(path))
+            ((resume or part) and folder_content.read_configuration(path))
             # another share may be about to write config.json
             or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
         ):
@@ -326,7 +315,7 @@ def _unlock(lock, file, made, had_lock):
     with contextlib.suppress(OSError):
         empty = not any(entry.name != file.name for entry in path.iterdir())
         try:
-            content = read_configuration(path)
+            content = folder_content.read_configuration(path)
             stays = content is not None and not content["complete"] and "shares" not in content
         except ValueError:  # nothing of an unreadable folder is changed
             stays = had_lock
