@@ -13,8 +13,6 @@ from fedjax_algos.core.types import Array, Key
 
 _MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE, _SELECTION = range(7)
 ONCE = np.uint32(2**32 - 1)  # replaces a number from 0 if something is drawn once
-# options of the compiler for draws on a CPU that a run makes once: less time, the same bits
-QUICKLY = {"xla_backend_optimization_level": 1}
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 

@@ -12,7 +12,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core import Algorithm, Model, Params, Population, checks
 from fedjax_algos.core.options import NonFinite
-from fedjax_algos.core.randomness import QUICKLY, model_key
+from fedjax_algos.core.randomness import model_key
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine import state as states
 from fedjax_algos.engine.checks import StateCheck, check_population
@@ -78,8 +78,7 @@ class PlacedAlgorithm:
         shapes = self.shapes(population, model)
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
-            on_cpu = jax.default_backend() == "cpu"
-            model = (_initial_model_quickly if on_cpu else _initial_model)(init, uint)
+            model = _initial_model(init, uint)
         # jit gives each leaf its own buffer, so that rounds can donate them
         arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
         state = self._initial_state(*arguments, population=population)
@@ -160,9 +159,6 @@ class PlacedAlgorithm:
 def _initial_model(init, seed):
     """Initialises the model; compiled once for all algorithms on a problem."""
     return init(model_key(seed))
-
-
-_initial_model_quickly = jax.jit(_initial_model, static_argnums=0, compiler_options=QUICKLY)
 
 
 def model_mesh(

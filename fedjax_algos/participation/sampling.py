@@ -84,7 +84,7 @@ def draw_uniform(seed: Any, round_number: Any, num_clients: int, cohort_size: in
     return draw_members(randomness.cohort_key(seed, round_number), cohort_size, num_clients)
 
 
-@jax.jit(static_argnums=(3, 4), compiler_options=randomness.QUICKLY)
+@jax.jit(static_argnums=(3, 4))
 def _draw(draw, seed, rounds, num_clients, cohort_size):
     return jax.lax.map(lambda number: draw(seed, number, num_clients, cohort_size), rounds)
 
