@@ -230,7 +230,7 @@ def refusal(name, settings):
     if wrapper == "mean" and name in REFUSED:
         return REFUSED[name]
     if wrapper == "choice" and settings["examples"] == "sharded" and settings["devices"] > 1:
-        return "clients the program chooses"
+        return "neither pools examples nor selects clients"
     twice = settings["cohorts"] == "twice" and (keeping or wrapper == "choice")
     return "is twice in the cohort" if twice else None
 

@@ -2,7 +2,7 @@
 
 import json
 
-from fedjax_algos.runs import results
+from fedjax_algos.runs.studies import folder_content
 
 
 def rows(method, by_seed, **columns):
@@ -27,7 +27,7 @@ ALL_DIVERGED = [[NAN] * 3] * 2
 def write_folder(folder, measured, **configuration):
     """A results folder without training; a `config.json` only if something in it is given."""
     folder.mkdir()
-    results.write_table(folder / "metrics.csv", measured)
+    folder_content.write_table(folder / "metrics.csv", measured)
     if configuration:
         content = {"settings": {"seeds": [0]}, "methods": {"first": {}}, "layout": None}
         content |= {"environment": {"packages": {}}, "complete": True, **configuration}

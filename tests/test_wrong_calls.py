@@ -325,7 +325,7 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate_async(planner=lambda *_, **__: None), "plan=None"),
     (lambda: simulate_async(system=lambda seed, **_: None), "seconds=None"),
     (lambda: simulate_async(system=SYSTEM(0)), "is not a callable object"),
-    (lambda: cohorts(sampler=lambda *_: np.arange(2)), "shape (2,)"),
+    (lambda: cohorts(sampler=lambda *_: np.arange(2)), "the cohorts are int64[2]"),
     (lambda: engine("scaffold", "cloud"), "'cloud'"),
     # the virtual clock
     *wrong(simulate_async, planner=["compass", NOTHING], seconds=[0, np.inf], evaluations=[0.5]),

@@ -14,7 +14,7 @@ from summary_helpers import NAN, rows, write_folder
 
 from fedjax_algos.analysis.pictures import method_styles
 from fedjax_algos.analysis.pictures.curves import MARKERS
-from fedjax_algos.runs import results
+from fedjax_algos.runs.studies import folder_content
 from fedjax_algos.runs.studies.settings import Settings
 
 COMMAND = "compare fedavg --rounds 20 --share 1/2 --out a --resume"
@@ -129,7 +129,7 @@ def test_the_virtual_clock(here, read):
     measured = rows("fed/avg", [[0.1, 0.5]] * 2, simulated_seconds=2.0)
     folder = make_folder(here / "some", measured, settings={"seconds": 20.0})
     plans = [{"method": "fed/avg", "mean_staleness": 1.25678}]
-    results.write_table(folder / "timelines.csv", plans)
+    folder_content.write_table(folder / "timelines.csv", plans)
     for name in ("timeline", "staleness"):
         (folder / f"{name}-fed-avg.png").write_bytes(PNG)
     (folder / "accuracy.png").write_bytes(b"<script>")
@@ -169,7 +169,7 @@ def test_texts_from_outside_stay_texts(here, read):
         partition_sha256={HOSTILE: HOSTILE},
     )
     (folder / "partition.txt").write_text(f"seed {HOSTILE}\n{HOSTILE}\n")
-    results.write_table(folder / "summary.csv", [{"label": HOSTILE, HOSTILE: HOSTILE}])
+    folder_content.write_table(folder / "summary.csv", [{"label": HOSTILE, HOSTILE: HOSTILE}])
     page = read(folder)
     shown = HOSTILE.replace("\u202e\x1b", r"\u202e\x1b")
     assert "<script>alert" not in page.source

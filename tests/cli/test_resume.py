@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import programs
-from same_runs import folder_content
+from same_runs import folder_content as content_of
 from summary_helpers import rows
 
 from fedjax_algos.analysis import pictures
@@ -23,6 +23,7 @@ from fedjax_algos.base.files import checked_json, write_json, write_sums
 from fedjax_algos.cli import main, processes
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.loops.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.studies import folder_content
 from fedjax_algos.runs.studies.folder_content import read_rows
 from fedjax_algos.runs.studies.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.studies.settings import Settings
@@ -132,7 +133,7 @@ def test_a_command_goes_on_from_every_moment(name, here, capsys, compiled_once):
     assert capsys.readouterr().out == "parts is complete; nothing is left to do\n"
     assert check_tracked(parts) == len([*parts.glob("runs/*/*/model.npz")])
     shutil.rmtree(parts / "json")
-    assert folder_content(parts) == folder_content(whole)
+    assert content_of(parts) == content_of(whole)
     names = [{str(path.relative_to(each)) for path in each.rglob("*")} for each in (parts, whole)]
     assert all("checkpoints" in name for name in names[0] ^ names[1])  # nothing half-written
     next(parts.glob("runs/*/seed-*/metrics.csv")).write_text("round\n0\n")
@@ -156,7 +157,7 @@ def test_a_complete_folder_goes_on_to_more_rounds(here, capsys):
         lines = capsys.readouterr().err.splitlines()
         assert f"{folder} goes on from 4 to 6 rounds{anew * (not every)}" in lines
         main([*RUN, "--out", folder, "--resume"])
-        assert folder_content(here / folder) == folder_content(here / "whole")
+        assert content_of(here / folder) == content_of(here / "whole")
         assert not list((here / folder).rglob(".*"))
 
 
@@ -213,7 +214,7 @@ def test_rows_of_another_run_are_refused(begin, capsys, name, seed):
     own.mkdir()
     (own / "model.npz").touch()
     measured = [row | {"seed": seed} for row in rows(name, [[0.1, 0.2]])]
-    results.write_table(own / "metrics.csv", measured)
+    folder_content.write_table(own / "metrics.csv", measured)
     write_sums(own, ["metrics.csv", "model.npz"])
     with pytest.raises(SystemExit, match="2"):
         main([*RUN, *PARTS, "--resume"])
@@ -254,7 +255,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, here, cap
         told = capsys.readouterr().err.strip().splitlines()[-1]
         assert told.startswith("error: ")
         assert "(No space left on device); what was written before is kept" in told
-        assert all(results.read_rows(path) for path in disk.rglob("*.csv"))
+        assert all(folder_content.read_rows(path) for path in disk.rglob("*.csv"))
         for path in disk.rglob("*.npz"):
             np.load(path).close()
         for path in disk.rglob("config.json"):

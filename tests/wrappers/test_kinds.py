@@ -155,7 +155,7 @@ def test_what_an_algorithm_declares_is_refused_before_a_round(case):
 @pytest.mark.parametrize(
     ("case", "name", "reason"),
     [
-        (LAST["fedgbo"], "ef21", "num_steps and learning_rate.*; give feedback=ef or none"),
+        (LAST["fedgbo"], "ef21", "num_steps and learning_rate.*give feedback=ef or none"),
         (Case("fedavg", {}), "ef21", "their num_examples.*weighting=uniform"),
         (Case("fedavg", {}), "mifa", "their num_examples.*weighting=uniform, or leave mifa out"),
         (LAST["scaffold"], "term", NO_MEAN),

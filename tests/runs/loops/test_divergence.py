@@ -13,6 +13,7 @@ from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.runs import results
 from fedjax_algos.runs.loops.recorder import DivergenceWarning, describe_excluded
+from fedjax_algos.runs.studies import folder_content
 
 # its model is too large for float32 after a few rounds
 LOCAL = fa.Local(3, 0.1, steps=2)
@@ -79,7 +80,7 @@ def test_rows_of_runs_that_ended_early(tmp_path):
     measured += rows("half", [[0.1, 0.8, NAN], [0.1, 0.6, 0.7, 0.8]])
     column = column_by_method(measured, "test_accuracy")["half"]
     np.testing.assert_array_equal(column, [[0.1, 0.8, NAN, NAN], [0.1, 0.6, 0.7, 0.8]])
-    results.write_table(tmp_path / "metrics.csv", measured)
+    folder_content.write_table(tmp_path / "metrics.csv", measured)
     for own in (measured, results.read_metrics(tmp_path)):
         _, half = summarise(own)
         assert (half.best.values, half.seeds_reaching, half.flops) == ((0.8, 0.8), 2, None)
