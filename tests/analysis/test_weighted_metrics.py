@@ -156,7 +156,7 @@ def test_a_mean_over_classes():
         (lambda n: {"own": fa.Mean(jnp.ones((n, 3)), jnp.ones((n, 3)))}, r"total \(2, 3\)"),
         (lambda n: {"own": fa.ClassMean(jnp.ones(n), jnp.ones(n))}, r"shape \(2, classes\)"),
         (lambda n: {"own": jnp.ones((n, 3))}, r"own has shape \(2, 3\)"),
-        (lambda n: {"loss": jnp.ones(n)}, "named 'loss'"),
+        (lambda n: {"loss": jnp.ones(n)}, "without the name 'loss'"),
     ],
 )
 def test_wrong_metrics(metrics, message):

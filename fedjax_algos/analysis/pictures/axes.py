@@ -64,6 +64,13 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
         yield look
 
 
+def new_figure(size: tuple[float, float]) -> "Figure":
+    """Returns an empty figure of a size in inches, which makes room for its texts."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained")
+
+
 def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
     """Opens the frame of axes, and draws the title if the style is "screen"."""
     from matplotlib import rcParams

@@ -1,14 +1,9 @@
-"""Draws distributions: partitions, accuracies and dispatches of clients, and staleness.
-
-Like `timelines`, it is imported late, because matplotlib is slow to import.
-"""
+"""Draws distributions: partitions, accuracies and dispatches of clients, and staleness."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.pictures import axes as shared
@@ -50,7 +45,7 @@ def plot_partition(
     small = max(histogram.shape) <= _MAX_BUBBLES
     with shared.picture_style(style):
         size = (8.5, 6.4) if style == "screen" else (shared.COLUMN_WIDTH, 2.8)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = shared.new_figure(size)
         above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
         _draw_sizes(above, histogram.sum(axis=1), small)
         (_draw_bubbles if small else _draw_map)(below, histogram)
@@ -94,6 +89,8 @@ def _draw_map(axes, histogram: np.ndarray) -> None:
     ranked = np.argsort(-part, axis=1, kind="stable")
     order = np.lexsort((-part.max(axis=1), ranked[:, min(1, part.shape[1] - 1)], ranked[:, 0]))
     look = {"aspect": "auto", "origin": "lower", "cmap": "Blues", "interpolation": "nearest"}
+    from matplotlib.colors import PowerNorm
+
     norm = PowerNorm(0.5, vmin=0, vmax=1)  # makes a share of 1% visible
     extent = 0, len(part), -0.5, part.shape[1] - 0.5
     image = axes.imshow(part[order].T, norm=norm, extent=extent, **look)
@@ -130,7 +127,7 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     names, styles = display_names(runs), method_styles(runs)
     with shared.picture_style(style) as look:
         size = (8.5, 3.6) if style == "screen" else (shared.TEXT_WIDTH, 2.6)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = shared.new_figure(size)
         panels = figure.subplots(1, 2, sharex=True)
         titles = "Accuracy of each client", "Dispatches of each client"
         for axes, column, title in zip(panels, ("accuracy", "participations"), titles, strict=True):
@@ -165,7 +162,7 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
     shared.save_figure(draw_staleness(plan, style), path, style)
 
 
-def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> Figure:
+def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> Any:
     """Draws a histogram of the contributions by staleness, as the planner counts it.
 
     Args:
@@ -180,9 +177,11 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> Figure:
     bar_values = largest // _MAX_BARS + 1
     counts = np.bincount(plan.staleness // bar_values)
     centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
+    from matplotlib.ticker import MaxNLocator
+
     with shared.picture_style(style):
         size = (7.5, 4.2) if style == "screen" else (shared.COLUMN_WIDTH, 1.9)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = shared.new_figure(size)
         axes = figure.add_subplot()
         axes.bar(centres, counts, width=0.85 * bar_values, color=shared.BLUE)
         bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""

@@ -5,10 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from fedjax_algos.analysis.pictures import axes as shared
 from fedjax_algos.analysis.pictures.axes import PictureStyle
@@ -120,7 +116,7 @@ def draw_timeline(
     end: float | None = None,
     clients: Sequence[int] | np.ndarray | None = None,
     style: PictureStyle = "screen",
-) -> Figure:
+) -> Any:
     """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
 
     Colours are FedCompass's arrival groups if the plan has a `CompassTrace`, else the groups of the
@@ -155,7 +151,7 @@ def draw_timeline(
     with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
         size = _WIDTHS[style], height * len(clients) + 1.6 * look.lines
-        figure = Figure(figsize=size, layout="constrained")
+        figure = shared.new_figure(size)
         axes = figure.add_subplot()
         axes.set(xlabel=f"simulated {unit_name}", ylabel="client")
         axes.set(xlim=(start, end), ylim=(len(clients) - 0.4, -0.6))
@@ -208,6 +204,8 @@ def _last_event(plan: Plan) -> float:
 
 def _draw_dispatches(axes, plan, row, group, visible, row_points, look):
     """Draws a bar for each visible dispatch, with its number of steps if it fits."""
+    from matplotlib.collections import PolyCollection
+
     start, end = axes.get_xlim()
     left, right = np.maximum(plan.started, start), np.minimum(plan.ended, end)
     above, below = row - _BAR_HEIGHT / 2, row + _BAR_HEIGHT / 2
@@ -259,6 +257,8 @@ def _draw_ends(axes, plan, row, row_points):
 
 def _draw_legend(axes, plan, group, visible, look):
     """Draws the legend below the axes: the colours of groups, and the marks."""
+    from matplotlib.patches import Patch
+
     handles, labels = axes.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
     entries = {}
@@ -288,5 +288,7 @@ def _draw_legend(axes, plan, group, visible, look):
 
 def _colour(group: int, strength: float = 1.0) -> Any:
     """Mixes the colour of a group with white; it is opaque, because there are lines behind it."""
+    from matplotlib.colors import to_rgb
+
     pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
     return strength * pure + 1 - strength
