@@ -99,7 +99,7 @@ def goal_of_folders(
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
-    """Returns the records of methods, with those of their differences from the reference."""
+    """Returns the records of methods and of their differences from the reference."""
     rows, _ = within_budget(rows, goal.budget)
     own = records(summarise(rows, goal.target, goal.reference, metric=goal.metric))
     lines = records(summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric))

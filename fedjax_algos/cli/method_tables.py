@@ -52,7 +52,7 @@ class Goal(NamedTuple):
     target: float | None = None  # the quality to reach; None: the reference's best on the same seed
     reference: str | None = None  # the label of a method; None: the first
     metric: str = METRIC  # column of the quality
-    budget: str | None = None  # the cost at which methods are compared
+    budget: str | None = None  # the cost for the comparison of methods
 
 
 _DEFAULT_GOAL = Goal()

@@ -57,7 +57,7 @@ GROUPS = {  # of the options in `--help`
     "Evaluation": {
         "eval_every": "rounds between evaluations",
         "target": "quality whose costs are shown [the reference's best]",
-        "target_metric": "metric on which methods are compared, such as dice_score",
+        "target_metric": "metric that compares methods, such as dice_score",
         "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
         "reference": "label of the method or setting to compare the others with [the first]",
         "test_examples": "draw this many for evaluation if there are more [all]",
@@ -84,7 +84,7 @@ GROUPS = {  # of the options in `--help`
     },
     "Results": {
         "out": "results folder",
-        "resume": "go on where the run in --out stopped; begin it if there is none",
+        "resume": "go on where the run in --out stopped; or begin a new one",
         "share": "part I of N of the runs, for N commands that write into one --out [all]",
         "track": "tensorboard, wandb or FILE.py:NAME, see `list trackers`; may be repeated",
         "checkpoint_every": "seconds between two checkpoints of a run [300]",
@@ -262,7 +262,7 @@ def _without_effect(settings: Settings) -> dict[str, str]:
 
 
 def check_path(name: str, path: Any) -> None:
-    """Checks the path of a file or a folder; None is none."""
+    """Checks the path of a file or a folder; None passes."""
     is_path = isinstance(path, str) and path and not path.startswith("--") and "\0" not in path
     fix = "give a text; begin it with ./ if the name begins with --"
     require(is_path or path is None, f"{name}={path!r} is not a path; {fix}")

@@ -1,4 +1,4 @@
-"""What layers share: initial params, batch normalisation, and division over devices."""
+"""Initialises params, normalises batches, and divides layers over devices."""
 
 from typing import Any, Literal
 

@@ -145,7 +145,7 @@ UNTRACEABLE = (  # Python reads a traced value
 
 
 def traced_names(run: Run, static: frozenset[str]) -> list[str]:
-    """Names a run's swept values that are arguments of its program, without those in `static`."""
+    """Names a run's swept values that are arguments of its program, except in `static`."""
     known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 

@@ -142,7 +142,7 @@ def describe_incomplete(
 
 
 def _options(numbers, shares):
-    """Formats the options of shares; 0 is no share, as in a search, whose runs are its trials."""
+    """Formats the options of shares; 0 means a whole search, whose runs are its trials."""
     texts = [f"{number}/{len(shares)}" for number in numbers if number]
     return f" (--share {', '.join(texts)})" if texts else ""
 

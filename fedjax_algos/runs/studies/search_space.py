@@ -37,7 +37,7 @@ def checked(option: Option, value: Any, owner: str) -> Any:
 class Columns(NamedTuple):
     """Reads the options of a grid.
 
-    `known` are the options that it may have, and `given` are those with a value beside it. `read`
+    `known` are the options that it may have, and `given` have a value beside it. `read`
     checks a value, and parses it if it is a text; it takes the option, the value and `owner`.
     """
 
