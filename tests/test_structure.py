@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,13 @@ def test_programs_import_what_exists():
             found = importlib.import_module(module)
             known = not name or hasattr(found, name) or f"{module}.{name}" in MODULES
             assert known, f"{path} imports {module}.{name}"
+
+
+def test_each_mutant_has_its_place():
+    root = TESTS.parent
+    mutants = tomllib.loads((root / "experiments/mutants.toml").read_text())["mutant"]
+    texts = {each["file"]: (root / each["file"]).read_text() for each in mutants}
+    assert [each["old"] for each in mutants if texts[each["file"]].count(each["old"]) != 1] == []
 
 
 def test_no_private_name_is_imported():
