@@ -324,7 +324,7 @@ WRONG = [  # (call, what its message names)
     (lambda: simulate(failures=lambda *_: [True, False]), "failures"),
     (lambda: simulate_async(planner=lambda *_, **__: None), "plan=None"),
     (lambda: simulate_async(system=lambda seed, **_: None), "seconds=None"),
-    (lambda: simulate_async(system=SYSTEM(0)), "is not a callable object"),
+    (lambda: simulate_async(system=SYSTEM(0)), "cannot be called"),
     (lambda: cohorts(sampler=lambda *_: np.arange(2)), "the cohorts are int64[2]"),
     (lambda: engine("scaffold", "cloud"), "'cloud'"),
     # the virtual clock
@@ -356,7 +356,7 @@ SENTENCES = [  # the words of the checks that all share
     (lambda: simulate(seed=2**32), "give a whole number of at least 0 and at most 4294967295"),
     (lambda: of_local(rate_by=1), "Local: rate_by=1 is unknown; choose round, dispatch or step"),
     (lambda: simulate(engine=1), "engine=1 is not of type Engine; give make_engine(algorithm)"),
-    (lambda: simulate(evaluate=1), "is not a callable object; give make_evaluate(problem)"),
+    (lambda: simulate(evaluate=1), "evaluate=1 cannot be called; give make_evaluate(problem)"),
     (lambda: of_problem(loss=NOTHING), "loss=<lambda> does not take (outputs, batch): too many"),
     (MANY.check, "would need at least 80 TB, but there are 17.2 GB of memory; give fewer seeds"),
     (lambda: cohorts(steps=None, epochs=1e9), "counted in 32-bit integers, at most 2147483647; "),

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.checks import check_clients, check_like, check_whole
@@ -249,7 +250,8 @@ def averaged_gradient_error(
       batch_size: examples computed at once.
     """
     cohorts = np.asarray(cohorts)
-    check_whole("cohorts.ndim", cohorts.ndim, 2, 2)
+    found = f"cohorts have shape {cohorts.shape}"
+    require(cohorts.ndim == 2, f"{found}; give the clients of each round as [rounds, cohort]")
     check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])

@@ -108,10 +108,12 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
       NumPy arrays [D]. `server_step` is the version. `first_step` leaves out lost dispatches.
 
     Raises:
-      ValueError: for counts or rates out of range; IndexError for a client without a count.
+      ValueError: for counts or rates out of range, or a client without a count.
     """
     check_kind("plan", plan, Plan, "give what a planner returned, of EventLoop(...).plan(...)")
-    counts = checked_counts(counts)
+    counts, largest = checked_counts(counts), plan.client.max(initial=0)
+    found = f"the plan dispatches client {largest}, but there are counts of {len(counts)} clients"
+    require(largest < len(counts), f"{found}; give the counts of the plan's data")
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
     rate_index = rate_counts(local, plan.number, plan.version, plan.full_steps)
@@ -143,9 +145,9 @@ class EventLoop:
         self, system: SystemModel, num_clients: int, arrivals: int | None, seconds: float | None
     ):
         given = f"arrivals={arrivals} and seconds={seconds} do not define the horizon"
-        end: Any = arrivals if seconds is None else seconds
-        fits = (arrivals is None) != (seconds is None) and 0 < end < math.inf
-        require(fits, f"{given}; give exactly one of them, above 0")
+        require((arrivals is None) != (seconds is None), f"{given}; give exactly one of them")
+        wrong = f"seconds={seconds} is out of range; give a number above 0"
+        require(seconds is None or 0 < seconds < math.inf, wrong)
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
             if count is not None:
                 check_whole(name, count)
@@ -204,9 +206,10 @@ class EventLoop:
         number = self.dispatch_counts[client]
         self.dispatch_counts[client] = number + 1
         duration = self.seconds(client, number, num_steps)
-        takes = f"dispatch {number} of client {client} takes {duration!r} s for {num_steps} steps"
-        fits = is_number(duration, float) and duration > 0
-        require(fits, f"{takes}; give a system model with finite times above 0")
+        if not (is_number(duration, float) and duration > 0):
+            takes = f"dispatch {number} of client {client} takes {duration!r} s"
+            fix = "give a system model with finite times above 0"
+            raise ValueError(f"{takes} for {num_steps} steps; {fix}")
         end = now + duration
         if self.sessions is None:
             unavailability = self.unavailability(client, number)

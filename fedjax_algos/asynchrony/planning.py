@@ -91,10 +91,13 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
         its fastest client's time.
 
     Returns:
-      A planner. It raises `AttributeError` for a system model without `expected_seconds_per_step`.
+      A planner. It raises `ValueError` for a system model without `expected_seconds_per_step`.
     """
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
+        unknown = f"tiers: {type(system).__name__} does not know the clients' mean speeds"
+        fix = "give a system model with expected_seconds_per_step(client)"
+        require(isinstance(system, SystemModelWithSpeeds), f"{unknown}; {fix}")
         loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
 

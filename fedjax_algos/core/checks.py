@@ -72,11 +72,12 @@ def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
 
 def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords: Any) -> None:
     """Checks that an object is a function, and that it takes these arguments."""
+    if not callable(value):
+        raise KindError(f"{name}={_shown(value)} cannot be called; {fix}")
     try:
-        signature = inspect.signature(value)
         if arguments:
-            signature.bind(*arguments, **keywords)
-    except TypeError as error:  # also for an object that cannot be called
+            inspect.signature(value).bind(*arguments, **keywords)
+    except TypeError as error:
         given = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
         found = f"{name}={_shown(value)} does not take ({given}): {error}"
         raise KindError(f"{found}; {fix}") from None
@@ -124,7 +125,7 @@ def check_local(local: Local) -> None:
     pieces, size = local.gradient_accumulation, local.batch_size
     divides = is_number(pieces, int) and pieces >= 1 and size % pieces == 0
     found = f"gradient_accumulation={_shown(pieces)} does not divide batch_size={size}"
-    require(divides, f"Local: {found}; give a divisor")
+    require(divides, f"Local: {found}; give a whole number that does")
     if local.steps is not None:
         check_whole("Local: steps", local.steps)
     rate = 1 if callable(local.learning_rate) else local.learning_rate

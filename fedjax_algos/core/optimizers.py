@@ -104,8 +104,16 @@ def client_optimizer(spec: str) -> optax.GradientTransformation:
       ValueError: for an unknown name or option, a value out of range, or a learning rate.
     """
     check_kind("client_optimizer", spec, str, 'give a text such as "adam:b1=0.9"')
-    name, values = client_optimizers.parse(spec)
+    name, values = parse_optimizer(spec)
     return _made(name, frozenset(values.items()))
+
+
+def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the options of an optimiser, which must not hold the rate."""
+    fix = "give client_learning_rate, in a method before client_optimizer"
+    found = f"client_optimizer={spec!r} has a learning rate"
+    require("learning_rate=" not in spec, f"{found}; {fix}")
+    return client_optimizers.parse(spec)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -117,7 +125,7 @@ def _made(name, values):
 
 def canonical(spec: str) -> str:
     """Normalises the spec of an optimiser: names all options and leaves out the defaults."""
-    name, values = client_optimizers.parse(spec)
+    name, values = parse_optimizer(spec)
     known = options(client_optimizers[name])
     changed = {n: values[n] for n, o in known.items() if values.get(n, o.default) != o.default}
     return spec_of(name, changed)

@@ -146,9 +146,8 @@ class Mean(NamedTuple):
 
     def value(self) -> jax.Array:
         """Returns the mean, float[]; NaN if the weight is 0, as for a client without examples."""
-        numpy: Any = np if isinstance(self.total, np.ndarray) else jnp  # NumPy compiles nothing
-        mean = self.total / numpy.maximum(self.weight, 1e-30)
-        return numpy.where(self.weight > 0, mean, jnp.nan)
+        mean = self.total / jnp.maximum(self.weight, 1e-30)
+        return jnp.where(self.weight > 0, mean, jnp.nan)
 
     def over_classes(self) -> "Mean":
         """Returns the `Mean` itself, which has no axis of classes."""

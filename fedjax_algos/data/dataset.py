@@ -194,5 +194,6 @@ def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
     wrong = ~((x >= limits.min) & (x <= limits.max)) & compared
     place = np.unravel_index(wrong.argmax(), x.shape)
     found = f"{name} has {x[place]} in example {place[0]}, which is out of range of {kind}"
-    fix = "clean or scale it, or enable x64: jax.config.update('jax_enable_x64', True)"
+    fix = "enable x64: jax.config.update('jax_enable_x64', True)"
+    fix = f"clean or scale it, or {fix}" if np.isfinite(x[place]) else "clean the data"
     raise ValueError(f"{found}; {fix}")

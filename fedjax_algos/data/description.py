@@ -47,7 +47,9 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         and for examples without a label.
     """
     check_kind("partition", partition, Partition, "give what a partition returned")
-    labels = checked_labels(labels, np.size(labels), MAX_CLASSES, "labels")
+    labels = np.asarray(labels)
+    labels = labels.astype(np.int32) if labels.dtype == bool else labels
+    labels = checked_labels(labels, labels.size, MAX_CLASSES, "labels")
     indices = np.asarray(partition.indices, np.int64)
     low, high = indices.min(initial=0), indices.max(initial=-1)
     found = f"the partition has {len(indices)} examples, {low} to {high}"
@@ -87,6 +89,7 @@ def held_labels(data: Any) -> np.ndarray:
     """
     check_kind("data", data, FederatedData, "give clients whose examples are in memory")
     labels = data.examples.get("y") if isinstance(data.examples, Mapping) else None
+    require(labels is not None, 'the examples have no labels; give them in "y"')
     partition = Partition(np.asarray(data.indices), np.asarray(data.offsets))
     return describe_partition(np.asarray(labels), partition).histogram > 0
 

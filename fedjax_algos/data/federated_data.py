@@ -82,10 +82,13 @@ def client_view(
 def check_examples(name: str, examples: Batch) -> int:
     """Returns the length of a tree of arrays [total, ...]; raises ValueError for other trees."""
     leaves = jax.tree_util.tree_leaves_with_path(examples)
-    lengths = {len(leaf) if isinstance(leaf, Array) and leaf.ndim else 0 for _, leaf in leaves}
+    arrays = [leaf for _, leaf in leaves if isinstance(leaf, Array) and leaf.ndim]
+    numbers = all(isinstance(each, jax.Array) or each.dtype.kind not in "OSUMm" for each in arrays)
+    lengths = {len(leaf) for leaf in arrays}
     found = f"{name} hold {describe_tree(examples)}"
     fix = "give a tree of arrays [examples, ...] of one length, such as {'x': ..., 'y': ...}"
-    require(len(lengths) == 1, f"{found}; {fix}")
+    are_arrays = len(arrays) == len(leaves) and numbers and len(lengths) == 1
+    require(are_arrays, f"{found}; {fix}")
     total = lengths.pop()
     for path, leaf in leaves:
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iuf" and leaf.dtype.itemsize == 8:

@@ -31,6 +31,13 @@ class ImageFormat(NamedTuple):
     shorter_side: Count | None = None
 
 
+def square(image_size: int, shorter_side: int) -> ImageFormat:
+    """Returns the format of an RGB image's middle square; ValueError unless it fits inside."""
+    fix = f"give at least image_size={image_size}"
+    require(shorter_side >= image_size, f"shorter_side={shorter_side} is out of range; {fix}")
+    return ImageFormat(image_size, image_size, 3, shorter_side)
+
+
 def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
     """Decodes a JPEG or PNG file to uint8[height, width, channels]; FileError for other files."""
     from PIL import Image
@@ -60,9 +67,12 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
 
 def open_image(content: bytes, *formats: str) -> Any:
     """Opens an image with PIL, reading only its header; ValueError above `MAX_PIXELS`."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    image = Image.open(io.BytesIO(content), formats=formats)
+    try:
+        image = Image.open(io.BytesIO(content), formats=formats)
+    except UnidentifiedImageError as error:  # whose message has an address in memory
+        raise ValueError("its content cannot be identified") from error
     pixels = f"it has {image.height} x {image.width} pixels, more than {MAX_PIXELS}"
     require(image.width * image.height <= MAX_PIXELS, pixels)
     return image

@@ -20,8 +20,8 @@ from flax.traverse_util import flatten_dict
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.options import one_of
+from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
 
@@ -83,16 +83,22 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     kind = _taken.get(model)
     if kind is None:
         return
-    has_entries = all(length > 0 for length in shape)
+    _check_shape(model, shape)
     has_channels = kind in (IMAGES, VOLUMES) and len(shape) == max(kind.axes)
     channels_first = has_channels and shape[0] <= 4 < shape[-1]
-    if has_entries and kind.fits(shape, dtype) and not channels_first:
+    if kind.fits(shape, dtype) and not channels_first:
         return
     fitting = [name for name, each in _taken.items() if each.fits(shape, dtype or np.float32)]
     fix = f"give another model, such as {one_of(fitting[-3:])}, or other data"
     fix = "give np.moveaxis(x, 1, -1)" if channels_first else fix
     example = f"{np.dtype(dtype) if dtype else ''}{[int(length) for length in shape]}"
     raise ValueError(f"{model} takes {kind.description}, but an example is {example}; {fix}")
+
+
+def _check_shape(owner, shape):
+    is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
+    fix = "give the shape of one example, such as (28, 28)"
+    require(is_shape, f"{owner}: example_shape={shape!r} is not a shape; {fix}")
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
@@ -147,8 +153,7 @@ def classifier(
         other changes of "batch_stats" in a module without an argument `mask`.
     """
     check_kind("module", module, nn.Module, "give an object of the class, such as CNN(classes=10)")
-    is_shape = all(length > 0 for length in example_shape)
-    require(is_shape, f"example_shape={example_shape}; give the shape of one example, as (28, 28)")
+    _check_shape("classifier", example_shape)
     parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):
@@ -204,10 +209,13 @@ def nnx_classifier(
       trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
 
     Raises:
-      ValueError: when a model is made, if the module has no params of the type `trainable`; in
-        training, for a BatchNorm whose inputs' first axis is not the batch, and for other changes
-        of `nnx.BatchStat` in a module without an argument `mask`.
+      ValueError: for a module in place of a constructor; when a model is made, if the module has no
+        params of the type `trainable`; in training, for a BatchNorm whose inputs' first axis is not
+        the batch, and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
     """
+    fix = "give lambda rngs: Net(rngs=rngs)"
+    check_callable("constructor", constructor, fix, "rngs")
+    require(not isinstance(constructor, nnx.Module), f"constructor is a module; {fix}")
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
 
     def construct(key):

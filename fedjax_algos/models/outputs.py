@@ -242,7 +242,7 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     try:
         logits = _outputs_of(problem, tree, shapes).logits
         labels = np.asarray(examples["y"])
-        fits = labels.shape[1:] == logits.shape[1:-1]
+        fits = (1, *labels.shape[1:]) == logits.shape[:-1]
     except Exception as error:  # of the module's own layers
         reason = str(error).splitlines()[0]
         raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Key, Problem
+from fedjax_algos.core.checks import check_whole
 from fedjax_algos.models.adapters import scale_pixels
 
 # (images [batch, height, width, channels], key, training) -> images
@@ -36,13 +37,15 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
       mean, std: one number for each channel; `std` is above 0.
 
     Raises:
-      ValueError: when the result is called, if these do not fit the channels of the images.
+      ValueError: for a `std` that is not above 0; when the result is called, if these do not fit
+        the channels of the images.
     """
+    fix = "give one mean and one standard deviation above 0 for every channel"
+    require(min(std, default=0) > 0, f"normalise: std={std} is out of range; {fix}")
 
     def preprocess(images, key, training):
         number = images.shape[-1]
-        fits = number == len(mean) == len(std) and min(std) > 0
-        fix = "give one mean and one standard deviation above 0 for every channel"
+        fits = number == len(mean) == len(std)
         require(fits, f"images have {number} channels, but mean={mean} and std={std}; {fix}")
         images = scale_pixels(jnp.asarray(images))  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
@@ -64,9 +67,10 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
         papers imply one for each image.
 
     Raises:
-      ValueError: for images that are not [batch, height, width, channels]; in training, for a
-        negative padding.
+      ValueError: for a padding below 0; when the result is called, for images that are not
+        [batch, height, width, channels].
     """
+    check_whole("random_crop: padding", padding, 0)
 
     def preprocess(images, key, training):
         _check_images(images)

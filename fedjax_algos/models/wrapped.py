@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.errors import require
+from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import as_model, check_whole
 from fedjax_algos.core.options import check_choice
@@ -115,9 +116,10 @@ def lora(
         own = _matching("lora: trained", problem, trained)
         whole = dict(zip(own.paths, own.own, strict=True))
     leaves = zip(parts.paths, jax.tree.leaves(problem.shapes().params), parts.own, strict=True)
-    sides = {path: matrix_sides(leaf.shape) for path, leaf, is_chosen in leaves if is_chosen}
+    chosen = {path: leaf for path, leaf, is_chosen in leaves if is_chosen}
+    sides = {path: matrix_sides(leaf.shape) for path, leaf in chosen.items()}
     for path, (rows, columns) in sides.items():
-        found = f"lora: {path} is a matrix of {rows} x {columns}"
+        found = f"lora: {path} is {describe_tree(chosen[path])}"
         fix = f"match matrices with sides of at least rank={rank} that `trained` does not match"
         require(rank <= min(rows, columns) and not whole[path], f"{found}; {fix}")
 

@@ -210,6 +210,9 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
     require(max_steps[worst] >= 1, f"{wrong}; {fix}")
 
     def work(seed, rounds, clients, full_steps, local):
+        largest = clients.max(initial=0)
+        found = f"client {largest} is in a cohort, but seconds_per_step has {times.size} clients"
+        require(largest < times.size, f"{found}; give a time for each client")
         return np.minimum(full_steps, max_steps[clients]).astype(np.int32)
 
     return work

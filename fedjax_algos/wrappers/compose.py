@@ -431,7 +431,8 @@ def _undone(stage, message, parts):
 def _pair(stage, made, own):
     """Checks the result of a stage of the server."""
     fix = "return what it changes, and its memory"
-    check_kind(f"{stage.name}: its result", made, tuple, fix)
+    is_pair = isinstance(made, tuple) and len(made) == 2  # and not a Cohort
+    require(is_pair, f"{stage.name} returned {described(made)}; {fix}")
     changed, memory = made
     check_like(f"the memory that {stage.name} returned: ", memory, own, "as first makes it")
     return changed, memory

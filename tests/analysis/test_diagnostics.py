@@ -204,7 +204,7 @@ def test_wrong_calls():
         lambda: error_of(toy, MODEL, [[0, 1], [2, 3]], 3): "tau=3 is out of range; .* at most 2",
         lambda: error_of(toy, MODEL, [[0, 4]], 1): "client 4 is in a cohort.* clients 0 to 3",
         lambda: error_of(toy, MODEL, [[-1, 2]], 1): "client -1 is in a cohort",
-        lambda: error_of(toy, MODEL, [0, 1], 1): "cohorts.ndim=1 is out of range",
+        lambda: error_of(toy, MODEL, [0, 1], 1): r"cohorts have shape \(2,\)",
         lambda: diagnostics.cosine_drift(jnp.ones((1, 3))): "the number of models=1 is out",
         lambda: drift_of(None, FULL, MODEL, None, None, shadow="none"): "shadow='none'",
     }.items():

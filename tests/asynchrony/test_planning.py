@@ -183,7 +183,7 @@ def test_wrong_specs_and_systems():
         planners.make("buffered:concurrency=0")
     unknown = SimpleNamespace(seconds=lambda *_: 1, unavailability=lambda *_: None)
     barrier(steps=1)(unknown, 2, arrivals=1)
-    with pytest.raises(AttributeError, match=r"SimpleNamespace' .* 'expected_seconds_per_step'"):
+    with pytest.raises(ValueError, match="SimpleNamespace does not know the clients' mean speeds"):
         tiers(steps=1)(unknown, 2, arrivals=1)
 
 

@@ -255,12 +255,12 @@ def test_examples_of_the_name_mask_are_refused():
 def test_what_does_not_make_a_module_or_needs_other_arguments_is_refused():
     needs_lengths = nnx_module("NeedsLengths", lambda self, x, lengths: x)
     needs_time = linen_module("NeedsTime", lambda _, x, training, mask, time: x)
+    made = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    for constructor in (made, lambda: made, 3):
+        with pytest.raises(ValueError, match=r"constructor.*; give lambda rngs: Net"):
+            nnx_classifier(constructor)
     for problem, message in (
-        *(
-            (nnx_classifier(each), None)
-            for each in (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Linear)
-        ),
-        (nnx_classifier(lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0))), "takes 0 positional"),
+        (nnx_classifier(nnx.Linear), None),
         (nnx_classifier(needs_lengths), "missing 1 required positional argument: 'lengths'"),
         (classifier(needs_time(), (3,)), "missing 1 required positional argument: 'time'"),
     ):
@@ -268,7 +268,11 @@ def test_what_does_not_make_a_module_or_needs_other_arguments_is_refused():
             outputs_of(problem, X)
     for module, shape, message in (
         (nn.Dense, (4,), "module=Dense is not of type Module; give an object"),
-        (nn.Dense(2), (8, 0), r"example_shape=\(8, 0\); give the shape of one example"),
+        (
+            nn.Dense(2),
+            (8, 0),
+            r"example_shape=\(8, 0\) is not a shape; give the shape",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             classifier(module, shape)

@@ -179,8 +179,8 @@ def test_a_model_names_examples_that_it_does_not_take_and_the_fix(name):
 
 
 def test_wrong_shapes_and_types_are_refused():
-    for shape, error in ((64, TypeError), ((8, 0), ValueError), ("88", TypeError)):
-        with pytest.raises(error, match=r"not iterable|an example is \[8, 0\]|'str' and 'int'"):
+    for shape in (64, (8, 0), "88"):
+        with pytest.raises(ValueError, match=r"mlp: example_shape=.* is not a shape; give"):
             models["mlp"](shape, 10)
     for model in ("gru", "resnet18_imagenet:weights=x.pth"):
         name = model.partition(":")[0]

@@ -95,10 +95,10 @@ def stage(*arguments, **options):
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
         ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
         ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),
-        ({"server": [ServerStage("s", all=nothing)]}, "s: its result=None.*; return what it"),
+        ({"server": [ServerStage("s", all=nothing)]}, "s returned .*NoneType; return what it"),
         (
             {"rule": Rule("s", lambda *read: read[0].vectors)},
-            "s: its result=.* type tuple; .*and its memory",
+            "s returned .*list; .*and its memory",
         ),
         (stage(lambda v, own, c: Sent(v, extra={"afl.loss": 0.0})), "name .*afl.loss.*rename it"),
     ],

@@ -215,8 +215,8 @@ def checked(
     labels = np.asarray(labels)
     check_whole("num_clients", num_clients)
     few = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
-    fix = f"give a label for each example, and at most {len(labels) // min_examples} clients"
-    fits = labels.ndim == 1 and len(labels) >= num_clients * min_examples
+    fix = f"give a label for each example, and at most {labels.size // min_examples} clients"
+    fits = labels.ndim == 1 and labels.size >= num_clients * min_examples
     require(fits, f"{few}; {fix}")
     check_seed(seed)
     return labels, np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from fedjax_algos.base.errors import needed, require
 from fedjax_algos.base.files import PathLike, open_regular, read_bounded, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
-from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.images import square
 from fedjax_algos.data.readers.image_folder import ImageFiles, image_source
 from fedjax_algos.data.readers.tables import Table, class_numbers, numbered, read_table
 
@@ -62,7 +62,7 @@ def fed_isic2019(
     ImageNet and divides by its standard deviation; here pixels stay 0 to 255. Its scripts round the
     side of a few images down to 223 pixels; here those are scaled to `shorter_side`.
     """
-    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
+    image_format = square(image_size, shorter_side)
     columns = "image", "target", "center", "fold", "fold2"
     table = read_table(Path(path, split), columns)
     class_numbers(table, "center", _CENTRES)

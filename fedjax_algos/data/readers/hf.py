@@ -12,7 +12,7 @@ from fedjax_algos.base.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset, datasets
-from fedjax_algos.data.images import ImageFormat, open_image
+from fedjax_algos.data.images import ImageFormat, open_image, square
 from fedjax_algos.data.readers.client_examples import ClientFeatures, client_dataset, file_identity
 from fedjax_algos.data.readers.texts import most_frequent_words, read_vocabulary
 
@@ -69,6 +69,7 @@ def hf(
     huggingface, folder = needed("datasets", "hf"), Path(name)
     # the package and its dependencies raise many types
     with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
+        require(not folder.is_file(), "it is one file with one split; give a folder")
         files.require_regular_below(folder)
         if (folder / "dataset_dict.json").exists() and not (folder / "state.json").exists():
             loaded = huggingface.load_from_disk(name)
@@ -180,4 +181,5 @@ def _image_format(
         channels = 1 if image.mode in ("1", "L") else 3
         if image_size is None:
             return ImageFormat(image.height, image.width, channels)
-    return ImageFormat(image_size, image_size, channels, shorter_side or image_size)
+    whole = square(image_size, image_size if shorter_side is None else shorter_side)
+    return whole._replace(channels=channels)

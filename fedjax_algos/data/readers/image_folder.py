@@ -19,7 +19,7 @@ from fedjax_algos.base.files import PathLike, read_file, reading
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
-from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.images import ImageFormat, square
 from fedjax_algos.data.readers.tables import Table, in_order, numbered, read_table
 
 PART = 256  # images read at once if the table has no clients
@@ -59,7 +59,7 @@ def image_folder(
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of a whole image's shorter side, at least `image_size`.
     """
-    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
+    image_format = square(image_size, shorter_side)
     tables = (
         read_table(Path(path, train), (client_column, image_column, class_column)),
         read_table(Path(path, test), (image_column, class_column), (client_column,)),
@@ -185,8 +185,8 @@ class ImageFiles:
 
 
 def _part(image: str, field: re.Match) -> str:
-    """Returns the value of `{id}`, or of `{id[0]}`, which is empty if the id is too short."""
-    return image[int(field[1]) :][:1] if field[1] else image
+    """Returns the value of `{id}` or `{id[0]}`; no path may have the value for a short id."""
+    return image[int(field[1]) :][:1] or "\0" if field[1] else image
 
 
 def _leaves(path: str) -> bool:

@@ -34,6 +34,7 @@ class Table(NamedTuple):
     def where(self, column: str, value: str) -> "Table":
         """Selects the rows with a value in a column."""
         kept = [row for row, found in enumerate(self.columns[column]) if found == value]
+        require(kept, f"{self.name} has no row with {column}={value}; {_FIX}")
         columns = {name: [texts[row] for row in kept] for name, texts in self.columns.items()}
         return self._replace(columns=columns)
 
@@ -66,6 +67,7 @@ def read_table(
             require(whole, f"line {rows.line_num} does not have {needed}; {fix}")
             for column, texts in columns.items():
                 texts.append(row[column])
+        require(all(columns.values()), "it has no row below the header")
     return Table(printable(os.fspath(path)), columns, hashlib.sha256(content).hexdigest())
 
 

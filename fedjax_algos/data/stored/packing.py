@@ -264,7 +264,7 @@ def _begin(
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
     others = sorted({path.name for path in folder.iterdir()} - {_LOCK, _INDEX, "train", "test"})
-    require(not others, f"{folder} holds {', '.join(others)}; name a new or an empty folder")
+    require(not others, f"{folder} holds {', '.join(others)[:200]}; name a new or an empty folder")
     if not (folder / _INDEX).exists():
         return {name: make_split(folder / name, source) for name, source in parts.items()}
     earlier, splits = _open(folder)

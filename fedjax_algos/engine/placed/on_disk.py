@@ -25,6 +25,7 @@ from fedjax_algos.base.files import writing
 from fedjax_algos.base.limits import readable_bytes
 from fedjax_algos.base.reprs import describe, describe_tree
 from fedjax_algos.core import ClientState
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.trees import tree_bytes
 
 _NOWHERE = -1
@@ -56,6 +57,7 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 def place_name(client_state: ClientStatePlace) -> str:
     """Returns "device", "host" or "disk", as `place_of` does; ValueError for another value."""
     if isinstance(client_state, RowsOnDisk):
+        check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a folder")
         return "disk"
     fix = "choose device, host or fedjax_algos.RowsOnDisk(folder)"
     require(client_state in ("device", "host"), f"client_state={client_state!r} is unknown; {fix}")

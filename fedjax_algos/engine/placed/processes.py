@@ -104,7 +104,9 @@ def fetch(tree: Any) -> Any:
 
 def _send(content):
     """Sends the bytes of process 0 to all, in few sizes, because each size is a program."""
-    size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content))))
-    filled = np.zeros(1 << (size - 1).bit_length(), np.uint8)
+    halves = np.array(divmod(len(content), 2**32), np.uint32)  # JAX has no uint64
+    high, low = multihost_utils.broadcast_one_to_all(halves).tolist()
+    size = high * 2**32 + low
+    filled = np.zeros(1 << max(size - 1, 1023).bit_length(), np.uint8)
     filled[: len(content)] = np.frombuffer(content, np.uint8)  # empty in the other processes
     return multihost_utils.broadcast_one_to_all(filled).tobytes()[:size]

@@ -1,6 +1,7 @@
 """Pretrained weights: reads files of tensors, and converts PyTorch's names and axes to params."""
 
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -64,8 +65,10 @@ def load_config(folder: PathLike) -> dict[str, Any]:
       ValueError: for a file that is missing or damaged.
     """
     path = Path(folder, "config.json")
-    with reading(path, "an object of JSON", "fetch it again", TypeError):
-        return dict(files.parse_json(files.read_file(path)))
+    with reading(path, "an object of JSON", "fetch it again"):
+        content = files.parse_json(files.read_file(path))
+        require(isinstance(content, dict), f"it is a {type(content).__name__}")
+    return content
 
 
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
@@ -76,6 +79,7 @@ def _read_folder(folder: Path) -> dict[str, np.ndarray]:
     with reading(folder, kind, "fetch it again", KeyError, TypeError, AttributeError):
         places = files.parse_json(files.read_file(index))["weight_map"]  # the file of each tensor
         named = set(places.values())
+        require(named, "its index names no tensor")
         paths = [path for path in folder.iterdir() if path.name in named]
         size = sum(path.stat().st_size for path in paths)
         files.check_array_bytes("its tensors", size, "give a smaller model")
@@ -103,8 +107,14 @@ def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
     with reading(path, "a PyTorch file of tensors", fix, Exception):
         files.require_regular(path)
         files.check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # its message advises to run the file
+            raise ValueError("it is damaged or holds other objects than tensors") from error
         arrays = {}
-        for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        for name, tensor in tensors.items():
+            is_tensor = isinstance(tensor, torch.Tensor)
+            require(is_tensor, f"{name!r} is a {type(tensor).__name__}, not a tensor")
             narrow = tensor.dtype == torch.bfloat16  # NumPy does not know it
             arrays[name] = (tensor.float() if narrow else tensor).detach().numpy()
     return arrays

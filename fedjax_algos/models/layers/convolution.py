@@ -83,6 +83,12 @@ def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> lis
     ]
 
 
+def check_channels(inputs: jax.Array, kernel: jax.Array) -> None:
+    """Checks that a kernel takes the inputs' channels; `lax` would divide them into groups."""
+    given, taken = inputs.shape[-1], kernel.shape[-2]
+    require(given == taken, f"inputs have {given} channels, and the kernel takes {taken}")
+
+
 def geometry(
     inputs: jax.Array, kernel: jax.Array, strides: Sizes, padding: Padding, pool: Sizes = ()
 ) -> dict[str, Any]:
@@ -145,6 +151,7 @@ def convolve(
       ValueError: for an unknown padding or implementation, an image that is too small for one pool
         of outputs, and "winograd" for other kernels or strides.
     """
+    check_channels(images, kernel)
     static = geometry(images, kernel, strides, padding, pool)
     forms: dict[str, Form] = {"patches": _by_patches, "lax": native.by_lax}
     if kernel.shape[:2] == (3, 3) and static["strides"] == (1, 1):

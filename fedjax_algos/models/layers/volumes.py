@@ -41,6 +41,7 @@ def convolve_3d(
       ValueError: for an unknown padding or implementation, a volume that is smaller than the
         window, and "winograd" for kernels that are not 3x3 in a plane or have strides there.
     """
+    convolution.check_channels(volumes, kernel)
     static = convolution.geometry(volumes, kernel, strides, padding)
     if implementation == "auto":
         on_cpu = native.convolve if native.applies(volumes, kernel) else None

@@ -186,9 +186,10 @@ def _sessions(entry: Any) -> Sessions:
     fits = lists and len(active) == len(inactive) > 0
     require(fits, f"{found}; give lists of as many times each")
     times = [0, *itertools.chain(*zip(active, inactive, strict=True)), period]
-    for previous, time in itertools.pairwise(times):
-        text = f"has the time {_shown(time)} after {previous}; they ascend in turn from 0 to"
-        require(is_number(time, float) and previous <= time, f"{text} finish_time={period}")
+    for before, time in itertools.pairwise(times):
+        if not (is_number(time, float) and before <= time):  # a text for each is slow
+            found = f"has the time {_shown(time)} after {_shown(before)}"
+            raise ValueError(f"{found}; they ascend in turn from 0 to finish_time={period}")
     return Sessions.of(active, inactive, period)
 
 

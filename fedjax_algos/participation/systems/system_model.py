@@ -160,9 +160,9 @@ class FixedSystem:
         self.communication_seconds = communication_seconds
         for client, times in enumerate(self._times or [()]):
             given = times if isinstance(times, tuple) else (times,)
-            fits = given and all(0 < time < math.inf for time in given)
-            found = f"client {client} has seconds_per_step={printable(times, 60)}"
-            require(fits, f"{found}; give a number above 0, or one for each dispatch")
+            if not (given and all(0 < time < math.inf for time in given)):
+                found = f"client {client} has seconds_per_step={printable(times, 60)}"
+                raise ValueError(f"{found}; give a number above 0, or one for each dispatch")
         fix = f"give dispatches of at least 0 and clients of 0 to {len(self._times) - 1}"
         for (client, number), unavailability in self._unavailable.items():
             entry = f"unavailable has an entry for dispatch {number} of client {client}"

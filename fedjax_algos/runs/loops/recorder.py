@@ -132,7 +132,6 @@ def make_evaluate_model(
 
     def evaluate_model(state: FederatedState) -> dict[str, float]:
         values = {} if test is None else compiled(one_copy(state.model), examples)
-        values = jax.device_get(values)
         tested = {f"test_{name}": float(mean.value()) for name, mean in values.items()}
         more = measure(state)
         check_kind("what measure returned", more, Mapping, "return numbers by name")
@@ -149,7 +148,6 @@ def measure_state(
     run: int = 0,
 ) -> Measured:
     """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
-    metrics = jax.device_get(metrics)
     trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
     own = {name: float(value) for name, value in told.items()}
     finite = _all_finite(one_copy(state.server.params))

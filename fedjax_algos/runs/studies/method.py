@@ -12,7 +12,7 @@ from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.planning import check_planner
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Local, Problem
-from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
+from fedjax_algos.core.optimizers import PLAIN, canonical, parse_optimizer
 from fedjax_algos.core.options import Option, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import (
@@ -50,7 +50,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
     text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
     if CLIENT_OPTIMIZER in values:
-        client_optimizers.parse(values[CLIENT_OPTIMIZER])
+        parse_optimizer(values[CLIENT_OPTIMIZER])
     for each in wrapped:
         wrappers.parse(each)
     return name, values, tuple(wrapped), planner

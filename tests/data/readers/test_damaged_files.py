@@ -326,7 +326,7 @@ DAMAGES["image_folder"] = {
     "line 7 does not have 3 fields": [{"train": TRAIN + f"bo,{a}\n"} for a in ("b4", ",ant")],
     "client 'bo' has the image 'b1' twice": [{"train": TRAIN + "bo,b1,ant\n"}],
     "client '' has the image 't1' twice": [{"test": TEST + "t1,dog\n"}],
-    "has 0 client_ids": [{"train": "user_id,image_id,class\n"}],
+    "it has no row below the header": [{"train": "user_id,image_id,class\n"}],
     "2 columns 'class'": [{"train": "class," + TRAIN.replace("\n", ",c\n")}],
     "is not UTF-8": [{"train": TRAIN.encode("utf-16")}],
     "end of data": [{"train": TRAIN + 'bo,"b4,ant\n'}],
@@ -339,7 +339,7 @@ ISIC = {
     "center=6": [[("a", 0, 0, "train"), ("b", 0, 6, "test")]],
     "fold='valid'": [[("a", 0, 1, "valid")]],
     "'a' twice": [[("a", 0, 1, "train"), ("a", 0, 1, "test")]],
-    "has 0 client_ids": [[("a", 0, 1, "train")]],
+    "has no row with fold=test": [[("a", 0, 1, "train")]],
 }
 ISIC = {named: [{"rows": rows} for rows in tables] for named, tables in ISIC.items()}
 LINE = forms.isic_line("a", 0, 1, "train")

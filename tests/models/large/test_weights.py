@@ -243,7 +243,7 @@ def test_torch_files_are_read_without_running_them(tmp_path, monkeypatch):
     np.testing.assert_array_equal(load_weights(path)["w"], [0, 1])
     for content, message in (
         ([1], "'list' object"),
-        ({"model": {}}, "'dict' object"),
+        ({"model": {}}, "'model' is a dict, not a tensor"),
         (None, "it is damaged"),
     ):
         held = content
