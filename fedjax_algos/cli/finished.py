@@ -27,6 +27,7 @@ from fedjax_algos.cli.options import known_as, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.runs import results
+from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.report.page import make_report
 from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
@@ -129,7 +130,9 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
         options["methods"] = [own for name in named for own in known_as(name, known) or [name]]
     for name in {"x_limits", "y_limits", "size"} & texts.keys():
         parts = texts[name].split("x" if name == "size" else ",")  # one may be left out
-        options[name] = tuple(float(part) if part or not any(parts) else None for part in parts)
+        form = "WIDTHxHEIGHT, such as 3.5x2.6" if name == "size" else "A,B, or A, or ,B"
+        with named_errors(f"{name}={texts[name]!r} is not {form}: ", ValueError):
+            options[name] = tuple(float(part) if part or not any(parts) else None for part in parts)
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
     default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]
     path = new_file(default if out is None else out)

@@ -56,8 +56,8 @@ GROUPS = {  # of the options in `--help`
     },
     "Evaluation": {
         "eval_every": "rounds between evaluations",
-        "target": "quality whose costs are shown [the reference's best]",
-        "target_metric": "metric that compares methods, such as dice_score",
+        "target": "quality whose costs are shown, by `compare` after `tune` [the reference's best]",
+        "target_metric": "metric that compares methods, and `tune`'s score",
         "budget": "COLUMN=NUMBER, such as upload_bytes=5e5: where each run ends [none]",
         "reference": "label of the method or setting to compare the others with [the first]",
         "test_examples": "draw this many for evaluation if there are more [all]",
@@ -293,6 +293,7 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
         found = [(old, new) for old, new in splits if known_as(old, known)]
+        require("=" in text, f"label={text!r} has no new text; give OLD=NEW")
         if not found:
             wrong = unknown("label", text.rpartition("=")[0], known)
             raise ValueError(f"label={text!r} is not OLD=NEW with a label of its own: {wrong}")

@@ -60,7 +60,8 @@ def place_of(
         process = int(rank or 0)
     if process is None or process >= number:
         fix = f"give --process I, one of 0 to {number - 1}, or let srun or mpirun start so many"
-        raise ValueError(f"process={process} is out of range of processes={number}; {fix}")
+        what = "is missing" if process is None else f"{process} is out of range"
+        raise ValueError(f"process {what} beside processes={number}; {fix}")
     host, _, port = (coordinator or "").rpartition(":")
     is_address = host and port.isdecimal() and 1 <= int(port) <= _MAX_PORT
     what = f"coordinator={coordinator!r} is not the address of processes={number}"

@@ -212,6 +212,6 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
         owner, name, listed = split_grid(text)
         require(not owner, f"grid={text!r} names a method; leave {owner}: out, there is one")
         once = name not in columns and values.get(name) is None
-        require(once, f"{name} is given twice; give all its values in one --grid")
+        require(once, f"{name} is given twice; give all its values in one --grid alone")
         columns[name] = listed.split(",")
     return columns

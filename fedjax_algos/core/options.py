@@ -124,7 +124,7 @@ def check_value(option: Option, value: Any, owner: str) -> None:
         limits = option.range or Range()
         if not (is_number(value, option.kind) and limits.holds(value)):
             number = "whole number" if option.kind is int else "number"
-            problem = "is out of range" if is_number(value, option.kind) else f"is no {number}"
+            problem = "is out of range" if is_number(value, option.kind) else f"is not a {number}"
             if isinstance(value, float) and math.isinf(value):
                 problem = "is not finite"
             what = str(limits).replace("number", number)

@@ -25,6 +25,8 @@ def parse_value(option: Option, given: Any, owner: str = "") -> Any:
     value = given
     is_object = option.kind is object
     require(not is_object, f"{owner}: {option.name} is an object; give it in Python")
+    is_one = not isinstance(given, list | dict)
+    require(is_one, f"{option.name}={given!r:.200} is not one value; give a number or a text")
     if option.kind is str:
         value = str(given)
     elif option.kind is bool and isinstance(given, str):
@@ -32,7 +34,10 @@ def parse_value(option: Option, given: Any, owner: str = "") -> Any:
     elif option.kind in (int, float):
         value = _number(given)
     check_value(option, value, owner)
-    return option.kind(value) if option.kind in (int, float) else value
+    try:
+        return option.kind(value) if option.kind in (int, float) else value
+    except OverflowError as error:  # a whole number of hundreds of digits for a float
+        raise ValueError(f"{option.name} has too many digits; give a smaller number") from error
 
 
 def _number(given):

@@ -95,9 +95,9 @@ method = ['fedavg'] | unknown setting 'method'; did you mean methods?
 "\\u001b[31m" = 1 | unknown setting '\\x1b[31m'
 [fedavg] | a.toml: not a file of settings: unknown setting 'fedavg'; choose
 rounds = 0 | a.toml: not a file of settings: rounds=0 is out of range
-rounds = true | a.toml: not a file of settings: rounds=True is no whole number
-rounds = [3] | rounds=[3] is no whole number
-clip_norm = nan | a.toml: not a file of settings: clip_norm=nan is no number
+rounds = true | a.toml: not a file of settings: rounds=True is not a whole number
+rounds = [3] | rounds=[3] is not one value
+clip_norm = nan | a.toml: not a file of settings: clip_norm=nan is not a number
 seeds = [1.5] | a.toml: not a file of settings: seeds=[1.5] is not a seed count
 model = 3 | unknown model '3'
 methods = 'fedavg' | a.toml: not a file of settings: methods='fedavg' is not a list of methods

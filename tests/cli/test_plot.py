@@ -86,9 +86,9 @@ WRONG = """
 --band std | band='std' is unknown; choose none, interval, range or seeds
 --methods fedavg,fedprx | methods='fedprx' is unknown; choose fedavg or fedprox mu=0.1
 --methods fedavg,fedavg | methods=['fedavg', 'fedavg'] are not different
---label fedavg | label='fedavg' is not OLD=NEW with a label of its own: unknown label ''; choose
---x-limits 0,x | could not convert string to float: 'x'
---x-limits , | could not convert string to float: ''
+--label fedavg | label='fedavg' has no new text; give OLD=NEW
+--x-limits 0,x | x_limits='0,x' is not A,B, or A, or ,B: could not convert string to float: 'x'
+--x-limits , | x_limits=',' is not A,B, or A, or ,B: could not convert string to float: ''
 --label fedavgm=x | unknown label 'fedavgm'; did you mean fedavg?
 --label fedavg=x --label fedavg=y | is not OLD=NEW with a label of its own: unknown label 'fed
 --x-limits 5 | x_limits=(5.0,) is not an interval

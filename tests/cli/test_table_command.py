@@ -262,7 +262,7 @@ def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, r
     out = command("table", "a", "c")
     assert "to a test accuracy of 65%" in out
     assert "compared with a: FedAvg" in out
-    assert "bad/config.json: not a file of settings: target='high' is no number" in refused(
+    assert "bad/config.json: not a file of settings: target='high' is not a number" in refused(
         "table", "bad"
     )
 

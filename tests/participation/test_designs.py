@@ -312,7 +312,7 @@ def test_labels_that_clients_hold():
     data = fa.federate(examples, fa.Partition.of([[0, 4], [1, 2, 3]]))
     held = fa.data.held_labels(data)
     assert held.tolist() == [[True, False, False], [False, True, True]]
-    with pytest.raises(ValueError, match="labels is object"):
+    with pytest.raises(ValueError, match="the examples have no labels; give them in"):
         fa.data.held_labels(data._replace(examples={"x": examples["x"]}))
     with pytest.raises(TypeError, match="give clients whose examples are in memory"):
         fa.data.held_labels("stored")

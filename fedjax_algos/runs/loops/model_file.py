@@ -79,8 +79,9 @@ def load_model(path: str | Path, like: T) -> T:
 def _path_of(path: str | Path, *, is_new: bool = False) -> Path:
     place = Path(path)
     found = f"path={printable(place)!r} is not {'a new' if is_new else 'a'} file MODEL.npz"
-    fits = place.suffix == ".npz" and not (is_new and place.exists())
-    require(fits, f"{found}; name one{', or give overwrite=True' * is_new}")
+    exists = is_new and place.exists()
+    fits = place.suffix == ".npz" and not exists
+    require(fits, f"{found}; name one{', or give overwrite=True' * exists}")
     return place
 
 

@@ -180,7 +180,9 @@ def prepare(
     notes, is_class = dataset.notes, False
     if labels is not None:
         is_class = labels.ndim == 1 and labels.dtype.kind in "iu"
-        lost = len(labels) - len(splits[settings.seeds[0]].partition.indices)
+        one = splits[settings.seeds[0]]
+        kept_back = 0 if one.held_out is None else len(one.held_out.indices)
+        lost = len(labels) - len(one.partition.indices) - kept_back
         none = "of the training examples belong to no client of the partition"
         notes += (f"{lost} {none}",) * (lost > 0)
 

@@ -221,10 +221,13 @@ def parse_spaces(
             raise ValueError(f"grid={text!r}: {_why_unused(owner, option, methods)}")
     sizes = {space.method.label: space.size for space in spaces}
     number = max(sizes.values()) if trials is None else trials
-    listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
-    what = f"the methods have no settings or different numbers of them ({listed})"
-    fix = "give grids of one size, or trials=N (--trials N), at most the smallest number"
-    require(0 < number <= min(sizes.values()) and number < math.inf, f"{what}; {fix}")
+    least = min(sizes, key=sizes.__getitem__)
+    require(sizes[least], f"{least} has nothing to tune; give --grid client_learning_rate=0.03,0.1")
+    drawn = "an interval is drawn from; give trials=N (--trials N)"
+    require(number < math.inf, drawn)
+    few = f"{least} has {sizes[least]} settings, but {number} are wanted of each method"
+    fix = "give grids of one size, or fewer trials (--trials N)"
+    require(0 < number <= sizes[least], f"{few}; {fix}")
     return spaces
 
 

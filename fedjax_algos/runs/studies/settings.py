@@ -33,6 +33,12 @@ _IN_ROUNDS = (
 )  # fmt: skip
 
 
+_INSTEAD = {
+    ("failures", "the virtual clock"): "give a system with losses, such as simulated:dropout=0.3",
+    ("local_epochs", "the virtual clock"): "give local_steps",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of one experiment.
@@ -285,7 +291,9 @@ def refuse(settings: Settings, what: str, *names: str) -> None:
     for name in names:
         other, value = options(Settings)[name].default, getattr(settings, name)
         if value != other:
-            raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
+            fix = "leave it out" if other is None else f"give {name}={other!r}"
+            fix = _INSTEAD.get((name, what), fix)
+            raise ValueError(f"{name}={value!r} is not for {what}; {fix}")
 
 
 class Split(NamedTuple):

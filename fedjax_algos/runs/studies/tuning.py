@@ -104,7 +104,8 @@ def prepare_tuning(
     settings.check()
     methods = methods_of(tuple(specs), settings)
     labels = [method.label for method in methods]
-    check_choice("reference", settings.reference or labels[0], labels)
+    if settings.reference is not None:
+        check_choice("reference", settings.reference, labels)
     spaces = parse_spaces(grid, methods, specs, settings, trials)
     tried = {space.method.label: space.methods(trials, settings.seeds[0]) for space in spaces}
     experiment = prepare(settings, methods, dataset, searched=tried)

@@ -184,7 +184,7 @@ def test_labels_that_are_no_classes_are_refused_when_they_are_read():
 def test_what_needs_all_examples_is_refused():
     with pytest.raises(ValueError, match="examples of all others, which are in files"):
         run(engine_of("centralised"), StoredData(SOURCE))
-    with pytest.raises(ValueError, match="the test examples are StoredData"):
+    with pytest.raises(ValueError, match="test examples hold StoredData"):
         run(engine_of(), DATA, test=StoredData(SOURCE))
 
 

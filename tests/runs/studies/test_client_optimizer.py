@@ -124,7 +124,10 @@ def test_the_optimiser_of_all_methods():
     [
         ("fedavg:client_optimizer=adm", "unknown client optimiser 'adm'; did you mean adam"),
         ("fedavg:client_optimizer=", "unknown client optimiser ''"),
-        ("fedavg:client_optimizer=adam,client_learning_rate=1", "options follow a name"),
+        (
+            "fedavg:client_optimizer=adam,client_learning_rate=1",
+            "has a learning rate; give client_l",
+        ),
         ("fedavg:client_optimizer=adam:b1=0.8,weighting=uniform", "unknown option 'weighting'"),
     ],
 )
