@@ -106,7 +106,7 @@ def write_files():
     pixels = np.random.default_rng(0).integers(0, 256, (250, 28, 28), np.uint8)
     labels = np.arange(250, dtype=np.uint8) % 10
     train, test = (pixels[:200], labels[:200]), (pixels[200:], labels[200:])
-    for folder in ("data/fashion_mnist", "data/emnist", "my_package"):
+    for folder in ("data/fashion_mnist", "data/emnist", "my_package", "DATA"):
         Path(folder).mkdir(parents=True)
     names = ("x_train", "y_train", "x_test", "y_test")
     np.savez("data/fashion_mnist.npz", **dict(zip(names, train + test, strict=True)))
@@ -125,6 +125,8 @@ def write_files():
             member = tarfile.TarInfo(f"cifar-100-binary/{name}")
             member.size = len(records)
             archive.addfile(member, io.BytesIO(records))
+    patients = [f"{50 + i},{120 + i % 7},hospital {i // 5},{i % 2}" for i in range(50)]
+    Path("DATA/patients.csv").write_text("\n".join(["age,pressure,hospital,outcome", *patients]))
     device = {"computation": 25.0, "communication": 5000.0}
     trace = {"finish_time": 86400, "active": [0, 50000], "inactive": [30000, 80000]}
     Path("devices.json").write_text(json.dumps({"1": device}))

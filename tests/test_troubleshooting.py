@@ -199,7 +199,7 @@ SCENARIOS = {
     "Reverse-mode": unbounded,
     "does not take": lambda: simulate(sampler=lambda seed: seed),
     "the client state": summed_row,
-    "This is a fault": lambda: patched(comparison, "simulate", None),
+    "This is a fault": lambda: patched(comparison, "SynchronousRun", None),
     "ZeroDivisionError": lambda: command(RUN.replace("fedavg", "own.py:broken")),
 }
 

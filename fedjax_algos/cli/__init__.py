@@ -9,6 +9,7 @@ folders and signals for training. A command imports JAX when it is called.
 
 import contextlib
 import errno
+import gc
 import os
 import shlex
 import signal
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.path.append("")  # for package.module:NAME in the working folder
     if arguments is None:
         sys.excepthook = print_error
+        gc.set_threshold(100_000)  # what imports and traces make stays: do not search it often
     given = sys.argv[1:] if arguments is None else arguments
     last_words = partial(_say_interrupted, given)
     open_folders.clear()

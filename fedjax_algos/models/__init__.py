@@ -1,8 +1,10 @@
 """Models: each factory makes a `Problem` from an example's shape and the number of classes."""
 
+from typing import TYPE_CHECKING
+
+from fedjax_algos.base.lazy import listed
 from fedjax_algos.models.adapters import classifier as classifier
 from fedjax_algos.models.adapters import models as models
-from fedjax_algos.models.adapters import nnx_classifier as nnx_classifier
 from fedjax_algos.models.language import Recurrent as Recurrent
 from fedjax_algos.models.language import gru as gru
 from fedjax_algos.models.language import lstm as lstm
@@ -54,3 +56,8 @@ from fedjax_algos.models.wrapped import freeze as freeze
 from fedjax_algos.models.wrapped import freeze_model as freeze_model
 from fedjax_algos.models.wrapped import lora as lora
 from fedjax_algos.models.wrapped import store_frozen_in as store_frozen_in
+
+if TYPE_CHECKING:
+    from fedjax_algos.models.nnx_modules import nnx_classifier as nnx_classifier
+else:
+    __all__, __dir__, __getattr__ = listed(__name__)

@@ -1,26 +1,24 @@
-"""Adapters of Flax modules, Linen or NNX, to problems, and the registry of models.
+"""Adapters of Linen modules to problems, and the registry of models.
 
-BatchNorm layers leave out the masked rows of a short batch: a layer that is called without a mask
-gets the batch's mask, from an interceptor in Linen and from a subclass of its class in NNX.
+BatchNorm layers leave out the masked rows of a short batch: an interceptor gives the batch's mask
+to a layer that is called without a mask.
 """
 
 import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.base.reprs import describe_tree
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.checks import check_callable, check_kind
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
@@ -117,7 +115,7 @@ def scale_pixels(x: jax.Array) -> jax.Array:
     return x
 
 
-def _in_precision(x: jax.Array, params: Params) -> jax.Array:
+def in_precision(x: jax.Array, params: Params) -> jax.Array:
     """Casts float inputs to 16 bits if the params are; else they would be computed in 32."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     narrow = dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating)
@@ -174,7 +172,7 @@ def classifier(
         with masking(in_training) as layers:
             logits, changed = module.apply(
                 {"params": model.params, **statistics},
-                _in_precision(inputs(batch["x"]), model.params),
+                in_precision(inputs(batch["x"]), model.params),
                 **options(training, mask),
                 rngs={"dropout": key},
                 mutable=[*(statistics if training else ()), "intermediates"],
@@ -190,69 +188,6 @@ def classifier(
     return Problem(init, apply, cross_entropy, accuracy)
 
 
-def nnx_classifier(
-    constructor: Callable[[nnx.Rngs], nnx.Module],
-    *,
-    inputs: Inputs = scale_pixels,
-    trainable: type[nnx.Param] = nnx.Param,
-) -> Problem:
-    """Makes a problem, with cross-entropy and accuracy, of an NNX module that returns logits.
-
-    Each application constructs the module with the step's key for its random streams, then sets its
-    params and statistics; the compiler removes the unused initialisation. `train()` and `eval()`
-    tell the module, and its Dropout, whether the call is for training. Masked rows of short batches
-    are left out as in `classifier`.
-
-    Args:
-      constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
-      inputs: as for `classifier`.
-      trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
-
-    Raises:
-      ValueError: for a module in place of a constructor; when a model is made, if the module has no
-        params of the type `trainable`; in training, for a BatchNorm whose inputs' first axis is not
-        the batch, and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
-    """
-    fix = "give lambda rngs: Net(rngs=rngs)"
-    check_callable("constructor", constructor, fix, "rngs")
-    require(not isinstance(constructor, nnx.Module), f"constructor is a module; {fix}")
-    frozen = nnx.All(nnx.Param, nnx.Not(trainable))
-
-    def construct(key):
-        with nnx.use_eager_sharding(False):  # the engine divides params
-            return constructor(nnx.Rngs(key))
-
-    def values_of(module, kind):
-        return nnx.to_pure_dict(nnx.state(module, kind)) or ()
-
-    def init(key):
-        module = construct(key)
-        model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
-        none = f"trainable={trainable.__name__} matches none of the params"
-        fix = f"{describe_tree(model.frozen)}; give a type that the module has, such as nnx.Param"
-        require(jax.tree.leaves(model.params), f"{none} {fix}")
-        return model
-
-    def apply(model, batch, key, training):
-        module = construct(key)
-        for kind, values in zip((trainable, nnx.BatchStat, frozen), model, strict=True):
-            state = nnx.state(module, kind)
-            nnx.replace_by_pure_dict(state, values or {})
-            nnx.update(module, state)
-        module.train() if training else module.eval()
-        mask, is_given = batch.get("mask"), takes_mask(type(module).__call__)
-        in_training = mask if training and model.statistics else None
-        layers = mask_layers(module, in_training)
-        x = _in_precision(inputs(batch["x"]), model.params)
-        logits = module(x, mask=mask) if is_given else module(x)
-        statistics = values_of(module, nnx.BatchStat)
-        if in_training is not None and not is_given:
-            check_statistics(module, model.statistics, statistics, layers)
-        return Outputs(logits), statistics
-
-    return Problem(init, apply, cross_entropy, accuracy)
-
-
 @contextlib.contextmanager
 def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
     """Makes Linen's BatchNorm layers count only the rows of the mask; yields their paths."""
@@ -264,27 +199,11 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
             layers.add(tuple(module.scope.path))
         if isinstance(module, nn.BatchNorm) and takes_mask(context.orig_method):
             name = "/".join(map(str, module.path))
-            keywords = _with_mask(name, mask, module, args, keywords)
+            keywords = with_mask(name, mask, module, args, keywords)
         return call(*args, **keywords)
 
     with nn.intercept_methods(intercept) if mask is not None else contextlib.nullcontext():
         yield layers
-
-
-def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
-    """Changes an NNX module, made for one call, as `masking` does; returns the layers' paths."""
-    layers = set()
-    for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
-        if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
-            # `layer.__setattr__` would make it an attribute of NNX's
-            object.__setattr__(layer, "__class__", _masked(type(layer)))
-            add_mask = functools.partial(_with_mask, "/".join(map(str, path)), mask)
-            # compared by identity, so that no compiled call of another batch is reused
-            cast(Any, layer).add_mask = nnx.static(add_mask)
-            layers.add(path)
-        elif isinstance(layer, nnx.SpectralNorm):
-            layers.add(path)
-    return layers
 
 
 def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) -> None:
@@ -302,19 +221,7 @@ def takes_mask(call: Callable) -> bool:
     return "mask" in inspect.signature(call).parameters
 
 
-@functools.cache
-def _masked(kind):
-    """Makes a BatchNorm class whose calls take the mask of the batch's rows."""
-
-    class Masked(kind):
-        def __call__(self, *args, **keywords):
-            return super().__call__(*args, **self.add_mask(self, args, keywords))
-
-    Masked.__name__ = Masked.__qualname__ = kind.__name__
-    return Masked
-
-
-def _with_mask(name, mask, layer, args, keywords):
+def with_mask(name, mask, layer, args, keywords):
     """Adds the rows' mask, in the shape of the layer's inputs, to the keywords of its call."""
     named = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
     x, use_average = named["x"], named.get("use_running_average")
