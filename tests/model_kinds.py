@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fedjax_algos.models import classifier, models
-from fedjax_algos.models.large.inverted_residual import InvertedResidualNetwork, Stage
+from fedjax_algos.models.large.inverted_residual import Blocks, InvertedResidualNetwork
 from fedjax_algos.models.large.residual import Bottleneck, ResidualNetwork
 
-STAGES = Stage(1, 4, 1, 1), Stage(2, 4, 2, 2)
+STAGES = Blocks(1, 4, 1, 1), Blocks(2, 4, 2, 2)
 NORM = "batch", 2, "auto"
 SHALLOW = {  # the modules of the deep networks, with few blocks
     "inverted residuals": InvertedResidualNetwork(

@@ -107,7 +107,7 @@ def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) ->
     return not about or any(column.heading in about for column in chosen)
 
 
-class Share(NamedTuple):
+class SeedCount(NamedTuple):
     """A number of seeds out of all, such as `9/10`."""
 
     part: int

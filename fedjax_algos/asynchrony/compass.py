@@ -127,7 +127,7 @@ Arrived = tuple[int, int, int]  # number of the arrival, dispatch, server steps 
 
 
 @dataclass(slots=True)
-class Group:
+class ArrivalGroup:
     """An arrival group."""
 
     number: int
@@ -149,11 +149,11 @@ class CompassServer:
         as_number = (lambda value: Fraction(str(value))) if exact else float  # .9 becomes 9/10
         self.slack, self.speed_weight = as_number(slack), as_number(speed_weight)
         self.rounding = 0 if exact else _ROUNDING
-        self.groups: dict[int, Group] = {}  # not yet aggregated, in order of creation
+        self.groups: dict[int, ArrivalGroup] = {}  # not yet aggregated, in order of creation
         self.late_arrivals: list[Arrived] = []  # since the last aggregation
         self.speed: list[Any] = [math.nan] * loop.num_clients  # S_i
         # by client, for its dispatch in flight; in group 0 the client has not been measured
-        self.group = [Group(0, math.nan, math.nan)] * loop.num_clients
+        self.group = [ArrivalGroup(0, math.nan, math.nan)] * loop.num_clients
         self.duration: list[Any] = [0] * loop.num_clients
         # records
         self.num_groups = 0
@@ -189,7 +189,7 @@ class CompassServer:
         self.group[client] = chosen
         self._dispatch(client, now, num_steps)
 
-    def _create(self, speed: Any, now: Any) -> tuple[Group, int]:
+    def _create(self, speed: Any, now: Any) -> tuple[ArrivalGroup, int]:
         """CreateGroup: returns a new group, and the number of steps of its first client."""
         best, max_steps, code = -1, self.max_steps, self.code
         for group in self.groups.values():
@@ -203,7 +203,7 @@ class CompassServer:
         num_steps = max(best, self.min_steps) if 0 <= best <= max_steps else max_steps
         duration = num_steps * speed
         self.num_groups += 1
-        group = Group(self.num_groups, now + duration, now + duration * self.slack)
+        group = ArrivalGroup(self.num_groups, now + duration, now + duration * self.slack)
         self.groups[group.number] = group
         self.loop.put(group.latest, plans.TIMER, group.number)
         return group, num_steps

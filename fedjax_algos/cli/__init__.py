@@ -51,14 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.excepthook = print_error
         gc.set_threshold(100_000)  # what imports and traces make stays: do not search it often
     given = sys.argv[1:] if arguments is None else arguments
-    last_words = partial(_say_interrupted, given)
+    on_second_signal = partial(_say_interrupted, given)
     open_folders.clear()
     is_main = threading.current_thread() is threading.main_thread()  # others handle no signals
     try:
-        with end_at_once(last_words) if is_main else contextlib.nullcontext():
+        with end_at_once(on_second_signal) if is_main else contextlib.nullcontext():
             _run(given)
     except Interrupted as error:
-        last_words(error.signal_number)
+        on_second_signal(error.signal_number)
         if error.alone and _process():  # jax would wait for the others, and print its own
             os._exit(128 + error.signal_number)
         sys.exit(128 + error.signal_number)
@@ -95,7 +95,7 @@ def _run(given: list[str]) -> None:
         files = [Path(frame.filename) for frame in frames]
         if isinstance(error, FirstProcessError):  # process 0 prints it
             sys.exit(2)
-        processes.end_if_lost(error, _way_on(given))
+        processes.end_if_lost(error, _how_to_continue(given))
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(*(str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]))
         # jax may have removed the frames of the user's factory, but not the call
@@ -120,10 +120,12 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         if _process() and not _process().startswith("process 0 "):
             return
-        click.echo(f"interrupted ({signal.Signals(number).name}); {_way_on(given)}", err=True)
+        click.echo(
+            f"interrupted ({signal.Signals(number).name}); {_how_to_continue(given)}", err=True
+        )
 
 
-def _way_on(arguments: Sequence[str]) -> str:
+def _how_to_continue(arguments: Sequence[str]) -> str:
     """Says what to do after an interruption, from the state of the results folder."""
     if not open_folders:
         return "give the same command again"

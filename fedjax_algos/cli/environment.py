@@ -70,12 +70,12 @@ class Training:
         if self.folder.share is None:
             return rows
         if missing := from_first(missing_runs)(self.folder.path, self.record):
-            self.say_left(missing)
+            self.report_missing(missing)
             return []
         runs = itertools.product(self.folder.names, self.record["settings"]["seeds"])
         return [row for run in runs for row in self.folder.rows_of_ended(*run) or ()]
 
-    def say_left(self, missing: Sequence[RunName]) -> None:
+    def report_missing(self, missing: Sequence[RunName]) -> None:
         """Prints that the share has ended, and how many runs of other shares have not."""
         left = describe_missing(missing, self.record["shares"], listed=0)
         path, share = printable(self.folder.path), self.folder.share

@@ -19,7 +19,7 @@ from fedjax_algos.analysis.summary import (
     summarise,
     summarise_pairs,
 )
-from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
+from fedjax_algos.analysis.tables import Column, ResultTable, SeedCount, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.runs.loops.recorder import WHAT_HELPS, describe_divergence, describe_excluded
@@ -140,7 +140,7 @@ def _of_methods(
         f"best: the highest {quality} over the evaluations, chosen on test data.",
     ]
     if aim is None:
-        diverged = [Share(line.seeds_diverged, line.seeds) for line in summary]
+        diverged = [SeedCount(line.seeds_diverged, line.seeds) for line in summary]
         columns.append(Column("diverged", diverged))
     else:
         costs = _measured(
@@ -159,7 +159,7 @@ def _of_methods(
             seeds = f"seed{'s' * (len(without) > 1)} {', '.join(map(str, without))}"
             notes.append(f"without {seeds}, on which the reference has diverged: no target.")
         notes.append("reached: seeds that reach it.")
-        reached = [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]
+        reached = [SeedCount(line.seeds_reaching, line.seeds_with_target) for line in summary]
         columns += [*costs, Column("reached", reached)]
     if not of_sweep:
         columns.append(Column("wall time", [line.seconds for line in summary], ".2f", unit="s"))
@@ -203,7 +203,7 @@ def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, st
         percentages("final", [line.final for line in pairs], signed=True),
         percentages("best", [line.best for line in pairs], signed=True),
         *costs,
-        Column("common seeds", [Share(line.seeds_common, line.seeds) for line in pairs]),
+        Column("common seeds", [SeedCount(line.seeds_common, line.seeds) for line in pairs]),
     ]
     return ResultTable(columns, notes, f"compared with {reference}")
 

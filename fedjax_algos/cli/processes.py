@@ -120,7 +120,7 @@ def name() -> str:
     return "" if number == 1 else f"process {jax.process_index()} of {number}: "
 
 
-def end_if_lost(error: BaseException, way_on: str) -> None:
+def end_if_lost(error: BaseException, how_to_continue: str) -> None:
     """Ends this process at once if the error comes from jax's runtime: another one may be lost.
 
     In a normal exit jax would wait for it.
@@ -129,6 +129,6 @@ def end_if_lost(error: BaseException, way_on: str) -> None:
     status = isinstance(error, ValueError) and _STATUS.match(str(error))
     if name() and (status or isinstance(error, jax.errors.JaxRuntimeError)):
         first_line = next(iter(str(error).splitlines()), "")
-        click.echo(f"error: {name()}{first_line}; {way_on}", err=True)
+        click.echo(f"error: {name()}{first_line}; {how_to_continue}", err=True)
         sys.stdout.flush()
         os._exit(1)

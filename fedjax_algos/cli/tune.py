@@ -19,9 +19,9 @@ from fedjax_algos.core.options import options
 from fedjax_algos.engine.placed.processes import only_first
 from fedjax_algos.runs import results
 from fedjax_algos.runs.studies.tuning import (
-    Stage,
     Trial,
     Tuning,
+    TuningStage,
     missing_trials,
     prepare_tuning,
     run_tuning,
@@ -48,7 +48,7 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
         if not command.begin(record, runs):
             return
 
-        def start(label: str, stage: Stage) -> None:
+        def start(label: str, stage: TuningStage) -> None:
             progress.start(label, length=stage.length)
 
         number = len(settings.seeds)
@@ -65,7 +65,7 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
             trials = run_tuning(tuning, command.folder, progress.row, start)
             progress.finish()
         if not trials:
-            command.say_left(missing_trials(tuning, command.folder))
+            command.report_missing(missing_trials(tuning, command.folder))
             return
         path = command.folder.path / "tuned.toml"
         only_first(write_text)(path, tuned_text(tuning, trials))

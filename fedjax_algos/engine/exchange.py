@@ -48,7 +48,7 @@ class Randomness(NamedTuple):
     drawn: Any = ()  # rows and masks of its batches; see `Drawn`
 
 
-class Sent(NamedTuple):
+class Exchanged(NamedTuple):
     """The result of an exchange: what the client keeps, sends and has measured."""
 
     row: types.ClientState  # () of a prelude
@@ -56,9 +56,9 @@ class Sent(NamedTuple):
     message: Any  # as `client_update` returned it
     report: types.Report | tuple[()]  # () of a prelude
 
-    def finite(self, handed_in: Any) -> jax.Array:
-        """Returns whether the row, the summand `handed_in` and the report are finite, bool[]."""
-        return all_finite(self.row, handed_in, self.report)
+    def finite(self, summand: Any) -> jax.Array:
+        """Returns whether the row, the `summand` and the report are finite, bool[]."""
+        return all_finite(self.row, summand, self.report)
 
     def kept(self, finite: jax.Array | None) -> types.ClientState:
         """Returns the new row, or the old one if `finite` is False; None keeps the new row."""
@@ -124,12 +124,12 @@ def exchange(
     dispatch: types.Dispatch,
     draws: Randomness,
     own: tuple[types.ClientState, Any],
-) -> Sent:
+) -> Exchanged:
     """Runs one client's exchange; `own` has its row and whether the row is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
     row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
-    return Sent(row, before, message, report)
+    return Exchanged(row, before, message, report)
 
 
 def _update(algorithm, received, row, *arguments):
@@ -145,11 +145,11 @@ def _update(algorithm, received, row, *arguments):
     return made
 
 
-def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Sent:
+def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Exchanged:
     """Runs one client's exchange in the prelude, which reads no row; see `exchange`."""
     view = view_of(shared, data, dispatch, draws)
     message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
-    return Sent((), (), message, ())
+    return Exchanged((), (), message, ())
 
 
 class ExchangeShapes(NamedTuple):

@@ -147,22 +147,22 @@ class FederatedRound(NamedTuple):
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
         """Sums a cohort's contributions, with zeros for those not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
-        mapped, look = dispatches, None
+        mapped, check_each = dispatches, None
         if screening is not None:
             mapped = dispatches._replace(arrives=answered & ~screening.left_out)
-            look = screening.look
+            check_each = screening.check_each
 
         def of_client(shared, data, dispatch, draws, *more):
             dispatch = with_arrays(dispatch)
             sent = of_one(shared, data, dispatch, draws, *more)
-            handed_in = contribution(phase, sent.message, dispatch, jnp.int32(0), state.server)
-            if look is None:
-                finite = sent.finite(handed_in) if self.non_finite != "keep" else None
-                return (arrival(handed_in, sent.report, finite), ()), (sent.kept(finite), finite)
+            summand = contribution(phase, sent.message, dispatch, jnp.int32(0), state.server)
+            if check_each is None:
+                finite = sent.finite(summand) if self.non_finite != "keep" else None
+                return (arrival(summand, sent.report, finite), ()), (sent.kept(finite), finite)
             row = sent.kept(dispatch.arrives)  # the sum of new rows is checked like the others
-            return (arrival(handed_in, sent.report, None), floats(row)), (row, None)
+            return (arrival(summand, sent.report, None), floats(row)), (row, None)
 
-        how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, look
+        how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, check_each
         summed, (rows, finite), found = map_cohort(of_client, *how)
         (arrivals, metrics), again = summed[0], None
         finite = finite if screening is None else found

@@ -51,7 +51,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         arrivals = Arrivals(contributed, (), jnp.int32(1))
         return server_step(phase, state.server, (), arrivals, group, screened=False)[0]
 
-    def handed_in(phase, sent, dispatch, staleness, server):
+    def contribution_of(phase, sent, dispatch, staleness, server):
         if phase.traits.reduce != "stack":
             return contribution(phase, sent.message, dispatch, staleness, server)
         one = decoded(phase, sent.message, server), dispatch
@@ -64,11 +64,11 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         first: Any = ()
         if prelude is not None:
             sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
-            given = handed_in(prelude, sent, dispatch, staleness, state.server)
+            given = contribution_of(prelude, sent, dispatch, staleness, state.server)
             first = after(prelude, state, given, group)
         own = row, take(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
-        contributed = handed_in(algorithm, sent, dispatch, staleness, state.server)
+        contributed = contribution_of(algorithm, sent, dispatch, staleness, state.server)
         chosen: Any = ()
         if algorithm.selection is not None:
             of_round = FederatedRound(algorithm, Placement("sequential"))

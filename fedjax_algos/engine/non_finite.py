@@ -94,19 +94,19 @@ def check_excluded(non_finite: NonFinite, excluded: Any) -> None:
 class Screening(NamedTuple):
     """The checks for numbers that are not finite, in one computation of a round."""
 
-    look: jax.Array  # bool[]: whether each client is checked; the sums are then discarded
+    check_each: jax.Array  # bool[]: whether each client is checked; the sums are then discarded
     left_out: jax.Array  # bool[slots]: the clients known to have updates that are not finite
     last: jax.Array  # bool[]: whether all of them are known
 
     @property
     def first(self) -> jax.Array:
         """bool[]: whether the round has not been computed yet."""
-        return ~(self.look | self.last)
+        return ~(self.check_each | self.last)
 
     def after(self, summed: Any, left_out: jax.Array) -> tuple[jax.Array, "Screening"]:
         """Returns whether the round is complete, bool[], and the next computation's checks."""
-        complete = self.last | (~self.look & all_finite(summed))
-        return complete, Screening(~(complete | self.look), left_out, self.look)
+        complete = self.last | (~self.check_each & all_finite(summed))
+        return complete, Screening(~(complete | self.check_each), left_out, self.check_each)
 
 
 def looking(round_fn: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:

@@ -170,7 +170,7 @@ def map_cohort(
     data: ProgramData,
     inputs: tuple,
     placement: Placement,
-    look: jax.Array | None = None,
+    check_each: jax.Array | None = None,
 ) -> tuple[Any, Any, jax.Array | None]:
     """Maps `(shared, data, dispatch, draws, *inputs) -> (summed, stacked)` over a cohort.
 
@@ -178,22 +178,22 @@ def map_cohort(
     randomness of its slots at once: `draw(shared, data, dispatches)`. `shared` is copied to each
     device. The summand of an empty slot, or of a client that fails, is masked out. The third
     result, bool[slots], says whether each client's summand is finite. It is meaningful only where
-    `look`, bool[], holds, and the sums are wrong there; None without `look`.
+    `check_each`, bool[], holds, and the sums are wrong there; None without `check_each`.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
 
-    def map_slots(shared, data, inputs, look):
+    def map_slots(shared, data, inputs, check_each):
         dispatches, *more = inputs
         inputs = dispatches, draw(shared, data, dispatches), *more
-        return _map_chunks(partial(function, shared, data), inputs, size, num_clients, look)
+        return _map_chunks(partial(function, shared, data), inputs, size, num_clients, check_each)
 
     if placement.num_devices == 1:  # or several that share each client
-        return map_slots(shared, local_shard(data), inputs, look)
+        return map_slots(shared, local_shard(data), inputs, check_each)
     assert placement.mesh is not None
 
     def map_on_device(shared, data, inputs):
-        shared, look = shared
-        summed, *stacked = map_slots(shared, local_shard(data), inputs, look)
+        shared, check_each = shared
+        summed, *stacked = map_slots(shared, local_shard(data), inputs, check_each)
         return jax.lax.psum(summed, AXIS), *stacked
 
     replicated, divided = PartitionSpec(), PartitionSpec(AXIS)
@@ -204,10 +204,10 @@ def map_cohort(
         in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
         out_specs=(replicated, divided, divided),
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
-    )((shared, look), data, inputs)
+    )((shared, check_each), data, inputs)
 
 
-def _map_chunks(function, inputs, size, num_clients, look):
+def _map_chunks(function, inputs, size, num_clients, check_each):
     """Maps one device's part of the cohort: chunks of `size` clients, one chunk after another."""
 
     def masked(dispatch, *rest):
@@ -230,16 +230,16 @@ def _map_chunks(function, inputs, size, num_clients, look):
         if size > 1:
             summed = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), each)
         if sums is not None:
-            if look is not None:  # a branch: fused with the sum it would round differently
+            if check_each is not None:  # a branch: fused with the sum it would round differently
                 empty = jax.tree.map(jnp.zeros_like, sums)
-                sums = jax.lax.cond(look, lambda _: empty, lambda sums: sums, sums)
+                sums = jax.lax.cond(check_each, lambda _: empty, lambda sums: sums, sums)
             summed = jax.tree.map(jnp.add, sums, summed)
-        if look is None:
+        if check_each is None:
             return summed, (stacked, None)
         if size == 1:  # the client's summand is in memory anyway
             each = take(summed, None)
         unknown = jnp.ones(size, bool)
-        finite = jax.lax.cond(look, jax.vmap(all_finite), lambda _: unknown, each)
+        finite = jax.lax.cond(check_each, jax.vmap(all_finite), lambda _: unknown, each)
         return summed, (stacked, finite)
 
     num_chunks = len(inputs[0].client) // size

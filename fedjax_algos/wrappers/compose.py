@@ -283,7 +283,7 @@ class _Path:
         one = self._opened(update, dispatch, staleness)
         for place, stage in enumerate(self.transport.server):
             one = self._one(stage, place, server, one)
-        return self._handed_in(server, one)
+        return self._summand(server, one)
 
     def _opened(self, decoded, dispatch, staleness):
         """Returns the decoded update of a dispatch as an `Arrived`."""
@@ -327,7 +327,7 @@ class _Path:
             require(not names, f"{what} {' and '.join(names)}; {fix}")
         return split(one)
 
-    def _handed_in(self, server, one, factor=None):
+    def _summand(self, server, one, factor=None):
         """Returns the summands of an update, times a factor."""
         rule = self.transport.rule
         scaled = stages.same if factor is None else partial(scale, factor)
@@ -399,11 +399,11 @@ class _Path:
                 given = own[place], self._key(server, place), server.facts
                 cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
         each = each._replace(vectors=cohort.vectors)
-        hand_in = partial(self._handed_in, server)
+        summand = partial(self._summand, server)
         if not any(stage.reweights for stage in self.transport.server):
-            return cohort, total(jax.vmap(hand_in)(each), stack.mask)
+            return cohort, total(jax.vmap(summand)(each), stack.mask)
         weights = [cohort.factor * weight for weight in cohort.weights]
-        sums = total(jax.vmap(hand_in)(each, cohort.factor), stack.mask)
+        sums = total(jax.vmap(summand)(each, cohort.factor), stack.mask)
         return cohort._replace(weights=weights), sums
 
 

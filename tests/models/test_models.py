@@ -12,7 +12,7 @@ import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.models import Conv, DepthwiseConv, adapters, models
-from fedjax_algos.models.large.inverted_residual import InvertedResidual, Stage
+from fedjax_algos.models.large.inverted_residual import Blocks, InvertedResidual
 from fedjax_algos.models.layers.common import Normalisation
 from fedjax_algos.models.small import ConvolutionalNetwork
 from fedjax_algos.runs.studies.settings import Settings
@@ -104,7 +104,7 @@ def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
     rate, rows, key = 0.3, 400, jax.random.key(0)
     depthwise = functools.partial(DepthwiseConv, use_bias=False)
     norm = functools.partial(Normalisation, "group", 2, True)
-    block = InvertedResidual(Stage(2, 4, 1, 1), 1, nn.silu, True, rate, Conv, depthwise, norm)
+    block = InvertedResidual(Blocks(2, 4, 1, 1), 1, nn.silu, True, rate, Conv, depthwise, norm)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 2, 2, 4)), jnp.float32)
     variables = jax.jit(functools.partial(block.init, training=False))(key, x[:1])
     apply = jax.jit(functools.partial(block.apply, rngs={"dropout": key}), static_argnums=2)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedjax_algos.analysis.statistics import METRIC
 from fedjax_algos.analysis.summary import ratio_on_common_seeds
-from fedjax_algos.analysis.tables import Column, Share, percentages
+from fedjax_algos.analysis.tables import Column, SeedCount, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from paper_measures.runs import check_target, runs_of
@@ -91,7 +91,7 @@ def columns_of(lines: Sequence[FirstTime]) -> tuple[list[Column], list[str]]:
     columns = [
         Column("simulated time", marked(lines, "time"), unit="s"),
         Column("relative", [line.relative for line in lines], ".2f"),
-        Column("common seeds", [Share(line.seeds_common, line.seeds) for line in lines]),
+        Column("common seeds", [SeedCount(line.seeds_common, line.seeds) for line in lines]),
         percentages("best", [line.best for line in lines]),
         percentages("deviation", [line.best_deviation for line in lines]),
         reached(lines),

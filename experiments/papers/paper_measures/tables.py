@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.statistics import METRIC
-from fedjax_algos.analysis.tables import Column, ResultTable, Share
+from fedjax_algos.analysis.tables import Column, ResultTable, SeedCount
 from fedjax_algos.cli.method_tables import quality_name
 
 BEST = "best: each seed's highest {quality}, chosen on test data"
@@ -32,7 +32,7 @@ def marked(lines: Sequence[Any], field: str) -> list[Marked | None]:
 
 def reached(lines: Sequence[Any]) -> Column:
     """The column of the seeds that reach the target."""
-    return Column("reached", [Share(line.seeds_reaching, line.seeds) for line in lines])
+    return Column("reached", [SeedCount(line.seeds_reaching, line.seeds) for line in lines])
 
 
 def paper_table(
@@ -50,7 +50,7 @@ def paper_table(
     shown = [c for c in columns if any(value is not None for value in c.values)]
     marks = any(isinstance(v, Marked) and v.mark for c in shown for v in c.values)
     if any(line.seeds_diverged for line in lines):
-        shown.append(Column("diverged", [Share(x.seeds_diverged, x.seeds) for x in lines]))
+        shown.append(Column("diverged", [SeedCount(x.seeds_diverged, x.seeds) for x in lines]))
     told = [note for note in notes if marks or not note.startswith("*")]
     told = [note.format(quality=quality_name(metric)) for note in told]
     return ResultTable([Column("method", [*names.values()]), *shown], told)

@@ -32,7 +32,7 @@ class ServerState(NamedTuple):
     num_clients: jax.Array  # float[]: N
 
 
-class Broadcast(NamedTuple):
+class ScaffoldBroadcast(NamedTuple):
     params: Params  # x
     control: Params  # c
 
@@ -76,7 +76,7 @@ def scaffold(
         return ServerState(params, optax.tree.zeros_like(params), num_clients)
 
     def broadcast(server, group):
-        return Broadcast(server.params, server.control)
+        return ScaffoldBroadcast(server.params, server.control)
 
     def client_init(params, key):
         return optax.tree.zeros_like(params)  # c_i
@@ -113,7 +113,7 @@ def scaffold(
         client_init=client_init,
         traits=Traits(
             parts=Upload("delta", "vector"),
-            broadcast=Broadcast("model", "vector"),
+            broadcast=ScaffoldBroadcast("model", "vector"),
             requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd",
         ),
     )

@@ -27,7 +27,7 @@ class ServerState(NamedTuple):
     rounds: jax.Array  # int32[]: t
 
 
-class Broadcast(NamedTuple):
+class GhbmBroadcast(NamedTuple):
     params: Params  # theta^t
     momentum: Params  # (theta^{t-tau} - theta^t) / tau, and 0 in the first tau rounds
 
@@ -69,7 +69,9 @@ def ghbm(
         oldest = jax.tree.map(lambda p: p[server.rounds % tau], server.past)
         momentum = scale(1 / tau, optax.tree.sub(oldest, server.params))
         known = server.rounds >= tau
-        return Broadcast(server.params, jax.tree.map(lambda m: jnp.where(known, m, 0), momentum))
+        return GhbmBroadcast(
+            server.params, jax.tree.map(lambda m: jnp.where(known, m, 0), momentum)
+        )
 
     def client_update(broadcast, state, data, dispatch, key):
         x, momentum = broadcast
@@ -98,7 +100,8 @@ def ghbm(
         client_update=client_update,
         server_update=server_update,
         traits=Traits(
-            broadcast=Broadcast("model", "vector"), requires_sgd="" if nesterov else DISPLACEMENT
+            broadcast=GhbmBroadcast("model", "vector"),
+            requires_sgd="" if nesterov else DISPLACEMENT,
         ),
     )
 

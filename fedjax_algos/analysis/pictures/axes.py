@@ -124,7 +124,7 @@ Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)
 
 
-class Column(NamedTuple):
+class Axis(NamedTuple):
     """A column on an axis."""
 
     name: str
@@ -147,14 +147,14 @@ def column_of(
     limits: Limits,
     label: str | None,
     logarithmic: bool,
-) -> Column:
+) -> Axis:
     """Returns a column in the unit that suits the largest value of all curves within the limits."""
     text, unit = axes.get(name, (name.replace("_", " "), ""))
     largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
     largest = largest if limits[1] is None else min(largest, limits[1])
     factor, prefix = si_prefix(largest) if unit else (1.0, "")
     label = (f"{text}, {prefix}{unit}" if unit else text) if label is None else label
-    return Column(name, label_text(label), factor, limits, logarithmic)
+    return Axis(name, label_text(label), factor, limits, logarithmic)
 
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:

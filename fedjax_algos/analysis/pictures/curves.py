@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
-from fedjax_algos.analysis.pictures.axes import Column, Limits
+from fedjax_algos.analysis.pictures.axes import Axis, Limits
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Row
@@ -59,8 +59,8 @@ class Panel(NamedTuple):
 
     title: str  # "" if there is only one facet
     curves: dict[str, Curve]  # by label
-    x: Column
-    y: Column
+    x: Axis
+    y: Axis
 
 
 def choose_spread(seeds: int) -> str:

@@ -193,7 +193,7 @@ def _draw_curves(axes, panel, styles, filled, scale):
     """Draws the curves of a panel with their bands, and sets its scales and limits."""
     columns = {"x": panel.x, "y": panel.y}
 
-    def shown(values: np.ndarray, column: shared.Column) -> np.ndarray:
+    def shown(values: np.ndarray, column: shared.Axis) -> np.ndarray:
         """Returns values in the column's unit; NaN if a logarithmic axis cannot show them."""
         return np.where((values > 0) | (not column.logarithmic), values, np.nan) / column.unit
 

@@ -129,11 +129,11 @@ def draw_metric(
         """Returns the curves of all panels with a metric or a column of the x axis."""
         return [curve for place in places if place[part] == name for curve in place[3].values()]
 
-    def x_axis(name: str) -> shared.Column:
+    def x_axis(name: str) -> shared.Axis:
         values = [curve.x for curve in curves_with(2, name)]
         return shared.column_of(axes, name, values, x_limits, x_label, log_x)
 
-    def y_axis(name: str) -> shared.Column:
+    def y_axis(name: str) -> shared.Axis:
         own, whole = curves_with(1, name), "simulated_seconds" in columns
         limits = curves.fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
         return shared.column_of(axes, name, [c.mean for c in own], limits, y_label, log_y)

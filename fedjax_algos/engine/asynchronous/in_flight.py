@@ -24,7 +24,7 @@ from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, ser
 from fedjax_algos.engine.state import FederatedState
 
 
-class Trained(NamedTuple):
+class HeldUpdate(NamedTuple):
     """The update of a trained dispatch, with the other inputs of its server step."""
 
     update: Update
@@ -43,7 +43,7 @@ class InFlightState(NamedTuple):
     excluded: Any  # `Excluded`, or () if updates that are not finite are kept
     sums: Any  # ((contributions, statistics), number left) of the current server step
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
-    updates: Trained  # leaves [rows, ...]
+    updates: HeldUpdate  # leaves [rows, ...]
 
     def state(self, shared: Shared) -> FederatedState:
         """The state of the run."""
@@ -100,7 +100,7 @@ def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
         *initial,
         sums=(zeros((contributed, report.statistics)), None if finite is None else jnp.int32(0)),
         versions=put(zeros(one[0], rows[0]), first_rows, sent),
-        updates=zeros(Trained(update, dispatch, report, finite), rows[1]),
+        updates=zeros(HeldUpdate(update, dispatch, report, finite), rows[1]),
     )
     return constrain(mesh, (in_flight, zeros(report.metrics, *runs)))
 
@@ -199,7 +199,7 @@ def _make_train(algorithm, layout, gathers, screened, shared, data):
         sent = exchange(algorithm, of_run, received, run_data, dispatch, draws, own)
         finite = sent.finite(sent.message) if screened else None
         row = sent.kept(finite), jax.tree.map(jnp.ones_like, own[1])
-        return row, Trained(sent.message, dispatch, sent.report, finite)
+        return row, HeldUpdate(sent.message, dispatch, sent.report, finite)
 
     def client_row(slot):
         """Returns the client's row among the rows of all runs; one past the last if empty."""

@@ -24,7 +24,7 @@ from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 
-class Stage(NamedTuple):
+class Blocks(NamedTuple):
     """Blocks of one width; only the first has the stride."""
 
     expansion: int  # t: expanded channels for each channel of the input
@@ -35,12 +35,12 @@ class Stage(NamedTuple):
 
 
 MOBILENET_V2 = (
-    Stage(1, 16, 1, 1), Stage(6, 24, 2, 2), Stage(6, 32, 3, 2), Stage(6, 64, 4, 2),
-    Stage(6, 96, 3, 1), Stage(6, 160, 3, 2), Stage(6, 320, 1, 1),
+    Blocks(1, 16, 1, 1), Blocks(6, 24, 2, 2), Blocks(6, 32, 3, 2), Blocks(6, 64, 4, 2),
+    Blocks(6, 96, 3, 1), Blocks(6, 160, 3, 2), Blocks(6, 320, 1, 1),
 )  # fmt: skip
 EFFICIENTNET_B0 = (
-    Stage(1, 16, 1, 1), Stage(6, 24, 2, 2), Stage(6, 40, 2, 2, 5), Stage(6, 80, 3, 2),
-    Stage(6, 112, 3, 1, 5), Stage(6, 192, 4, 2, 5), Stage(6, 320, 1, 1),
+    Blocks(1, 16, 1, 1), Blocks(6, 24, 2, 2), Blocks(6, 40, 2, 2, 5), Blocks(6, 80, 3, 2),
+    Blocks(6, 112, 3, 1, 5), Blocks(6, 192, 4, 2, 5), Blocks(6, 320, 1, 1),
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class SqueezeExcitation(nn.Module):
 class InvertedResidual(nn.Module):
     """1x1 to more channels, a depthwise convolution, 1x1 back, and a shortcut if shapes agree."""
 
-    stage: Stage
+    stage: Blocks
     stride: int
     activation: Callable[[jax.Array], jax.Array]
     squeeze: bool  # squeeze-and-excitation, with a quarter of the block's input channels
@@ -108,7 +108,7 @@ class InvertedResidual(nn.Module):
 class InvertedResidualNetwork(nn.Module):
     """A 3x3 convolution of stride 2, stages of inverted residuals, 1x1, the mean, a dense layer."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Blocks, ...]
     num_classes: int
     activation: Callable[[jax.Array], jax.Array]
     squeeze: bool
@@ -145,7 +145,7 @@ class InvertedResidualNetwork(nn.Module):
         return Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
 
 
-def torch_names(stages: Sequence[Stage], squeeze: bool) -> list[Names]:
+def torch_names(stages: Sequence[Blocks], squeeze: bool) -> list[Names]:
     """Returns torchvision's and timm's names of EfficientNet, or MobileNetV2 without `squeeze`."""
     blocks = [(number, block) for number, s in enumerate(stages) for block in range(s.blocks)]
     last = f"features.{len(stages if squeeze else blocks) + 1}"

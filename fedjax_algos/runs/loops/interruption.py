@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 _requested: list[int] = []  # numbers of the signals that have arrived in the blocks
-_blocks: list[Callable[[int], None] | None] = []  # the `last_words` of each open block
+_blocks: list[Callable[[int], None] | None] = []  # the `on_second_signal` of each open block
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -36,21 +36,21 @@ def finish_calls() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
+def end_at_once(on_second_signal: Callable[[int], None]) -> Iterator[None]:
     """Raises `Interrupted` on the first signal, or records it inside `finish_calls`.
 
-    A second signal calls `last_words` with its number and ends the process at once.
+    A second signal calls `on_second_signal` with its number and ends the process at once.
     """
 
     def arrived(number: int) -> None:
         raise Interrupted(number, alone=True)
 
-    with _handled(arrived, last_words):
+    with _handled(arrived, on_second_signal):
         yield
 
 
 @contextlib.contextmanager
-def _handled(first, last_words=None):
+def _handled(first, on_second_signal=None):
     """Calls `first` with the first signal, counted over all open blocks."""
 
     def handle(number, frame):
@@ -62,7 +62,7 @@ def _handled(first, last_words=None):
         first(number)
 
     previous, ended = {number: signal.getsignal(number) for number in _NUMBERS}, False
-    _blocks.append(last_words)
+    _blocks.append(on_second_signal)
     try:
         for number in _NUMBERS:
             signal.signal(number, handle)

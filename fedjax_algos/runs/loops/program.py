@@ -37,7 +37,7 @@ from fedjax_algos.runs.loops.run import (
 )
 
 
-class Shared(NamedTuple):
+class ProgramInputs(NamedTuple):
     """The inputs that all runs of a program read, on every device."""
 
     data: FederatedData  # indices [partitions, assigned], offsets [partitions, num_clients + 1]
@@ -150,7 +150,7 @@ def traced_names(run: Run, static: frozenset[str]) -> list[str]:
     return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that share a program."""
 
     runs: dict[int, Run]  # by index
@@ -174,13 +174,15 @@ class Group(NamedTuple):
         """The names of the swept values that are arguments of the program."""
         return traced_names(self.first, self.static)
 
-    def shared(self) -> Shared:
+    def shared(self) -> ProgramInputs:
         """Puts the inputs of all runs on every device."""
         rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in self.tables.values()]
         indices, offsets, test_rows = stack(rows)
         data = FederatedData(self.first.data.examples, indices, offsets)
         test = self.loop.test if test_rows is None else None
-        return devices.replicate(self.program.mesh, Shared(data, test, test_rows, self.loop.params))
+        return devices.replicate(
+            self.program.mesh, ProgramInputs(data, test, test_rows, self.loop.params)
+        )
 
     def cohorts(self, runs: Sequence[Run]) -> list[Cohorts]:
         """Returns the cohorts of some runs before their first round."""
@@ -193,7 +195,7 @@ class Call:
 
     states: FederatedState  # after the last stop; leaves [runs, ...]
 
-    def __init__(self, group: Group, indices: list[int], checkpoints: Any):
+    def __init__(self, group: RunGroup, indices: list[int], checkpoints: Any):
         self.group, self.indices = group, indices
         self.own = [group.runs[index] for index in indices]
         self.filled = self.own + [group.first] * (group.size - len(indices))
@@ -201,7 +203,9 @@ class Call:
         name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
         self.saver = RunSaver(checkpoints, self._identity, name)
 
-    def stops(self, shared: Shared, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
+    def stops(
+        self, shared: ProgramInputs, count: FlopCounter, recorder: Recorder
+    ) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
         divide = partial(devices.put_state, program.mesh, rows=True)

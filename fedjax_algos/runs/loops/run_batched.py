@@ -24,7 +24,7 @@ from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.loops import program as programs
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
-from fedjax_algos.runs.loops.program import Call, Group
+from fedjax_algos.runs.loops.program import Call, RunGroup
 from fedjax_algos.runs.loops.recorder import Recorder, follow, warn_of_non_finite
 from fedjax_algos.runs.loops.run import (
     CLIENT_LEARNING_RATE,
@@ -186,7 +186,7 @@ class BatchedRuns:
         warn_of_non_finite(by_name, {_name(self.runs[i]) for i in self.diverged})
         return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
 
-    def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:
+    def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[RunGroup]:
         """Groups runs that share a program if the values named in `static` are constants."""
         groups: dict[Any, dict[int, Run]] = {}
         for index, run in runs.items():
@@ -198,7 +198,7 @@ class BatchedRuns:
             groups.setdefault(key, {})[index] = run
         return [self._group(own, static) for own in groups.values()]
 
-    def _group(self, runs: dict[int, Run], static: frozenset[str]) -> Group:
+    def _group(self, runs: dict[int, Run], static: frozenset[str]) -> RunGroup:
         """Makes a group of runs; raises ValueError for too little memory."""
         first, loop = next(iter(runs.values())), self.loop
         local, clients = first.local, first.data.num_clients
@@ -219,9 +219,9 @@ class BatchedRuns:
         transfer = count_transfer(algorithm, state, first.data, take(dispatches, 0))
         tables = {programs.table_of(run): run for run in runs.values()}
         computed = programs.Program(*learned, *placed), loop, size, note
-        return Group(runs, tables, static, *computed, algorithm, state, transfer)
+        return RunGroup(runs, tables, static, *computed, algorithm, state, transfer)
 
-    def _run_group(self, group: Group) -> list[str]:
+    def _run_group(self, group: RunGroup) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""
         names, own = sorted(group.traced), [group]
         for constant in [[], *([name] for name in names), names]:
@@ -237,7 +237,7 @@ class BatchedRuns:
             notes += self._run_group(other)
         return notes
 
-    def _run_program(self, group: Group) -> None:
+    def _run_program(self, group: RunGroup) -> None:
         """Runs a group, call by call; UNTRACEABLE if Python reads a traced value."""
         shared = group.shared()
         count = flop_counter(group.algorithm, group.state, group.first.data)
@@ -245,7 +245,7 @@ class BatchedRuns:
             indices = list(group.runs)[start : start + group.size]
             self._follow(Call(group, indices, self.checkpoints), shared, count)
 
-    def _follow(self, call: Call, shared: programs.Shared, count: FlopCounter) -> None:
+    def _follow(self, call: Call, shared: programs.ProgramInputs, count: FlopCounter) -> None:
         """Computes the runs of a call, and reports their rows and last models."""
         self.rows |= {index: [] for index in call.indices}
 

@@ -42,7 +42,7 @@ _LEFT_OUT = (
 )  # fmt: skip
 
 
-class Stage(NamedTuple):
+class TuningStage(NamedTuple):
     """A part of successive halving: runs some settings of each method for some time."""
 
     settings: int  # of each method
@@ -72,7 +72,7 @@ class Tuning(NamedTuple):
     experiment: Experiment  # its `client_data` are the held-out examples
     spaces: list[SearchSpace]  # of each method
     tried: dict[str, list[Method]]  # with the values of each setting
-    stages: list[Stage]  # one stage, or several for successive halving
+    stages: list[TuningStage]  # one stage, or several for successive halving
     runs: dict[str, list[RunName]]  # of the first stage, in the order of computation
 
     @property
@@ -126,16 +126,16 @@ def prepare_tuning(
 
 def stages_of(
     number: int, length: float, shortest: float, halving: int | None, whole: bool = True
-) -> list[Stage]:
+) -> list[TuningStage]:
     """Makes stages of `number / halving^k` settings, from at least `shortest` up to `length`."""
     if halving is None:
-        return [Stage(number, length)]
+        return [TuningStage(number, length)]
     left, part, factors = number, length, 0
     while left >= halving and part / halving >= shortest:
         left, part, factors = left // halving, part / halving, factors + 1
     lengths = [length / halving ** (factors - k) for k in range(factors + 1)]
     return [
-        Stage(number // halving**k, round(part) if whole else part)
+        TuningStage(number // halving**k, round(part) if whole else part)
         for k, part in enumerate(lengths)
     ]
 
@@ -144,7 +144,7 @@ def run_tuning(
     tuning: Tuning,
     folder: ResultsFolder,
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_start: Callable[[str, Stage], None] = lambda label, stage: None,
+    on_start: Callable[[str, TuningStage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages; returns each method's trials by label, then by stage, the best first.
 
@@ -180,7 +180,7 @@ def _run_stages(
     path: Path,
     known: dict[str, float | None],
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_start: Callable[[str, Stage], None] = lambda label, stage: None,
+    on_start: Callable[[str, TuningStage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
     """Computes the runs of this process without a `known` score, and returns all trials.
 

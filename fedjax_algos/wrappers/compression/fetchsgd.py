@@ -23,7 +23,7 @@ from fedjax_algos.wrappers.templates import mean_of, weighted
 _HASHES = zlib.crc32(b"fetchsgd")
 
 
-class Memory(NamedTuple):
+class Sketches(NamedTuple):
     """The server's two sketches."""
 
     momentum: jax.Array  # float32[rows, columns]: Su
@@ -109,7 +109,7 @@ def fetchsgd(
 
     def first(zeros, population):
         table = encoded(*zeros)
-        return Memory(*(jnp.zeros_like(table) for _ in Memory._fields))
+        return Sketches(*(jnp.zeros_like(table) for _ in Sketches._fields))
 
     def estimate(summed, memory, key, facts):
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
@@ -121,9 +121,9 @@ def fetchsgd(
         found = at_positions(places, estimates[places], flat.size)
         table = table_of(found)
         if sent == "subtracted":
-            memory = Memory(velocity, error - table)
+            memory = Sketches(velocity, error - table)
         else:
-            memory = Memory(*(jnp.where(table == 0, each, 0) for each in (velocity, error)))
+            memory = Sketches(*(jnp.where(table == 0, each, 0) for each in (velocity, error)))
         return [restored(found.astype(flat.dtype))], memory
 
     name = "fetchsgd"

@@ -14,7 +14,7 @@ from fedjax_algos.participation.in_rounds import seconds_in
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection import by_loss
-from fedjax_algos.wrappers.selection.by_loss import Candidates, Share
+from fedjax_algos.wrappers.selection.by_loss import Candidates, Fraction
 
 _UNCERTAINTY = 0.1
 
@@ -44,10 +44,10 @@ def oort(
     algorithm: Algorithm,
     *,
     candidates: Candidates = 2.0,
-    exploration: Share = 0.9,
-    decay: Share = 0.98,
-    least_exploration: Share = 0.2,
-    cutoff: Share = 0.95,
+    exploration: Fraction = 0.9,
+    decay: Fraction = 0.98,
+    least_exploration: Fraction = 0.2,
+    cutoff: Fraction = 0.95,
     seconds: Positive | None = None,
     alpha: NonNegative = 2.0,
     system: SystemModelFactory | None = None,

@@ -19,7 +19,13 @@ from fedjax_algos.runs.studies.experiment import prepare
 from fedjax_algos.runs.studies.method import methods_of
 from fedjax_algos.runs.studies.results_folder import open_folder
 from fedjax_algos.runs.studies.settings import Settings
-from fedjax_algos.runs.studies.tuning import Stage, Trial, held_out_rows, read_scores, tuned_text
+from fedjax_algos.runs.studies.tuning import (
+    Trial,
+    TuningStage,
+    held_out_rows,
+    read_scores,
+    tuned_text,
+)
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
@@ -128,12 +134,12 @@ def test_stages_of_successive_halving():
         ((2, 100.0, 5.0, 3), [(2, 100)]),
         ((4, 10.0, 1.0, 4, False), [(4, 2.5), (1, 10.0)]),
     ):
-        assert module.stages_of(*arguments) == [Stage(*each) for each in expected]
+        assert module.stages_of(*arguments) == [TuningStage(*each) for each in expected]
 
 
 def test_halving_runs_the_best_settings_longer_and_writes_them(tmp_path, untrained):
     tuning = prepared(halving=3)
-    assert tuning.stages == [Stage(3, 3), Stage(1, 9)]
+    assert tuning.stages == [TuningStage(3, 3), TuningStage(1, 9)]
     assert tuning.budget == 2 * (3 * 3 + 1 * 9)
     results = tune(tmp_path / "there", tuning)
     for stages in results.values():
