@@ -29,6 +29,7 @@ GRID = "--grid client_learning_rate=0.1,0.3,0.9"
 KILLED = """
 import os, signal, sys
 from fedjax_algos.cli import main
+from fedjax_algos.runs.studies.results_folder import ResultsFolder
 
 def killed(folder, *run):
     number[0] -= 1

@@ -56,7 +56,7 @@ SIMILAR = {"identity", "diana", "mifa", "term", "active"}  # to others of these
 TWICE, CHOICE = "its clients send twice in a round", "its clients choose what they train"
 SEVERAL, COUNTS = "its clients send several vectors", "its clients send counts"
 COMPARES, MODELS = "its server compares the updates", "its clients send models"
-WORK = "weights of its clients depend on their"
+WORK = "needs equal weights, but clients' depend on their"
 NO_MEAN, NO_MODEL = "not of type WeightedSum", "do not receive the whole global model"
 WHILE_TRACED = {WORK, NO_MEAN, NO_MODEL}
 BOTH = "fedgbo,optimizer=own,upload=both"
