@@ -42,7 +42,7 @@ html_theme_options = {"navbar_persistent": []}  # the search field is in the sid
 
 
 def repository_url():
-    """The address of the repository, or "" if the place where the site is built has none."""
+    """Returns the public address of the repository, or "" if it has none."""
     address = os.environ.get("READTHEDOCS_GIT_CLONE_URL", "")
     if not address and shutil.which("git"):
         origin = ["git", "-C", Path(__file__).parent, "config", "remote.origin.url"]
@@ -58,7 +58,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_render_markdown_format = "myst"  # with tables
 nb_execution_mode = "force"
-nb_merge_streams = True  # what a cell prints is one block
+nb_merge_streams = True  # one block for all output of a cell
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 300
@@ -79,9 +79,9 @@ INCLUDED = {
 
 
 def escape(app, what, name, obj, options, lines):
-    """Escapes what reStructuredText would read as markup in a docstring, outside of code."""
+    """Escapes text in a docstring, outside of code, that reStructuredText would read as markup."""
     whole = "\n".join(lines)
-    # napoleon takes what stands before a colon in Returns for a type, and emphasises it
+    # napoleon reads text before a colon in Returns as a type, and emphasises it
     whole = re.sub(r"^(:returns: |  +)\*([^*\n]+)\* -- ", r"\1\2: ", whole, flags=re.MULTILINE)
     parts = whole.split("`")
     for index in range(0, len(parts), 2):
@@ -136,7 +136,7 @@ class Registered(SphinxDirective):
 
 
 def setup(app):
-    """Connects the hooks; they run after those of napoleon."""
+    """Connects the hooks, which run after napoleon's."""
     app.connect("autodoc-process-docstring", escape)
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)

@@ -1,4 +1,4 @@
-"""The figure on a page of docs/algorithms: drawn from a table, with a caption and a reading."""
+"""Draws the figure on a page of docs/algorithms from a table, with a caption and a reading."""
 
 import csv
 import functools
@@ -19,18 +19,18 @@ SHARE = 0.2  # of a run, at its start and at its end
 
 
 class Task(NamedTuple):
-    """How a task of experiments/algorithm_pages.py is shown."""
+    """The axes and texts of the figures of a task in experiments/algorithm_pages.py."""
 
     x: str
     y_label: str
     text: str
-    reference: str  # what FedAvg's curve is
+    reference: str  # the label of FedAvg's curve
 
 
 OF_CLIENTS = (
     "scikit-learn's digits on 20 clients (Dirichlet .1), 5 of them in a round, a perceptron{more}: "
-    "the accuracy of clients' models on examples of their own that are held out, as the mean over "
-    "clients. FedAvg's is that of the global model."
+    "the accuracy of clients' models on their own held-out examples, as the mean over "
+    "clients. FedAvg's curve shows its global model."
 )
 TASKS = {
     "rounds": Task(
@@ -71,17 +71,17 @@ def tables() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
 
 def task_of(name: str) -> str:
-    """The task in which an algorithm was run; FedAvg's is that of rounds."""
+    """Returns the task that ran an algorithm; for FedAvg, the task "rounds"."""
     return next(row["task"] for row in tables()[1] if row["method"] == name)
 
 
 def shown(name: str) -> list[str]:
-    """The algorithms in the figure of one of them."""
+    """Returns the algorithms in the figure of an algorithm."""
     return [name, "centralised" if name == "fedavg" else "fedavg"]
 
 
 def rows_of(task: str, names: list[str]) -> list[Row]:
-    """The rows of some algorithms, in the form of `fa.analysis.pictures`."""
+    """Returns the rows of some algorithms, as `fa.analysis.pictures` expects them."""
     x = TASKS[task].x
     return [
         {
@@ -96,7 +96,7 @@ def rows_of(task: str, names: list[str]) -> list[Row]:
 
 
 def title_of(name: str) -> str:
-    """The name in the heading of an algorithm's page."""
+    """Returns the name in the heading of an algorithm's page."""
     page = DOCS / "algorithms" / f"{name}.md"
     return page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
@@ -130,7 +130,7 @@ def settings_of(name: str, task: str) -> dict[str, str]:
 
 
 def rate_of(name: str, task: str) -> str:
-    """The chosen rate of an algorithm, and whether it ends the grid."""
+    """Returns the chosen rate of an algorithm, and says if it is at an end of the grid."""
     row = settings_of(name, task)
     end = row["end_of_the_grid"]
     return f"{row['client_learning_rate']} for {title_of(name)}" + (
@@ -139,7 +139,7 @@ def rate_of(name: str, task: str) -> str:
 
 
 def caption_of(name: str) -> str:
-    """What the figure shows, in Markdown."""
+    """Returns the caption of the figure, in Markdown."""
     task = task_of(name)
     rates = [
         float(key.removeprefix("score_"))
@@ -159,7 +159,7 @@ def caption_of(name: str) -> str:
 
 
 def difference(name: str, task: str, other: str, *, last: bool) -> Difference:
-    """The mean accuracy in the first or the last fifth of the run, minus that of another one."""
+    """Compares the mean accuracies of two algorithms in the first or the last fifth of the run."""
     x, values = TASKS[task].x, {}
     rows = rows_of(task, [name, other])
     end = max(row[x] for row in rows)
@@ -173,12 +173,12 @@ def difference(name: str, task: str, other: str, *, last: bool) -> Difference:
 
 
 def is_clear(found: Difference) -> bool:
-    """Whether the interval of a difference is without 0."""
+    """Returns True if the interval of a difference does not contain 0."""
     return abs(found.estimate.mean) > found.estimate.interval
 
 
 def reading_of(name: str) -> str:
-    """What the curves say, in a sentence of Markdown."""
+    """Compares the curves in a sentence of Markdown."""
     first, second = shown(name)
     task = task_of(name)
     found = [difference(first, task, second, last=last) for last in (False, True)]
@@ -197,4 +197,4 @@ def reading_of(name: str) -> str:
     rival = title_of(second) + "'s global model" * task.startswith("clients")
     if all(unclear):
         return f"No clear difference from {rival} on the same seeds: {' and '.join(parts)}."
-    return f"Its accuracy minus that of {rival} on the same seeds: {' and '.join(parts)}."
+    return f"Its accuracy minus the accuracy of {rival} on the same seeds: {' and '.join(parts)}."

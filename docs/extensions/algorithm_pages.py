@@ -1,10 +1,10 @@
-"""Directives for the pages of algorithms and codecs: what they show is read from the code.
+"""Directives for the pages of algorithms and codecs, which read their content from the code.
 
 - `{algorithm-options} NAME`: each option with its values, its default and its meaning.
-- `{algorithm-costs} NAME`: what a client sends, keeps and computes, beside FedAvg's.
+- `{algorithm-costs} NAME`: the costs of a client, beside FedAvg's.
 - `{algorithm-source} NAME`: the functions, without the docstrings.
-- `{algorithm-figure} NAME`: its accuracy on a small task, beside FedAvg's, and what the curves say.
-- `{codec-source} NAME` and `{codec-options} NAME`: the same of a codec.
+- `{algorithm-figure} NAME`: its accuracy on a small task, beside FedAvg's, with a comparison.
+- `{codec-source} NAME` and `{codec-options} NAME`: the same for a codec.
 - `{codec-error} SPEC`: its bits and its error for two vectors, with the options of the spec.
 """
 
@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def directive(text):
-    """A directive that parses the Markdown that `text` makes of its argument."""
+    """Makes a directive that parses the Markdown `text(argument)`."""
 
     class Directive(SphinxDirective):
         required_arguments = 1
@@ -41,7 +41,7 @@ def source(name):
 
 
 class Figure(SphinxDirective):
-    """The figure with its caption, and the sentence that reads it."""
+    """Adds the figure with its caption, and a sentence that compares the curves."""
 
     required_arguments = 1
 

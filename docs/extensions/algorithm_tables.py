@@ -1,4 +1,4 @@
-"""What the pages of algorithms and codecs show of the code: options, costs and source."""
+"""Options, costs and source of algorithms and codecs, for their pages."""
 
 import ast
 import functools
@@ -29,7 +29,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 
 class Costs(NamedTuple):
-    """What a client needs in a round, in bytes and floating-point operations."""
+    """The costs of a client in a round, in bytes and floating-point operations."""
 
     download: int
     upload: int
@@ -78,7 +78,7 @@ def meanings(name: str) -> dict[str, str]:
 
 
 def values_of(option: Option) -> str:
-    """What an option may be, in words."""
+    """Describes the values of an option."""
     if option.choices:
         return " or ".join(f"`{choice}`" for choice in option.choices)
     if option.kind in (int, float):
@@ -130,9 +130,9 @@ def costs_table(name: str) -> str:
 
 
 def source_of(name: str) -> str:
-    """An algorithm's file from its first definition on, without docstrings.
+    """Returns an algorithm's file from its first definition on, without docstrings.
 
-    Codecs share files, so of a codec's these are the definitions that it uses.
+    Codecs share files, so for a codec only the definitions that it uses are returned.
     """
     path = Path(inspect.getsourcefile(inspect.unwrap(FACTORIES[name])))
     lines = path.read_text().splitlines()
@@ -158,7 +158,7 @@ def source_of(name: str) -> str:
 
 
 def names_used(name: str, definitions: dict[str, ast.AST]) -> set[str]:
-    """The definitions that one of them uses, itself included."""
+    """Returns the names of the definitions that `name` uses, and `name` itself."""
     used, found = set(), {name}
     while found:
         used |= found

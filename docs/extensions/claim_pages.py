@@ -9,7 +9,7 @@ from claim_files.pages import write_pages
 
 
 def write(app):
-    """Writes them into docs/, and not into the pages of another site with its configuration."""
+    """Writes the pages into docs/, but not into another site that uses this configuration."""
     if app.srcdir == app.confdir:
         write_pages(Path(app.srcdir))
 

@@ -1,4 +1,4 @@
-"""What the pages of docs/compression show of a codec: its options, and its bits and errors."""
+"""Options, bits and errors of codecs, for the pages of docs/compression."""
 
 import functools
 from typing import NamedTuple
@@ -29,12 +29,12 @@ class Errors(NamedTuple):
 
 
 def codec_options(name: str) -> str:
-    """The options as a table in Markdown, and those that all codecs have."""
+    """Returns the options as a table in Markdown, with the options that all codecs have."""
     return f"{options_table(name)}\n\n{SHARED}"
 
 
 def vectors() -> dict[str, jax.Array]:
-    """A vector of about equal entries, and one of very different ones."""
+    """Returns a vector of similar entries and a vector of very different entries."""
     rng = np.random.default_rng(0)
     uneven = rng.lognormal(size=ENTRIES) * rng.choice([-1, 1], ENTRIES)
     drawn = {"normal": rng.normal(size=ENTRIES), "lognormal": uneven}
@@ -42,7 +42,7 @@ def vectors() -> dict[str, jax.Array]:
 
 
 def errors(spec: str, v: jax.Array) -> Errors:
-    """Of a codec, such as `qsgd:levels=7`, for clients that all have the vector v."""
+    """Measures a codec, such as `qsgd:levels=7`, on clients that all have the vector v."""
     codec = codecs.make(spec)
 
     @jax.jit

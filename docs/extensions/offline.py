@@ -1,4 +1,4 @@
-"""Makes a site that needs no network: formulas become MathML, and other hosts are reported."""
+"""Makes a site that works offline: turns formulas into MathML and reports other hosts."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ from sphinx.util import logging
 LOGGER = logging.getLogger(__name__)
 CONVERTER = LatexToMathML(annotation=True)  # the LaTeX stays in the page, to be copied
 
-# What a browser fetches by itself: all `src`, and `href` of `link`, except for the page's own
-# address. Links `<a href>` are followed by readers only.
+# Addresses that a browser fetches by itself: all `src`, and `href` of `link`, except for the
+# page's own address. Only readers follow links `<a href>`.
 _OUTSIDE = r"[\"']?\s*((?:https?:)?//[^\"'\s>)]+)"
 FETCHED = re.compile(
     rf"<(?!a\s)[a-z]+\b[^>]*?\s(?:src|srcset|poster|data)={_OUTSIDE}"
@@ -22,12 +22,12 @@ FETCHED = re.compile(
 
 
 def fetched_from_outside(text):
-    """The addresses of other hosts from which a browser fetches parts of this page or style."""
+    """Finds addresses of other hosts that a browser fetches for this page or style."""
     return ["".join(found) for found in FETCHED.findall(text)]
 
 
 def visit_math(translator, node):
-    """Writes a formula as MathML, which browsers draw without a script and without fonts."""
+    """Writes a formula as MathML, which browsers draw without scripts or fonts."""
     block = isinstance(node, nodes.math_block)
     try:
         formula = CONVERTER.convert_with_local_state(node.astext(), displaystyle=block)

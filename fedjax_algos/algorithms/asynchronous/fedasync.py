@@ -84,9 +84,9 @@ def fedasync(
       problem: the model and the loss.
       local: how a client trains.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, of either sign: above 0, as in both papers, a stale update has a smaller weight,
-        and below 0 a larger one, which may exceed 1. The configurations in FedCompass's released
-        code (https://github.com/APPFL/FedCompass) have `(d + 1)^(+.5)`, which is -0.5 here.
+      exponent: a. Above 0, as in both papers, stale updates have smaller weights; below 0, larger
+        ones, which may exceed 1. The configurations in FedCompass's released code
+        (https://github.com/APPFL/FedCompass) have `(d + 1)^(+.5)`, which is -0.5 here.
       form: "delta" is the rule above, FedCompass's; "mixing" is the original's
         `w <- (1 - st) w + st w_i`, which has no p_i and needs one arrival in each server step.
       weighting: p_i in the form "delta": "examples" is n_i / n over ALL clients, "uniform" is 1/m.

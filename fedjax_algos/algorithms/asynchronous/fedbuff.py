@@ -32,7 +32,7 @@ def fedbuff(
       problem: the model and the loss.
       local: how a client trains.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, of either sign, as in `fedasync`: below 0 stale updates have larger weights.
+      exponent: a, as in `fedasync`: below 0, stale updates have larger weights.
       server_learning_rate: eta_g, above 0.
       weighting: p_i. "examples" is n_i / n over ALL clients and "uniform" is 1/m, as in the
         FedCompass paper's comparison; "buffer" is 1/K, the original's mean.

@@ -8,9 +8,9 @@ updates of an aggregation to the model.
 
 The released code (https://github.com/APPFL/FedCompass) deviates from the paper. Its aggregator has
 `(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights; the paper's
-section E.2 has `(d + 1)^(-a)`. The code's p_i is always 1/m. `mode="code"` does both, and its
-planner is `compass:mode=code`. One thing stays as in the paper: a late update is never overwritten.
-In the released code the same client's next update overwrites it.
+section E.2 has `(d + 1)^(-a)`. The code's p_i is always 1/m. `mode="code"` sets both, and its
+planner is `compass:mode=code`. In the released code a client's next update overwrites its late one.
+Here both are used in both modes, as in the paper.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -65,8 +65,7 @@ def fedcompass(
       problem: the model and the loss.
       local: how a client trains; the planner sets its number of steps Q_i.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, of either sign: below 0 stale updates have larger weights. None is 0.5, or -0.5
-        in code mode.
+      exponent: a; below 0, stale updates have larger weights. None is 0.5, or -0.5 in code mode.
       mode: chooses the defaults of `exponent` and `weighting`, and the algorithm's planner:
         `compass` for "paper", `compass:mode=code` for "code". If you name the planner, also name
         its mode: `fedcompass:mode=code@compass:mode=code,max_steps=50`.

@@ -52,7 +52,7 @@ def qfedavg(problem: Problem, local: Local, *, q: NonNegative = 1.0) -> Algorith
         return state, Upload(scale(loss**q, step), h), trained.report
 
     def server_update(server, sums, count, group):
-        mean = sums.mean()  # two means have the quotient of the two sums
+        mean = sums.mean()  # the quotient of the means equals that of the sums
         return server._replace(params=add_scaled(server.params, -1 / mean.curvature, mean.delta))
 
     frame = fedavg(problem, local, weighting="uniform")

@@ -1,6 +1,6 @@
-"""Optimisers as FedGBO needs them: an update that reads statistics and does not change them.
+"""Optimisers for FedGBO, whose updates read statistics and do not change them.
 
-Mills et al., https://arxiv.org/abs/2108.09134, Table II, as the released code has it.
+Mills et al., https://arxiv.org/abs/2108.09134, Table II, as in the released code.
 
 optax's own momentum, RMSProp and Adam update their moments first and step with the new ones (and
 its Adam corrects their bias), so freezing optax's state would give another algorithm. These three
@@ -18,7 +18,7 @@ from fedjax_algos.core import Params
 from fedjax_algos.core.algorithm import PartKinds
 from fedjax_algos.core.trees import add_scaled
 
-# why a client takes no further optimiser; see `Traits.requires_sgd`
+# the reason to refuse a client optimiser; see `Traits.requires_sgd`
 OWN_OPTIMIZER = "its clients step with the server's optimiser, which its own options choose"
 
 

@@ -1,4 +1,4 @@
-"""FedCM: the last round's mean delta is mixed into every local gradient.
+"""FedCM: clients mix the last round's mean delta into every local gradient.
 
 Xu et al., "FedCM: Federated Learning with Client-level Momentum", 2021,
 https://arxiv.org/abs/2106.10874.
@@ -34,7 +34,7 @@ def fedcm(
     """`y_i <- y_i - eta_l (alpha g + (1 - alpha) M / (eta_l K_i))`.
 
     Server: `M <- mean_i (x - y_i)` from M = 0, `x <- x - eta_g M`. The GHBM paper's released code
-    broadcasts only one layer of M; here all of it is broadcast.
+    broadcasts only one layer of M; here the server broadcasts all of M.
 
     Args:
       problem: the model and the loss.

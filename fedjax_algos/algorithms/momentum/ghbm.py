@@ -1,7 +1,7 @@
 """GHBM: heavy-ball momentum over the server's last tau rounds, in every local step.
 
 Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
-Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578, as its released code has it.
+Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578, as in its released code.
 FedADC is Ozfatura et al., "FedADC: Accelerated Federated Learning with Drift Control", ISIT 2021,
 https://arxiv.org/abs/2012.09102.
 """

@@ -1,4 +1,4 @@
-"""LocalGHBM: GHBM whose past model is the model that the client received last.
+"""LocalGHBM: GHBM with the model that a client received last in place of a past model.
 
 Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
 Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578.

@@ -87,7 +87,7 @@ def apfl(
       problem: the model and the loss.
       local: how a client trains: K_i steps with learning rate eta.
       alpha: the first alpha_i, from 0 to 1: the share of a client's own model.
-      adaptive: whether alpha_i is trained.
+      adaptive: trains alpha_i if True.
       server_learning_rate: as in `fedavg`, above 0; 1 in the paper.
       weighting: weights of the mean delta: "uniform" as in the paper, or "examples" (proportional
         to n_i).

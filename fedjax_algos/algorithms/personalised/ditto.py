@@ -1,4 +1,4 @@
-"""Ditto: each client trains a model of its own that stays near the global one.
+"""Ditto: each client also trains its own model, which stays near the global one.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 https://arxiv.org/abs/2012.04221, Algorithm 1.
@@ -26,8 +26,8 @@ def ditto(
     """FedAvg for w; beside it, `v_k <- v_k - eta (g(v_k) + lambda (v_k - w))`, K_k times.
 
     w is the model that the client received, and v_k stays with the client. Both take the same steps
-    on the same batches, as in the released code; the paper's Algorithm 1 has a number of steps and
-    a rate of its own for v_k. Before a client's first dispatch, v_k is the initial model. The
+    on the same batches, as in the released code; in the paper's Algorithm 1, v_k has its own number
+    of steps and its own rate. Before a client's first dispatch, v_k is the initial model. The
     released code also chooses lambda by validation; this does not.
 
     Args:

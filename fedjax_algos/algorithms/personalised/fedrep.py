@@ -1,4 +1,4 @@
-"""FedRep: clients share the body of the model, and each has a head of its own.
+"""FedRep: clients share the body of the model, and each keeps its own head.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
 https://arxiv.org/abs/2102.07078, Algorithm 1.
@@ -53,7 +53,7 @@ def in_turns(
         fresh = inner.init(params)
         state = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, state)
         update, state = inner.update(only(gradient, steps_done), state, params)
-        return only(update, steps_done), (steps_done + 1, state)  # else decay moves both parts
+        return only(update, steps_done), (steps_done + 1, state)  # else decay moves all
 
     return optax.GradientTransformation(init, update)
 

@@ -32,7 +32,7 @@ class ServerState(NamedTuple):
 
 class Upload(NamedTuple):
     delta: Params  # of the chosen model
-    cluster: Any  # int32[]: which one
+    cluster: Any  # int32[]: its number
 
 
 def _mean(models):
