@@ -214,9 +214,9 @@ def checked(
     """Returns the labels as an array, and a generator; ValueError if there are too few labels."""
     labels = np.asarray(labels)
     check_whole("num_clients", num_clients)
-    few = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
+    found = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
     fix = f"give a label for each example, and at most {labels.size // min_examples} clients"
     fits = labels.ndim == 1 and labels.size >= num_clients * min_examples
-    require(fits, f"{few}; {fix}")
+    require(fits, f"{found}; {fix}")
     check_seed(seed)
     return labels, np.random.default_rng(seed)

@@ -237,8 +237,8 @@ def classes_per_client(
     require(fewest <= classes <= len(names), f"{found}; {fix}")
     per_slot = rng.permutation(base.even_sizes(slots, len(names)))
     worst = (per_class < per_slot).argmax()
-    small = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
-    require(per_class[worst] >= per_slot[worst], f"{small}; use fewer clients or fewer classes")
+    found = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
+    require(per_class[worst] >= per_slot[worst], f"{found}; use fewer clients or fewer classes")
     class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
     base.check_table(num_clients, len(names))
     slot_counts = np.zeros((num_clients, len(names)), int)
@@ -321,7 +321,7 @@ def class_partition(
 def draw_class_holders(
     num_clients: int, num_classes: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws bool[num_clients, num_classes]: `low` to `high` classes each, and every class held."""
+    """Draws the classes of each client, bool[num_clients, num_classes]; no class is left out."""
     all_classes = np.tile(np.arange(num_classes), (num_clients, 1))
     for _ in range(REDRAWS):
         numbers = rng.integers(low, high, num_clients, endpoint=True)
