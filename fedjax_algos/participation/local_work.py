@@ -16,7 +16,7 @@ from fedjax_algos.core.options import Count, Positive, Range
 from fedjax_algos.core.registry import Registry
 
 Speeds = Literal["homogeneous", "normal", "exponential"]
-TimeFloor = Annotated[float, Range(0, 1)]
+Share = Annotated[float, Range(0, 1)]
 
 CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
 _PARTIAL, _SPEEDS = 11, 12  # tags of NumPy's streams; samplers' tags are below 10
@@ -111,9 +111,7 @@ def full() -> LocalWork:
 
 
 @local_works.register
-def partial(
-    *, share: Annotated[float, Range(0, 1)] = 0.5, tau_max: Count | None = None
-) -> LocalWork:
+def partial(*, share: Share = 0.5, tau_max: Count | None = None) -> LocalWork:
     """In every round a random part of the cohort are stragglers, as in FedLGA.
 
     floor(share M + 1/2) random members of each cohort do partial work. Each misses a number of its
@@ -158,7 +156,7 @@ def deadline(
     seconds: Positive,
     speeds: Speeds = "normal",
     seconds_per_step: Positive = 0.1,
-    time_floor: TimeFloor = 0.01,
+    time_floor: Share = 0.01,
     time_bin: Positive | None = None,
 ) -> LocalWork:
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.
@@ -196,12 +194,12 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
       seconds: length of a round, in the same unit.
 
     Raises:
-      ValueError: if a time is not positive and finite, or longer than the round. When the result is
-        called, IndexError for a client without a time.
+      ValueError: if a time is not positive and finite, or longer than the round; when the result is
+        called, for a client without a time.
     """
     times = np.array(seconds_per_step, float)
-    shape = f"seconds_per_step has shape {times.shape}; give a time for each client"
-    require(times.ndim == 1 and times.size, shape)
+    message = f"seconds_per_step has shape {times.shape}; give a time for each client"
+    require(times.ndim == 1 and times.size, message)
     positive = np.where(times > 0, times, np.inf)
     max_steps = np.floor(seconds / positive + 1e-9)  # .3 / .1 is 2.9999999999999996
     worst = positive.argmax()

@@ -68,8 +68,8 @@ def cohort_count(cohort: float, num_clients: int) -> int:
     unclear = isinstance(cohort, float) and cohort == 1 < num_clients
     fits = 1 <= cohort <= num_clients and cohort == int(cohort) and not unclear
     problem = "may mean one client or all" if unclear else "is out of range"
-    fix = f"give a whole number from 1 to {num_clients}, the number of clients, or a fraction of"
-    require(fits, f"cohort={cohort} {problem}; {fix} them between 0 and 1")
+    fix = f"give a whole number from 1 to {num_clients}, all clients, or a fraction between 0 and 1"
+    require(fits, f"cohort={cohort} {problem}; {fix}")
     return int(cohort)
 
 
@@ -90,7 +90,7 @@ def _draw(draw, seed, rounds, num_clients, cohort_size):
 
 
 def idle_device() -> jax.Device | None:
-    """Returns the last CPU device; if there are several, a draw there waits for no other."""
+    """Returns the last CPU device, so that draws do not wait for work on the others, if any."""
     try:
         return jax.local_devices(backend="cpu")[-1]
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU
@@ -98,9 +98,9 @@ def idle_device() -> jax.Device | None:
 
 
 def on_host(draw: Partial) -> Sampler:
-    """Returns a sampler with a traced one's attributes, which calls it, compiled, for 16 rounds.
+    """Makes a sampler that compiles a traced one, calls it for 16 rounds, and has its attributes.
 
-    The last blocks of rounds are kept, because several calls may want them.
+    The last blocks of rounds are cached, because several calls may ask for them.
     """
 
     @functools.lru_cache(maxsize=16)
@@ -122,7 +122,7 @@ def on_host(draw: Partial) -> Sampler:
 
 
 def of_clients(sampler: Any, counts: np.ndarray, labels: Callable[[], np.ndarray] | None) -> Any:
-    """Tells a sampler, also a traced one, about the clients if it asks for them.
+    """Gives a sampler, also a traced one, the clients' counts and labels if it needs them.
 
     Args:
       sampler: a sampler with a function `of_clients` is replaced by what that returns.
@@ -173,10 +173,10 @@ def uniform() -> Sampler:
 
 def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
     """Raises ValueError for a cohort that is larger than the smallest group."""
-    smallest = num_clients // num_groups
-    large = f"cohort_size={cohort_size} is more than {smallest}, the smallest of"
-    fix = f"give num_groups of at most {num_clients // cohort_size}, or a smaller cohort"
-    require(cohort_size <= smallest, f"{large} num_groups={num_groups} groups; {fix}")
+    size, most = num_clients // num_groups, num_clients // cohort_size
+    found = f"cohort_size={cohort_size} is more than the {size} clients of the smallest group"
+    fix = f"give num_groups of at most {most}, not {num_groups}, or a smaller cohort"
+    require(cohort_size <= size, f"{found}; {fix}")
 
 
 @samplers.register
@@ -276,9 +276,7 @@ def independent(*, probability: Decay) -> Failures:
       probability: the chance that a dispatch fails, at least 0 and below 1.
     """
 
-    return lambda seed, clients, numbers: (
-        _drawn(jax.random.uniform, seed, clients, numbers) < probability
-    )
+    return lambda seed, clients, n: _drawn(jax.random.uniform, seed, clients, n) < probability
 
 
 @failures.register

@@ -40,9 +40,8 @@ def poisson(*, mean: Positive) -> TracedSampler:
     """
 
     def note(num_clients, slots):
-        chance = overflow_probability(mean, num_clients, slots)
-        what = f"poisson: more than {slots} clients would come to a round"
-        return f"{what} with probability {chance:.2g}"
+        chance = f"{overflow_probability(mean, num_clients, slots):.2g}"
+        return f"poisson: more than {slots} clients would come to a round with probability {chance}"
 
     slots = math.ceil(mean + 4.5 * math.sqrt(mean))
     return traced_sampler(_poisson(mean), may_leave_empty=True, slots=slots, note=note)
@@ -53,8 +52,8 @@ def _poisson(mean):
     from scipy import special
 
     def draw(seed, round_number, num_clients, cohort_size):
-        large = f"poisson: mean={mean:g} is more than the {cohort_size} slots of a cohort"
-        require(mean <= cohort_size, f"{large}; give more slots (--cohort, cohort_size)")
+        found = f"poisson: mean={mean:g} is more than the {cohort_size} slots of a cohort"
+        require(mean <= cohort_size, f"{found}; give more slots (--cohort, cohort_size)")
         slots = np.arange(cohort_size)
         below = special.bdtr(slots, num_clients, mean / num_clients)  # P(k <= slot)
         thresholds = np.minimum(below * 2**32, 2**32 - 1).astype(np.uint32)

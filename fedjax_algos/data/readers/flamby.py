@@ -105,8 +105,7 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
     needed("nibabel", "fed_ixi")
     table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
-    parts = (_source(Path(path), table.where("Split", part), folders) for part in ("train", "test"))
-    train, test = parts
+    train, test = (_source(Path(path), table.where("Split", s), folders) for s in ("train", "test"))
     return ClientDataset(train, test, num_classes=2)
 
 
@@ -114,8 +113,8 @@ def _folders(path: Path, table: Table) -> dict[str, str]:
     """Returns the name of each person's folder, by the person's number in the table."""
     with reading(path, "the folder of Fed-IXI", "give the folder with a folder for each person"):
         names = [re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name) for name in os.listdir(path)]
-    found = [(str(int(match[1])), match[0]) for match in names if match]
-    folders, times = dict(found), Counter(person for person, _ in found)
+    pairs = [(str(int(match[1])), match[0]) for match in names if match]
+    folders, times = dict(pairs), Counter(person for person, _ in pairs)
     rows = Counter(table.columns["Patient ID"])
     with reading(table.name, "the table of the persons in the folder", _FIX):
         other = [person for person in rows | times if (rows[person], times[person]) != (1, 1)]

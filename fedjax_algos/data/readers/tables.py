@@ -6,7 +6,6 @@ import io
 import os
 import re
 from collections.abc import Collection, Iterable
-
 from typing import NamedTuple
 
 import numpy as np

@@ -208,9 +208,7 @@ def pack(
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)
     assert isinstance(whole, ClientDataset)
-    parts = {"train": whole.train, "test": whole.test}
-    if whole.test is whole.train:
-        del parts["test"]
+    parts = {"train": whole.train} | ({} if whole.test is whole.train else {"test": whole.test})
     for source in parts.values():
         source.check()
     folder = Path(folder)
