@@ -298,9 +298,7 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
         require(are_whole, f"line {number}: {texts} are not whole numbers; give 0, 1, 2, ...")
         client, dispatch = map(int, texts)
         earlier = times.setdefault(client, [])
-        found = (
-            f"line {number} has dispatch {dispatch} of client {client}, not dispatch {len(earlier)}"
-        )
+        found = f"line {number} has dispatch {dispatch}, not {len(earlier)}, of client {client}"
         fix = "give one line for each client, or number its dispatches in a column dispatch"
         require(dispatch == len(earlier), f"{found}; {fix}")
         if any(row.get(column) for column in _UNAVAILABLE):
