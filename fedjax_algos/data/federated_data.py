@@ -57,9 +57,7 @@ class FederatedData(NamedTuple):
 
 def is_readable(array: object) -> bool:
     """Returns True if the host can read an array's values without tracing or gathering."""
-    if isinstance(array, jax.core.Tracer):
-        return False
-    if isinstance(array, jax.Array):
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
         return array.is_fully_replicated and not array.is_deleted()
     return isinstance(array, np.ndarray)
 
@@ -184,10 +182,9 @@ class ClientSource(NamedTuple):
         ids, counts = list(self.client_ids), np.asarray(self.counts)
         twice = [name for name, number in Counter(ids).items() if number > 1]
         named = ids and not twice and all(hasattr(one, "dtype") for one in self.example.values())
-        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu"
-        counted = counted and counts.min(initial=0) >= 0
-        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, counts of type "
-        found += f"{describe_tree(counts)} and the example {dict(self.example)}"
+        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu" and (counts >= 0).all()
+        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, "
+        found += f"counts of type {describe_tree(counts)} and the example {dict(self.example)}"
         fix = "give each client its own name and a whole number, and jax.ShapeDtypeStructs"
         require(named and counted, f"{found}; {fix}")
 

@@ -218,10 +218,10 @@ def may_leave_empty(sampler: Any) -> bool:
 def checked_counts(counts: Any) -> np.ndarray:
     """Returns the numbers of examples, which may be whole floats, checked; int32[num_clients]."""
     fix = "give the number of examples of each client, such as data.counts()"
-    is_data = hasattr(counts, "counts")
-    found, counts = f"of type {type(counts).__name__}", np.asarray(() if is_data else counts)
+    require(not hasattr(counts, "counts"), f"counts are of type {type(counts).__name__}; {fix}")
+    counts = np.asarray(counts)
     are_numbers = counts.ndim == 1 and counts.size and counts.dtype.kind in "iuf"
-    require(are_numbers, f"counts are {found if is_data else describe_tree(counts)}; {fix}")
+    require(are_numbers, f"counts are {describe_tree(counts)}; {fix}")
     whole = (counts >= 1) & (counts == np.floor(counts))
     found = f"counts have {counts[whole.argmin()]} of client {whole.argmin()}"
     require(whole.all(), f"{found}; {fix}, whole numbers of at least 1")

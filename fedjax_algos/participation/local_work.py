@@ -106,7 +106,6 @@ local_works = Registry[LocalWork]("local work", Callable)
 @local_works.register
 def full() -> LocalWork:
     """Every client finishes its local update."""
-
     return lambda seed, rounds, clients, full_steps, local: full_steps
 
 
@@ -137,9 +136,8 @@ def partial(*, share: Share = 0.5, tau_max: Count | None = None) -> LocalWork:
         found = f"partial: tau_max={tau_max} allows no partial work of {name}={value}"
         fix = f"give {name} as a whole number and a smaller tau_max, or share=0 for no stragglers"
         require(units == value and 1 <= max_missed < units, f"{found}; {fix}")
-        cohort_size = clients.shape[1]
+        cohort_size, num_steps = clients.shape[1], full_steps.astype(np.int64)
         number = int(share * cohort_size + 0.5)
-        num_steps = full_steps.astype(np.int64)
         for row, round_number in zip(num_steps, map(int, rounds), strict=True):
             rng = np.random.default_rng([seed, _PARTIAL, round_number])
             members = rng.permutation(cohort_size)[:number]

@@ -240,11 +240,7 @@ def with_replacement() -> Sampler:
 
     Algorithms whose clients have state do not support it.
     """
-
-    def members(rng, number, seed, num_clients, cohort_size):
-        return rng.integers(num_clients, size=cohort_size)
-
-    return _by_round(_REPLACED, members)
+    return _by_round(_REPLACED, lambda rng, t, seed, n, size: rng.integers(n, size=size))
 
 
 class Failures(Protocol):

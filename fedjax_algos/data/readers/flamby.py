@@ -63,8 +63,7 @@ def fed_isic2019(
     side of a few images down to 223 pixels; here those are scaled to `shorter_side`.
     """
     image_format = square(image_size, shorter_side)
-    columns = "image", "target", "center", "fold", "fold2"
-    table = read_table(Path(path, split), columns)
+    table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
     class_numbers(table, "center", _CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
     with reading(table.name, "the split of Fed-ISIC2019", _FIX):

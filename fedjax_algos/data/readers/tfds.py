@@ -78,8 +78,7 @@ def tfds(
         require(fits, f"{', '.join(names)} do not fit: {needed_shapes}; choose from {listed}")
         shape, dtype = shapes[0], np.dtype(features[names[0]].np_dtype)
     is_text = dtype == np.object_
-    parts: list[np.ndarray] = []
-    owners: list[np.ndarray] = []
+    parts, owners = list[np.ndarray](), list[np.ndarray]()
     for split in (train_split, test_split):
         with reading(f"{source}, split {split}", _KIND, prepare, Exception):
             records = builder.as_data_source(split)

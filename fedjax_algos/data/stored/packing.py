@@ -255,9 +255,7 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     }
 
 
-def _begin(
-    folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]
-) -> dict[str, Split]:
+def _begin(folder: Path, about: dict[str, Any], parts: dict[str, ClientSource]) -> dict[str, Split]:
     """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()

@@ -178,8 +178,7 @@ class StoredData:
                 self._cache[client] = examples
                 self._cached_bytes += size
             while self._cached_bytes > self.cache_bytes:
-                _, oldest = self._cache.popitem(last=False)
-                self._cached_bytes -= tree_bytes(oldest)
+                self._cached_bytes -= tree_bytes(self._cache.popitem(last=False)[1])  # the oldest
         return examples
 
     def __repr__(self) -> str:

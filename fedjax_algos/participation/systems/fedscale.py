@@ -50,8 +50,7 @@ class Sessions(NamedTuple):
     @classmethod
     def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
         """Joins sessions that touch, given in ascending order; none starts when the period ends."""
-        firsts: list[Any] = []
-        lasts: list[Any] = []
+        firsts, lasts = list[Any](), list[Any]()
         for start, end in zip(starts, ends, strict=True):
             if lasts and start == lasts[-1]:
                 lasts[-1] = end
