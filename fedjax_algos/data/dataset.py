@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
     Attributes:
       train, test: the examples.
       num_classes: the number of classes.
-      users: int32[train examples]: the natural client of each example, from 0; None without any.
+      users: int32[train examples]: the natural client of each example, from 0, if there are any.
       notes: what the reader left out, one line each.
     """
 

@@ -28,12 +28,12 @@ class Position(NamedTuple):
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
     last_round: np.ndarray  # int32[num_clients]: the round of the last one; -1 before the first
-    gaps: np.ndarray  # int64[next_round + 1]: dispatches by rounds since the client's previous one
+    gaps: np.ndarray  # int64[next_round + 1]: dispatches, by rounds since the client's last one
     lost: Any = ()  # int64[]: dispatches that failed; () if none can
     chosen: Any = ()  # int64[]: candidates that were chosen; () if all are
 
     def after(self, rounds: int) -> "Position":
-        """Returns arrays of the shapes of a position after so many rounds."""
+        """Returns a position whose arrays have the shapes of a position after `rounds` rounds."""
         return self._replace(gaps=np.zeros(rounds + 1, np.int64))
 
 
@@ -198,7 +198,7 @@ class Cohorts:
 
 
 def _add_gaps(at, end, clients, rounds):
-    """Returns the `gaps` with more dispatches [...], until the round `end`; sets `last_round`."""
+    """Returns `gaps` with those of new dispatches [...], up to round `end`; sets `last_round`."""
     order = np.argsort(clients, kind="stable")
     clients, rounds = clients[order], rounds[order]
     again = np.append(False, clients[1:] == clients[:-1])
@@ -291,10 +291,7 @@ def rate_counts(local: Local, number: Array, server_step: Array, full_steps: Arr
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """Returns the rate, a number or a function, at these counts, checked; float64[...].
-
-    A traced rate is returned as it is.
-    """
+    """Evaluates a rate, a number or a function, at these counts: float64[...], checked if known."""
     values = learning_rate
     if callable(learning_rate):
         fix = "give one of int32[...], such as lambda n: np.where(n < 3, 0.1, 0.01)"
@@ -316,7 +313,7 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
     """Returns the steps of a complete local update if all clients have the same, else None.
 
-    With epochs they do if all hold the same number of examples; `counts` may be unknown.
+    With epochs, they do if all hold the same number of examples, and `counts` is not None.
     """
     if local.steps is not None or counts is None:
         return local.steps

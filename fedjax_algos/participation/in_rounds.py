@@ -41,8 +41,8 @@ def make_in_system(
 def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:
     """Returns `(seed, clients, numbers, num_steps) -> float32[...]`, the seconds taken, traced.
 
-    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods. The
-    message for a missing system names `owner`.
+    The bytes of a method take no time, as for `late`, so dispatches take equally long in all
+    methods. The message for a missing system names `owner`.
     """
     make = _systems(system, owner)
 
@@ -116,7 +116,7 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
 
 
 def _ask(function, dtype, seed, clients, *more):
-    """Calls a function of dispatches in NumPy arrays, which returns a value for each client."""
+    """Calls a function on the host, which maps dispatches in NumPy arrays to one value each."""
     shape, given = jax.ShapeDtypeStruct(clients.shape, dtype), (seed, clients, *more)
     return jax.pure_callback(function, shape, *given, vmap_method="sequential")
 
@@ -127,7 +127,7 @@ def _rows(columns):
 
 
 def _systems(system, owner, sessions=False):
-    """Returns the factory with a cache of the last system models."""
+    """Returns `system` with a cache of models; ValueError if it is missing or lacks sessions."""
     fits = system is not None and (not sessions or isinstance(system(0), SystemModelWithSessions))
     example = "fedscale(behaviour=..., ...)" if sessions else "simulated()"
     fix = f"give {owner}(..., system=...), such as asynchrony.{example}"

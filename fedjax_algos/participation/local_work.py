@@ -23,7 +23,7 @@ _PARTIAL, _SPEEDS = 11, 12  # tags of NumPy's streams; samplers' tags are below 
 
 
 class SpeedDistribution(NamedTuple):
-    """The distribution of t_i, the mean time of a local step of client i, in units of its mean mu.
+    """The distribution of t_i / mu: t_i is client i's mean time of a local step, and mu its mean.
 
     "homogeneous" is 1; "normal" is N(1, 0.3^2), drawn again while it is at most 0.05;
     "exponential" has mean 1. An exponential draw may be so near zero that one client makes almost
@@ -78,7 +78,7 @@ def block_of_times(distribution: SpeedDistribution, seed: int, block: int) -> np
 
 
 class LocalWork(Protocol):
-    """Says how much of its complete local update each client of each cohort finishes."""
+    """Decides how much of its complete local update each client of each cohort finishes."""
 
     def __call__(
         self,
@@ -111,7 +111,7 @@ def full() -> LocalWork:
 
 @local_works.register
 def partial(*, share: Share = 0.5, tau_max: Count | None = None) -> LocalWork:
-    """In every round a random part of the cohort are stragglers, as in FedLGA.
+    """Makes a random part of every cohort stragglers, as in FedLGA.
 
     floor(share M + 1/2) random members of each cohort do partial work. Each misses a number of its
     E epochs (or E steps, if local work is given in steps), uniform on 1..tau_max.

@@ -1,4 +1,4 @@
-"""Cohorts of random size, and cohorts drawn by the clients' numbers of examples n_i."""
+"""Draws cohorts of random size, and cohorts by the clients' numbers of examples n_i."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ from fedjax_algos.participation.traced import TracedSampler, needs_clients, regi
 
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
-    """Returns the probability that a Poisson cohort with this mean has more than its slots."""
+    """Returns the probability that a Poisson cohort would have more clients than slots."""
     from scipy import special
 
     return float(special.bdtrc(slots, num_clients, mean / num_clients))
@@ -116,7 +116,7 @@ def clustered_by_size() -> TracedSampler:
     """One client is drawn from each of M distributions r_k, such that the mean is unbiased.
 
     Clients in descending order of n_i, equal ones by their ids, are laid side by side, each as long
-    as M n_i / n. r_k is what lies between k and k + 1. So sum_k r_ki = M n_i / n, and the uniform
+    as M n_i / n. r_k is the part from k to k + 1. So sum_k r_ki = M n_i / n, and the uniform
     mean is unbiased (`weighting=uniform`), as with `by_size` with replacement, but its variance is
     never larger. A client with n_i > n / M is always in the cohort, and may be there twice.
 

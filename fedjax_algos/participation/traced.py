@@ -33,12 +33,12 @@ class TracedSampler(Protocol):
 
 
 class TracedWork(Protocol):
-    """Says on the device how much of its complete local update each client finishes."""
+    """Decides on the device how much of its complete local update each client finishes."""
 
     def __call__(self, seed: Array, round_number: Array, full_steps: Array, /) -> jax.Array:
         """Returns numbers of local steps, int32[cohort_size], from 1 to `full_steps`.
 
-        `full_steps` are complete local updates. The seed is uint32[] and the round int32[].
+        `full_steps` has the steps of complete updates. The seed is uint32[] and the round int32[].
         """
 
 

@@ -73,7 +73,7 @@ def dirichlet_balanced(
     clients until sizes differ by at most one. alpha = 0 sorts the examples by label and gives each
     client one of N contiguous shards: one class each, if 1/N of all examples divides every class.
 
-    If a positive alpha gives a class to fewer clients than must hold it, the repair dominates: with
+    With a tiny positive alpha, few clients draw a class, and most of it then moves to others: with
     10 classes, 100 clients are most heterogeneous near alpha = 0.1, and almost alike for 0.001.
 
     Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
@@ -220,7 +220,7 @@ def classes_per_client(
 
     This is the setting of FedLGA: Li et al., "FedLGA: Toward System-Heterogeneity of Federated
     Learning via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not
-    specify the assignment. Cutting label-sorted examples into shards can give a client fewer.
+    specify the assignment. Shards of label-sorted examples can give a client fewer classes.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the assignment.

@@ -119,7 +119,7 @@ def pachinko(
     leaf_alpha: Positive = 10.0,
     hierarchy: tuple[int, ...] = CIFAR100_COARSE,
 ) -> Partition:
-    """Gives each client a distribution over coarse labels, and one over each one's fine labels.
+    """Gives each client a distribution over coarse labels, and over the fine labels of each.
 
     A client draws r ~ Dir(root_alpha 1) over the coarse labels and, for each of them,
     f ~ Dir(leaf_alpha 1) over its fine labels. For each of its examples it draws a coarse label

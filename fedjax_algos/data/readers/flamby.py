@@ -181,7 +181,7 @@ def read_volume(path: Path) -> np.ndarray:
 
 
 def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Resizes a volume by means of boxes that may overlap, as PyTorch's mode "area"."""
+    """Resizes a volume to the means of boxes, which may overlap, as PyTorch's mode "area"."""
     count = 1.0  # box i of m, on an axis of n, is floor(i n / m) to below ceil((i + 1) n / m)
     for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
         starts = np.arange(m) * n // m

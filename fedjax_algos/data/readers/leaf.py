@@ -32,8 +32,8 @@ def leaf(
 ) -> Dataset:
     """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
 
-    The files are parsed one client at a time, and only arrays are kept; a file may be a quarter as
-    large as the memory. "x" is
+    The files are parsed one client at a time, and only arrays are kept. A file may be as large as a
+    quarter of the memory. "x" is
 
     - femnist: uint8[n, 28, 28], the pixels times 255, which is exact; 62 classes;
     - shakespeare: uint8[n, 80], indices in LEAF's 80 symbols; the label is the next character's;

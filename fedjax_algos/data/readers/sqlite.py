@@ -64,7 +64,7 @@ def tff_sqlite(
     number of rows of each client. Clients are sorted by name, and examples keep the order of the
     file. One client is read at a time.
 
-    - Numbers are "x" as they are, and "y" is their label, int32[n]. An Example has no shapes:
+    - Numbers become "x" unchanged, and "y" is their label, int32[n]. An Example has no shapes:
       `pixels` become float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers
       float32[k] or int64[k].
     - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any

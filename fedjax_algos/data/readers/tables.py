@@ -78,7 +78,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def numbered(names: list[str], order: list[str]) -> np.ndarray:
-    """Returns int32[names]: the place of each name in an order that has them all."""
+    """Returns the place of each name in `order`, int32[names]."""
     places = {name: place for place, name in enumerate(order)}
     return np.array([places[name] for name in names], np.int32)
 

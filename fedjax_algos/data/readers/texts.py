@@ -41,7 +41,7 @@ class Vocabulary(NamedTuple):
 
     @property
     def special(self) -> tuple[int, int, int]:
-        """The ids of unknown symbols, of a text's begin and of its end."""
+        """The ids of an unknown symbol, and of the beginning and the end of a text."""
         return len(self.ids) + 1, len(self.ids) + 2, len(self.ids) + 3
 
     @property

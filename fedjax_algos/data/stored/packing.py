@@ -121,7 +121,7 @@ class Split:
         return result
 
     def write(self, parts: Mapping[str, list[Any]]) -> None:
-        """Writes the next client: by name its images, or the bytes of its values as one part."""
+        """Writes the next client; by name, `parts` has its images, or one part with its values."""
         for number, (name, part) in enumerate(parts.items()):
             places = self._places(name, self.done)
             if name in self.images:  # they are a part of the array in the index

@@ -26,7 +26,7 @@ _UNAVAILABLE = _COLUMNS[3:]
 class SystemModel(Protocol):
     """Speeds and unavailability of clients.
 
-    Answers depend on seed, client and number of the dispatch alone, so all methods meet one system.
+    Results depend on the seed, client and dispatch number alone, so all methods run on one system.
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
