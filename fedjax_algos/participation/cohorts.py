@@ -297,9 +297,8 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
         fix = "give one of int32[...], such as lambda n: np.where(n < 3, 0.1, 0.01)"
         with checks.named_errors("learning_rate", "its argument is an array of counts", fix):
             values = learning_rate(counts)
-        found = f"learning_rate returned shape {np.shape(values)} for counts"
-        fits = np.shape(values) in ((), np.shape(counts))
-        require(fits, f"{found} of shape {np.shape(counts)}; {fix}")
+        found = f"learning_rate returned shape {np.shape(values)} for counts of {np.shape(counts)}"
+        require(np.shape(values) in ((), np.shape(counts)), f"{found}; {fix}")
     if isinstance(values, jax.core.Tracer):
         return values  # type: ignore[return-value]
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))

@@ -210,8 +210,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
 @functools.lru_cache(maxsize=1)
 def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
     """Draws log p of the sampler `dirichlet`, float[num_clients]."""
-    rng = np.random.default_rng([seed, _SHARES])
-    return log_dirichlet(rng, np.full(num_clients, gamma))
+    return log_dirichlet(np.random.default_rng([seed, _SHARES]), np.full(num_clients, gamma))
 
 
 @samplers.register

@@ -149,8 +149,8 @@ def _read_idx(folder: PathLike, start: str) -> list[np.ndarray]:
     """Reads the images [n, ...] and labels [n] of one part of a data set."""
     arrays = []
     for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-        dotted = name.replace("-", ".", 1)
-        names = [f"{start}-{each}{end}" for each in (name, dotted) for end in (".gz", "")]
+        stems = f"{start}-{name}", f"{start}-{name.replace('-', '.', 1)}"
+        names = [stem + end for stem in stems for end in (".gz", "")]
         with reading(folder, "a folder of IDX files", "give the folder that holds them"):
             listed = sorted(os.listdir(folder))
             path = next((Path(folder, each) for each in names if each in listed), Path())

@@ -81,8 +81,8 @@ def leaf(
         test, in_test = _bags_of_words(test, ranks)
         users = users[in_train]
         lost, lost_test = (len(rows) - int(rows.sum()) for rows in (in_train, in_test))
-        without = f"{lost} training and {lost_test} test samples contain none of the"
-        notes += (f"{without} {len(frequent)} words and are left out",) * bool(lost or lost_test)
+        note = f"{lost} training and {lost_test} test samples lack all {len(frequent)} words"
+        notes += (f"{note} and are left out",) * bool(lost or lost_test)
     arrays: Any = *train, *test, users
     return from_arrays(*arrays, num_classes=num_classes, notes=notes, source=path)
 
