@@ -113,11 +113,10 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
     check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     indices, offsets = (np.asarray(part) for part in partition)
     whole = not len(indices) or {indices.dtype.kind, offsets.dtype.kind} <= set("iu")
-    spans = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
-    spans = spans and np.diff(offsets).min() >= 0
+    fits = whole and len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
     found = f"the partition has {describe_tree(partition._asdict())}"
     fix = "give Partition.of(rows of each client), whose offsets ascend to the number of indices"
-    require(whole and spans, f"{found}; {fix}")
+    require(fits and np.diff(offsets).min() >= 0, f"{found}; {fix}")
     outside = next(iter(indices[(indices < 0) | (indices >= total)]), None)
     require(outside is None, f"the partition names example {outside}; give 0 to {total - 1}")
     empty = np.flatnonzero(np.diff(offsets) < 1)

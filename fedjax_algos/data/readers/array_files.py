@@ -171,9 +171,8 @@ def _idx_array(file: Any) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     check_array_bytes("its array", size, "give fewer examples")
     content = file.read(size + 1)
-    found = f"its header describes {dtype.name}{shape} of {size} bytes"
-    more = "more" if len(content) > size else "fewer"
-    require(len(content) == size, f"{found}, but it has {more}")
+    found = f"it should have {size} bytes, {dtype.name}{shape}, by its header"
+    require(len(content) == size, f"{found}, but has {'more' if len(content) > size else 'fewer'}")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
