@@ -68,7 +68,7 @@ def cohort_count(cohort: float, num_clients: int) -> int:
     unclear = isinstance(cohort, float) and cohort == 1 < num_clients
     fits = 1 <= cohort <= num_clients and cohort == int(cohort) and not unclear
     problem = "may mean one client or all" if unclear else "is out of range"
-    fix = f"give a whole number of clients, 1 to {num_clients}, or a fraction between 0 and 1"
+    fix = f"give a whole number from 1 to {num_clients}, or a fraction of clients between 0 and 1"
     require(fits, f"cohort={cohort} {problem}; {fix}")
     return int(cohort)
 
