@@ -61,7 +61,7 @@ def from_arrays(
     notes: tuple[str, ...] = (),
     source: object = "arrays",
 ) -> Dataset:
-    """Checks the caller's arrays and makes a data set of them.
+    """Checks arrays and makes a data set of them.
 
     Contiguous arrays are neither copied nor converted; images stay uint8.
 

@@ -147,7 +147,7 @@ class Cohorts:
         )
 
     def _sampled(self, numbers):
-        """Returns the cohorts of rounds, checked."""
+        """Draws and checks the cohorts of rounds."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
         shape = len(numbers), self.cohort_size
         check_integers("the cohorts are", clients, "client ids [rounds, cohort_size]", shape)
@@ -155,7 +155,7 @@ class Cohorts:
         return clients
 
     def _worked(self, numbers, clients, complete):
-        """Returns the local steps of the cohorts, checked."""
+        """Computes and checks the local steps of the cohorts."""
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
         check_integers("the local work is", steps, "steps [rounds, cohort_size]", clients.shape)
         wrong = ((steps < 1) | (steps > complete)).argmax()
@@ -216,7 +216,7 @@ def may_leave_empty(sampler: Any) -> bool:
 
 
 def checked_counts(counts: Any) -> np.ndarray:
-    """Returns the numbers of examples, which may be whole floats, checked; int32[num_clients]."""
+    """Checks numbers of examples, which may be whole floats, and returns int32[num_clients]."""
     fix = "give the number of examples of each client, such as data.counts()"
     require(not hasattr(counts, "counts"), f"counts are of type {type(counts).__name__}; {fix}")
     counts = np.asarray(counts)
@@ -320,7 +320,7 @@ def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """Returns the steps of each client's complete local update, int32[num_clients], checked."""
+    """Computes and checks the steps of each client's complete local update, int32[num_clients]."""
     checks.check_local(local)
     counts = np.asarray(counts)
     found = f"local work is steps={local.steps} and epochs={local.epochs}"

@@ -98,9 +98,9 @@ def idle_device() -> jax.Device | None:
 
 
 def on_host(draw: Partial) -> Sampler:
-    """Makes a sampler that compiles a traced one, calls it for 16 rounds, and has its attributes.
+    """Makes a sampler from a traced one, which is compiled and draws 16 rounds in one call.
 
-    The last blocks of rounds are cached, because several calls may ask for them.
+    It has the attributes of the traced one. The last blocks of 16 rounds are cached.
     """
 
     @functools.lru_cache(maxsize=16)
@@ -243,7 +243,7 @@ def with_replacement() -> Sampler:
 
 
 class Failures(Protocol):
-    """Says which clients of a cohort fail; it depends on (seed, client, number) alone.
+    """Decides which clients of a cohort fail, by (seed, client, number) alone.
 
     If the function has `reads_round = True`, it is called with two more arguments: the number of
     the round, int32[], and the local steps, int32[cohort_size]. These are also the same in all
@@ -306,7 +306,7 @@ def _drawn(draw, seed, clients, numbers):
 def draw_failures(
     failures: Any, seed: Array, clients: Array, numbers: Array, *of_round: Array
 ) -> Array:
-    """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
+    """Draws and checks which dispatches of a cohort fail; `of_round` is for `reads_round`."""
     reads_round = getattr(failures, "reads_round", False)
     fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
     shape = jnp.shape(clients)

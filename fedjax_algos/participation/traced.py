@@ -82,7 +82,7 @@ def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
 
 @traced_samplers.register
 def uniform() -> TracedSampler:
-    """All cohorts are equally likely, without replacement; they equal `participation.uniform`'s."""
+    """Draws the cohorts of `participation.uniform`: all are equally likely, without replacement."""
     return sampling.draw_uniform
 
 

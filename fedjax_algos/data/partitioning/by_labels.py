@@ -251,7 +251,7 @@ def classes_per_client(
 
 
 def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Exchanges slots until int[num_clients, num_classes] is 0 or 1, with the same sums."""
+    """Exchanges clients' slots until no client has a class twice; all sums stay the same."""
     # If client i has class c twice, some client j lacks it. If i has all classes of j, then j has
     # one of them twice. In both cases an exchange leaves fewer duplicates, so the loop ends.
     slot_counts = slot_counts.copy()

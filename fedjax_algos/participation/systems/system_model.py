@@ -135,7 +135,7 @@ def require_at_least_0(**values: Any) -> None:
 
 
 class FixedSystem:
-    """Given times in numbers of any type; with `fractions.Fraction`s a timeline is exact.
+    """A system of given times, numbers of any type; `fractions.Fraction`s make timelines exact.
 
     Args:
       seconds_per_step: a number for each client, or a sequence of one number for each dispatch.
@@ -238,7 +238,7 @@ def traced(
 def csv(
     *, file: str, communication_seconds: NonNegative = 0.0, bytes_per_second: Positive | None = None
 ) -> SystemModelFactory:
-    """Your own times in a CSV file, such as measured ones: a line for each client.
+    """Reads times, such as measured ones, from a CSV file with a line for each client.
 
     The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With `dispatch`
     (0, 1, ... for each client) each dispatch has a line of its own, and one after the last line of
