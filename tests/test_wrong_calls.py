@@ -202,7 +202,7 @@ WRONG = [  # (call, what its message names)
     (lambda: cohorts(steps=None), "steps=None and epochs=None"),
     (lambda: of_local(reverse=fa.ReverseMode(2, 3, "all")), "policy='all'"),
     (lambda: fa.differentiable(LOCAL, np.ones((3, 2), int)), "int64[3, 2]"),
-    (lambda: cohorts(batch_size=8, batches="dropped"), "client 0 holds 7"),
+    (lambda: cohorts(batch_size=8, batches="dropped"), "client 0 has 7"),
     # examples and partitions
     (lambda: stored(y=Y[1:]), "[11]"),
     (lambda: stored(y=Y.tolist()), "13 arrays"),

@@ -12,7 +12,7 @@ from fedjax_algos.core.checks import check_whole
 
 MAX_CLASSES = 2**20  # larger labels are treated as errors
 SAME_EXAMPLES = "the test examples are the training examples"
-_MAX_EMPTY_CLASSES = 1000  # the most classes that labels alone define in a set of fewer examples
+_MAX_EMPTY_CLASSES = 1000  # if labels imply more, and more than there are examples, we refuse them
 
 
 class Dataset(NamedTuple):
@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
     Attributes:
       train, test: the examples.
       num_classes: the number of classes.
-      users: int32[train examples]: the natural client of each example, from 0; None without any.
+      users: int32[train examples]: the natural client of each example, from 0, if there are any.
       notes: what the reader left out, one line each.
     """
 
@@ -61,7 +61,7 @@ def from_arrays(
     notes: tuple[str, ...] = (),
     source: object = "arrays",
 ) -> Dataset:
-    """Checks the caller's arrays and makes a data set of them.
+    """Checks arrays and makes a data set of them.
 
     Contiguous arrays are neither copied nor converted; images stay uint8.
 
@@ -81,9 +81,9 @@ def from_arrays(
     """
     x_train = checked_examples(x_train, f"{source}: x_train")
     x_test = checked_examples(x_test, f"{source}: x_test")
-    kinds = [f"{x.dtype}{list(x.shape[1:])}" for x in (x_train, x_test)]
-    found = f"{source}: examples are {kinds[0]} in x_train and {kinds[1]} in x_test"
-    require(kinds[0] == kinds[1], f"{found}; give both one shape and type")
+    one, other = (f"{x.dtype}{list(x.shape[1:])}" for x in (x_train, x_test))
+    found = f"{source}: examples are {one} in x_train and {other} in x_test"
+    require(one == other, f"{found}; give both one shape and type")
     if num_classes is not None:
         check_whole("from_arrays: num_classes", num_classes)
     limit = num_classes or MAX_CLASSES
@@ -102,9 +102,9 @@ def from_arrays(
         notes += (SAME_EXAMPLES,)
     if users is not None:
         users = np.asarray(users)
-        found = f"{source}: users are {users.dtype}{list(users.shape)} for {len(x_train)} training"
         fits = users.shape == (len(x_train),) and users.dtype.kind in "uiUS"
-        require(fits, f"{found} examples; give a whole number or string for each")
+        fix = f"give a whole number or string for each of {len(x_train)} training examples"
+        require(fits, f"{source}: users are {users.dtype}{list(users.shape)}; {fix}")
         users = np.unique(users, return_inverse=True)[1].astype(np.int32)
     train, test = {"x": x_train, "y": y_train}, {"x": x_test, "y": y_test}
     return Dataset(train, test, num_classes, users, notes)
@@ -137,8 +137,8 @@ def divide(
     number = min(max(round(test_share * len(x)), 1), len(x) - 1)
     order = np.random.default_rng(seed).permutation(len(x))
     test, train = np.sort(order[:number]), np.sort(order[number:])
-    own = None if users is None else owners[train]
-    return from_arrays(x[train], y[train], x[test], y[test], own, source=source)
+    users = None if users is None else owners[train]
+    return from_arrays(x[train], y[train], x[test], y[test], users, source=source)
 
 
 def count_classes(labels: np.ndarray) -> tuple[int, tuple[str, ...]]:
@@ -171,9 +171,7 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
     found = f"{name} is {y.dtype}{list(y.shape)} for {count} examples"
     fits = y.shape == (count,) and y.dtype.kind in "uif"
     require(fits, f"{found}; give whole numbers from 0, [{count}]")
-    valid = (y >= 0) & (y < limit)
-    if y.dtype.kind == "f":
-        valid &= np.floor(y) == y
+    valid = (y >= 0) & (y < limit) & (np.floor(y) == y)
     if not valid.all():
         bad = int(valid.argmin())
         fix = f"give whole numbers from 0 to {limit - 1}"
@@ -182,7 +180,7 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
 
 
 def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
-    """Raises ValueError for what 32 bits cannot hold (without x64) and, if `finite`, for NaN."""
+    """Raises ValueError for numbers that need 64 bits (without x64) and, if `finite`, for NaN."""
     kind = jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("="))
     if not finite and kind.itemsize == x.dtype.itemsize:
         return
@@ -194,6 +192,5 @@ def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
     wrong = ~((x >= limits.min) & (x <= limits.max)) & compared
     place = np.unravel_index(wrong.argmax(), x.shape)
     found = f"{name} has {x[place]} in example {place[0]}, which is out of range of {kind}"
-    fix = "enable x64: jax.config.update('jax_enable_x64', True)"
-    fix = f"clean or scale it, or {fix}" if np.isfinite(x[place]) else "clean the data"
-    raise ValueError(f"{found}; {fix}")
+    fix = "clean or scale the data, or enable x64: jax.config.update('jax_enable_x64', True)"
+    raise ValueError(f"{found}; {fix if np.isfinite(x[place]) else 'clean the data'}")

@@ -52,14 +52,12 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     labels = checked_labels(labels, labels.size, MAX_CLASSES, "labels")
     indices = np.asarray(partition.indices, np.int64)
     low, high = indices.min(initial=0), indices.max(initial=-1)
-    found = f"the partition has {len(indices)} examples, {low} to {high}"
+    found = f"the partition has {len(indices)} examples, {low} to {high}, for {len(labels)} labels"
     fix = "give at least one, and the labels that the partition was made from"
-    require(0 <= low <= high < len(labels), f"{found}, and there are {len(labels)} labels; {fix}")
-    num_classes = int(labels.max()) + 1
-    sizes = partition.counts()
+    require(0 <= low <= high < len(labels), f"{found}; {fix}")
+    num_classes, sizes = int(labels.max()) + 1, partition.counts()
     check_table(len(sizes), num_classes)
-    clients = np.repeat(np.arange(len(sizes)), sizes)
-    cells = clients * num_classes + labels[partition.indices]
+    cells = np.repeat(np.arange(len(sizes)), sizes) * num_classes + labels[partition.indices]
     histogram = np.bincount(cells, minlength=len(sizes) * num_classes).reshape(-1, num_classes)
     return Description(
         clients=len(sizes),

@@ -1,4 +1,4 @@
-"""The flat store of examples on the device, sources that read one client at a time, data sets."""
+"""Holds clients' examples: all on the device, or in files that are read one client at a time."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +57,7 @@ class FederatedData(NamedTuple):
 
 def is_readable(array: object) -> bool:
     """Returns True if the host can read an array's values without tracing or gathering."""
-    if isinstance(array, jax.core.Tracer):
-        return False
-    if isinstance(array, jax.Array):
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
         return array.is_fully_replicated and not array.is_deleted()
     return isinstance(array, np.ndarray)
 
@@ -85,10 +83,9 @@ def check_examples(name: str, examples: Batch) -> int:
     arrays = [leaf for _, leaf in leaves if isinstance(leaf, Array) and leaf.ndim]
     numbers = all(isinstance(each, jax.Array) or each.dtype.kind not in "OSUMm" for each in arrays)
     lengths = {len(leaf) for leaf in arrays}
-    found = f"{name} hold {describe_tree(examples)}"
     fix = "give a tree of arrays [examples, ...] of one length, such as {'x': ..., 'y': ...}"
     are_arrays = len(arrays) == len(leaves) and numbers and len(lengths) == 1
-    require(are_arrays, f"{found}; {fix}")
+    require(are_arrays, f"{name} hold {describe_tree(examples)}; {fix}")
     total = lengths.pop()
     for path, leaf in leaves:
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iuf" and leaf.dtype.itemsize == 8:
@@ -116,18 +113,16 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
     check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     indices, offsets = (np.asarray(part) for part in partition)
     whole = not len(indices) or {indices.dtype.kind, offsets.dtype.kind} <= set("iu")
-    spans = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
-    spans = spans and np.diff(offsets).min() >= 0
+    fits = whole and len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(indices)
     found = f"the partition has {describe_tree(partition._asdict())}"
     fix = "give Partition.of(rows of each client), whose offsets ascend to the number of indices"
-    require(whole and spans, f"{found}; {fix}")
+    require(fits and np.diff(offsets).min() >= 0, f"{found}; {fix}")
     outside = next(iter(indices[(indices < 0) | (indices >= total)]), None)
-    known = f"the partition names example {outside}; there are examples 0 to {total - 1}"
-    require(outside is None, known)
+    require(outside is None, f"the partition names example {outside}; give 0 to {total - 1}")
     empty = np.flatnonzero(np.diff(offsets) < 1)
-    some = f"client {next(iter(empty), None)} holds no example (and {len(empty) - 1} others)"
+    found = f"client {next(iter(empty), None)} holds no example (and {len(empty) - 1} others)"
     fix = "leave such clients out of the partition or give each at least one"
-    require(allow_empty or not len(empty), f"{some}; {fix}")
+    require(allow_empty or not len(empty), f"{found}; {fix}")
     check_device_memory(f"{total} examples", tree_bytes(examples), "give fewer, or smaller types")
     store = jax.device_put(examples)  # at most one copy; jnp.asarray of a NumPy array may make two
     return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))
@@ -186,17 +181,15 @@ class ClientSource(NamedTuple):
         ids, counts = list(self.client_ids), np.asarray(self.counts)
         twice = [name for name, number in Counter(ids).items() if number > 1]
         named = ids and not twice and all(hasattr(one, "dtype") for one in self.example.values())
-        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu"
-        counted = counted and counts.min(initial=0) >= 0
-        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, counts of type "
-        found += f"{describe_tree(counts)} and the example {dict(self.example)}"
+        counted = counts.shape == (len(ids),) and counts.dtype.kind in "iu" and (counts >= 0).all()
+        found = f"{self.name} has {len(ids)} client_ids, {twice[:1]} twice, "
+        found += f"counts of type {describe_tree(counts)} and the example {dict(self.example)}"
         fix = "give each client its own name and a whole number, and jax.ShapeDtypeStructs"
         require(named and counted, f"{found}; {fix}")
 
     def __repr__(self) -> str:
-        counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"
-        number = len(self.counts)
-        return describe(self, name=self.name, clients=number, per_client=counts, each=each)
+        counts, one = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"
+        return describe(self, name=self.name, clients=len(self.counts), per_client=counts, each=one)
 
 
 def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
@@ -213,8 +206,7 @@ def stored_of(source: ClientSource, client: int) -> dict[str, Any]:
         found, expected = f"{len(stored[name])} files", f"{count} files"
         if name not in source.images:
             stored[name] = array = np.asarray(stored[name])
-            found = f"{array.dtype}{list(array.shape)}"
-            expected = f"{one.dtype}{[count, *one.shape]}"
+            found, expected = f"{array.dtype}{[*array.shape]}", f"{one.dtype}{[count, *one.shape]}"
         require(found == expected, f"{where} has {name} {found}, not {expected}; {fix}")
     return stored
 
@@ -261,9 +253,9 @@ AnyDataset: TypeAlias = Dataset | ClientDataset
 datasets = Registry[AnyDataset]("dataset", AnyDataset | ClientSource)
 
 
-def as_dataset(given: AnyDataset | ClientSource) -> AnyDataset:
+def as_dataset(data: AnyDataset | ClientSource) -> AnyDataset:
     """Returns a data set. A source alone is its own test set, and a note says so."""
-    if not isinstance(given, ClientSource):
-        return given
-    note = f"{given.name} has no test examples: quality is measured on its training examples"
-    return ClientDataset(given, given, notes=(note,))
+    if not isinstance(data, ClientSource):
+        return data
+    note = f"{data.name} has no test examples: quality is measured on its training examples"
+    return ClientDataset(data, data, notes=(note,))

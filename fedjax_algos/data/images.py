@@ -49,9 +49,9 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
         file = open_image(content, "JPEG", "PNG")
         if shorter is not None:  # JPEG can be decoded at a smaller size
             file.draft(mode, (shorter, shorter))
-        deep = f"its pixels have more than 8 bits ({file.mode}), which would be clipped"
+        found = f"its pixels have more than 8 bits ({file.mode}), which would be clipped"
         fix = "scale them to 8 bits first, as with np.uint8(np.asarray(image) // 257)"
-        require(not file.mode.startswith(("I", "F")), f"{deep}; {fix}")
+        require(not file.mode.startswith(("I", "F")), f"{found}; {fix}")
         image = file.convert(mode)
         if shorter is not None:
             scale = shorter / min(image.size)
@@ -73,6 +73,6 @@ def open_image(content: bytes, *formats: str) -> Any:
         image = Image.open(io.BytesIO(content), formats=formats)
     except UnidentifiedImageError as error:  # whose message has an address in memory
         raise ValueError("its content cannot be identified") from error
-    pixels = f"it has {image.height} x {image.width} pixels, more than {MAX_PIXELS}"
-    require(image.width * image.height <= MAX_PIXELS, pixels)
+    message = f"it has {image.height} x {image.width} pixels, more than {MAX_PIXELS}"
+    require(image.width * image.height <= MAX_PIXELS, message)
     return image

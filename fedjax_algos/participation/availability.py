@@ -92,10 +92,11 @@ def _shares(mode, beta, counts, labels):
 
 
 def _draw_available(shares, sigma, seed, round_number, num_clients, cohort_size):
-    own = jnp.exp(sigma * jax.random.normal(cohort_key(seed, ONCE), (num_clients,), jnp.float32))
+    noise = jax.random.normal(cohort_key(seed, ONCE), (num_clients,), jnp.float32)
+    factor = jnp.exp(sigma * noise)
     come, members = jax.random.split(cohort_key(seed, round_number))
     uniform = jax.random.uniform(come, (num_clients,), jnp.float32)
-    is_here = uniform < jnp.asarray(shares)[round_number % len(shares)] * own / own.max()
+    is_here = uniform < jnp.asarray(shares)[round_number % len(shares)] * factor / factor.max()
     return draw_among(members, is_here, cohort_size)
 
 
@@ -122,8 +123,8 @@ def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
     both = leave + join
     require(both <= 1, f"on_off: leave + join = {both:g} is above 1; give smaller rates")
     rate = math.inf if both == 1 else -math.log1p(-both)
-    tables = np.float32(rate), np.float32(join / both)
-    return traced_sampler(_draw_on_off, *tables, may_leave_empty=True)
+    share = np.float32(join / both)
+    return traced_sampler(_draw_on_off, np.float32(rate), share, may_leave_empty=True)
 
 
 def _draw_on_off(rate, share, seed, round_number, num_clients, cohort_size):

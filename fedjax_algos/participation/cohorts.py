@@ -1,6 +1,6 @@
-"""The dispatches of rounds, and functions that they share with the virtual clock.
+"""Draws the dispatches of rounds.
 
-They compute complete local updates, learning rates, and the steps of earlier dispatches.
+The virtual clock also uses the functions for steps, learning rates and earlier dispatches.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,8 @@ from fedjax_algos.core import Array, Dispatch, Local, batches_per_epoch, checks
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.participation import sampling
 from fedjax_algos.participation.local_work import LocalWork, full
-from fedjax_algos.participation.sampling import Failures, Sampler, uniform_cohorts
 
-_DISPATCH_BYTES = 3 * 9 * 4  # at least; dispatches are drawn, in their slots, and on the device
+_DISPATCH_BYTES = 3 * 9 * 4  # at least: 9 fields, held as drawn, in slots, and on the device
 
 
 class Position(NamedTuple):
@@ -29,12 +28,12 @@ class Position(NamedTuple):
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
     last_round: np.ndarray  # int32[num_clients]: the round of the last one; -1 before the first
-    gaps: np.ndarray  # int64[next_round + 1]: dispatches by rounds since the client's previous one
+    gaps: np.ndarray  # int64[next_round + 1]: dispatches, by rounds since the client's last one
     lost: Any = ()  # int64[]: dispatches that failed; () if none can
     chosen: Any = ()  # int64[]: candidates that were chosen; () if all are
 
     def after(self, rounds: int) -> "Position":
-        """Returns arrays of the shapes of a position after so many rounds."""
+        """Returns a position whose arrays have the shapes of a position after `rounds` rounds."""
         return self._replace(gaps=np.zeros(rounds + 1, np.int64))
 
 
@@ -68,9 +67,9 @@ class Cohorts:
         *,
         cohort_size: int,
         seed: int,
-        sampler: Sampler = uniform_cohorts,
+        sampler: sampling.Sampler = sampling.uniform_cohorts,
         work: LocalWork | None = None,
-        failures: Failures | None = None,
+        failures: sampling.Failures | None = None,
         labels: Callable[[], np.ndarray] | None = None,
         chosen: int | None = None,
     ):
@@ -148,7 +147,7 @@ class Cohorts:
         )
 
     def _sampled(self, numbers):
-        """Returns the cohorts of rounds, checked."""
+        """Draws and checks the cohorts of rounds."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
         shape = len(numbers), self.cohort_size
         check_integers("the cohorts are", clients, "client ids [rounds, cohort_size]", shape)
@@ -156,10 +155,9 @@ class Cohorts:
         return clients
 
     def _worked(self, numbers, clients, complete):
-        """Returns the local steps of the cohorts, checked."""
+        """Computes and checks the local steps of the cohorts."""
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
-        what = "steps [rounds, cohort_size]"
-        check_integers("the local work is", steps, what, clients.shape)
+        check_integers("the local work is", steps, "steps [rounds, cohort_size]", clients.shape)
         wrong = ((steps < 1) | (steps > complete)).argmax()
         client, number, most = clients.flat[wrong], steps.flat[wrong], complete.flat[wrong]
         fix = f"give 1 to {most}, its complete local update"
@@ -172,8 +170,8 @@ class Cohorts:
             return filled if may_leave_empty(self.sampler) else ()
         with jax.default_device(sampling.idle_device()):
             of_rounds = zip(clients, number, rounds, num_steps, strict=True)  # compiled once
-            given = self.failures, np.uint32(self.seed)
-            fails = [np.asarray(sampling.draw_failures(*given, *each)) for each in of_rounds]
+            shared = self.failures, np.uint32(self.seed)
+            fails = [np.asarray(sampling.draw_failures(*shared, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
     @property
@@ -194,13 +192,13 @@ class Cohorts:
         self._at = jax.tree.map(np.array, position)
 
     def __repr__(self) -> str:
-        own = {name: getattr(self, name) for name in ("seed", "next_round")}
-        sizes = {"clients": len(self.counts), "cohort_size": self.cohort_size}
-        return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
+        facts: dict[str, Any] = {"clients": len(self.counts), "cohort_size": self.cohort_size}
+        facts |= {"full_steps": describe_counts(self.steps), "seed": self.seed}
+        return describe(self, **facts, next_round=self.next_round)
 
 
 def _add_gaps(at, end, clients, rounds):
-    """Returns the `gaps` with more dispatches [...], until the round `end`; sets `last_round`."""
+    """Returns `gaps` with those of new dispatches [...], up to round `end`; sets `last_round`."""
     order = np.argsort(clients, kind="stable")
     clients, rounds = clients[order], rounds[order]
     again = np.append(False, clients[1:] == clients[:-1])
@@ -218,12 +216,12 @@ def may_leave_empty(sampler: Any) -> bool:
 
 
 def checked_counts(counts: Any) -> np.ndarray:
-    """Returns the numbers of examples, which may be whole floats, checked; int32[num_clients]."""
+    """Checks numbers of examples, which may be whole floats, and returns int32[num_clients]."""
     fix = "give the number of examples of each client, such as data.counts()"
-    is_data = hasattr(counts, "counts")
-    found, counts = f"of type {type(counts).__name__}", np.asarray(() if is_data else counts)
+    require(not hasattr(counts, "counts"), f"counts are of type {type(counts).__name__}; {fix}")
+    counts = np.asarray(counts)
     are_numbers = counts.ndim == 1 and counts.size and counts.dtype.kind in "iuf"
-    require(are_numbers, f"counts are {found if is_data else describe_tree(counts)}; {fix}")
+    require(are_numbers, f"counts are {describe_tree(counts)}; {fix}")
     whole = (counts >= 1) & (counts == np.floor(counts))
     found = f"counts have {counts[whole.argmin()]} of client {whole.argmin()}"
     require(whole.all(), f"{found}; {fix}, whole numbers of at least 1")
@@ -231,15 +229,15 @@ def checked_counts(counts: Any) -> np.ndarray:
     return counts.astype(np.int32)
 
 
-def check_integers(found: str, values: Any, wanted: str, shape: tuple[int, ...]) -> None:
-    """Raises ValueError for values, also traced ones, other than integers of a shape."""
+def check_integers(found: str, values: Any, expected: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless values, which may be traced, are integers of this shape."""
     fits = values.shape == shape and jnp.issubdtype(values.dtype, jnp.integer)
-    fix = f"give a function that returns {wanted}, here integers {[*shape]}"
+    fix = f"give a function that returns {expected}, here integers {[*shape]}"
     require(fits, f"{found} {describe_tree(values)}; {fix}")
 
 
 def check_draws(seed: Any, cohort_size: int, num_clients: int, failures: Any, sampler: Any) -> None:
-    """Checks what draws cohorts, on the host or on the device."""
+    """Checks the arguments that draw cohorts, on the host or on the device."""
     checks.check_seed(seed)
     fix = "give one of participation.samplers, or of traced_samplers on the device"
     arguments = "seed", "rounds", "num_clients", "cohort_size"
@@ -249,8 +247,7 @@ def check_draws(seed: Any, cohort_size: int, num_clients: int, failures: Any, sa
         checks.check_callable("failures", failures, fix, "seed", "clients", "numbers")
     checks.check_whole("cohort_size", cohort_size, 0)
     fix = f"give 1 to {num_clients}, the number of clients"
-    fits = 1 <= cohort_size <= num_clients
-    require(fits, f"cohort_size={cohort_size} is out of range; {fix}")
+    require(1 <= cohort_size <= num_clients, f"cohort_size={cohort_size} is out of range; {fix}")
 
 
 def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
@@ -294,18 +291,14 @@ def rate_counts(local: Local, number: Array, server_step: Array, full_steps: Arr
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """Returns the rate, a number or a function, at these counts, checked; float64[...].
-
-    A traced rate is returned as it is.
-    """
+    """Evaluates a rate, a number or a function, at these counts: float64[...], checked if known."""
     values = learning_rate
     if callable(learning_rate):
         fix = "give one of int32[...], such as lambda n: np.where(n < 3, 0.1, 0.01)"
         with checks.named_errors("learning_rate", "its argument is an array of counts", fix):
             values = learning_rate(counts)
-        found = f"learning_rate returned shape {np.shape(values)} for counts"
-        fits = np.shape(values) in ((), np.shape(counts))
-        require(fits, f"{found} of shape {np.shape(counts)}; {fix}")
+        found = f"learning_rate returned shape {np.shape(values)} for counts of {np.shape(counts)}"
+        require(np.shape(values) in ((), np.shape(counts)), f"{found}; {fix}")
     if isinstance(values, jax.core.Tracer):
         return values  # type: ignore[return-value]
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
@@ -319,7 +312,7 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
     """Returns the steps of a complete local update if all clients have the same, else None.
 
-    With epochs they do if all hold the same number of examples; `counts` may be unknown.
+    With epochs, they do if all hold the same number of examples, and `counts` is not None.
     """
     if local.steps is not None or counts is None:
         return local.steps
@@ -327,21 +320,19 @@ def common_steps(local: Local, counts: np.ndarray | None) -> int | None:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """Returns the steps of each client's complete local update, int32[num_clients], checked."""
+    """Computes and checks the steps of each client's complete local update, int32[num_clients]."""
     checks.check_local(local)
     counts = np.asarray(counts)
-    given = f"local work is steps={local.steps} and epochs={local.epochs}"
-    require((local.steps is None) != (local.epochs is None), f"{given}; give exactly one of them")
-    few = f"client {counts.argmin()} holds {counts.min()} examples, fewer than"
-    few += f" batch_size={local.batch_size}, and batches='dropped' leaves it none"
+    found = f"local work is steps={local.steps} and epochs={local.epochs}"
+    require((local.steps is None) != (local.epochs is None), f"{found}; give exactly one of them")
+    few = f"client {counts.argmin()} has {counts.min()} examples for batch_size={local.batch_size}"
     has_batch = local.batches != "dropped" or counts.min() >= local.batch_size
-    require(has_batch, f"{few}; give smaller batches, or batches='short'")
+    require(has_batch, f"{few} and batches='dropped'; give smaller batches, or batches='short'")
     if local.steps is not None:
         return np.full(counts.shape, local.steps, np.int32)
-    epochs = local.epochs or 0.0
     per_epoch = batches_per_epoch(counts.astype(np.int64), local.batch_size, local.batches)
     # .28 * 25 is 7.000000000000001, which means 7 steps and not 8
-    steps = np.ceil(epochs * per_epoch - 1e-9)
+    steps = np.ceil((local.epochs or 0.0) * per_epoch - 1e-9)
     client = steps.argmax()
     check_int32(f"the local steps of client {client}", steps[client], "give fewer epochs")
     return steps.astype(np.int32)

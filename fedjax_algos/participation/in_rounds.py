@@ -25,14 +25,14 @@ from fedjax_algos.participation.traced import TracedSampler, register, traced_sa
 
 
 def reads_system(registry: Registry, spec: str) -> bool:
-    """Returns whether what a spec names, such as "late:seconds=30", has the option `system`."""
+    """Returns whether the factory of a spec, such as "late:seconds=30", has the option `system`."""
     return "system" in options(registry[registry.parse(spec)[0]])
 
 
 def make_in_system(
     registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
 ) -> Any:
-    """Makes what a spec names, with the system model if it has the option `system`."""
+    """Calls the factory of a spec, with the system model if it has the option `system`."""
     name, values = registry.parse(spec)
     more = {"system": system} if reads_system(registry, spec) else {}
     return registry[name](*arguments, **values, **more)
@@ -41,8 +41,8 @@ def make_in_system(
 def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:
     """Returns `(seed, clients, numbers, num_steps) -> float32[...]`, the seconds taken, traced.
 
-    The bytes of a method take no time, as for `late`, so dispatches are as long in all methods. The
-    message for a missing system names `owner`.
+    The bytes of a method take no time, as for `late`, so dispatches take equally long in all
+    methods. The message for a missing system names `owner`.
     """
     make = _systems(system, owner)
 
@@ -116,7 +116,7 @@ def late(*, seconds: Positive, system: SystemModelFactory | None = None) -> Fail
 
 
 def _ask(function, dtype, seed, clients, *more):
-    """Calls a function of dispatches in NumPy arrays, which returns a value for each client."""
+    """Calls a function on the host, which maps dispatches in NumPy arrays to one value each."""
     shape, given = jax.ShapeDtypeStruct(clients.shape, dtype), (seed, clients, *more)
     return jax.pure_callback(function, shape, *given, vmap_method="sequential")
 
@@ -127,12 +127,9 @@ def _rows(columns):
 
 
 def _systems(system, owner, sessions=False):
-    """Returns the factory with a cache of the last system models."""
-    fits = system is not None
-    needed, example = "system model", "simulated()"
-    if sessions:
-        fits = fits and isinstance(system(0), SystemModelWithSessions)
-        needed, example = "system model with sessions", "fedscale(behaviour=..., ...)"
+    """Returns `system` with a cache of models; ValueError if it is missing or lacks sessions."""
+    fits = system is not None and (not sessions or isinstance(system(0), SystemModelWithSessions))
+    example = "fedscale(behaviour=..., ...)" if sessions else "simulated()"
     fix = f"give {owner}(..., system=...), such as asynchrony.{example}"
-    require(fits, f"{owner} has no {needed}; {fix}")
+    require(fits, f"{owner} has no system model{' with sessions' * sessions}; {fix}")
     return functools.lru_cache(maxsize=16)(system)

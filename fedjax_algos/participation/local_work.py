@@ -16,14 +16,14 @@ from fedjax_algos.core.options import Count, Positive, Range
 from fedjax_algos.core.registry import Registry
 
 Speeds = Literal["homogeneous", "normal", "exponential"]
-TimeFloor = Annotated[float, Range(0, 1)]
+Share = Annotated[float, Range(0, 1)]
 
 CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
 _PARTIAL, _SPEEDS = 11, 12  # tags of NumPy's streams; samplers' tags are below 10
 
 
 class SpeedDistribution(NamedTuple):
-    """The distribution of t_i, the mean time of a local step of client i, in units of its mean mu.
+    """The distribution of t_i / mu: t_i is client i's mean time of a local step, and mu its mean.
 
     "homogeneous" is 1; "normal" is N(1, 0.3^2), drawn again while it is at most 0.05;
     "exponential" has mean 1. An exponential draw may be so near zero that one client makes almost
@@ -78,7 +78,7 @@ def block_of_times(distribution: SpeedDistribution, seed: int, block: int) -> np
 
 
 class LocalWork(Protocol):
-    """Says how much of its complete local update each client of each cohort finishes."""
+    """Decides how much of its complete local update each client of each cohort finishes."""
 
     def __call__(
         self,
@@ -106,15 +106,12 @@ local_works = Registry[LocalWork]("local work", Callable)
 @local_works.register
 def full() -> LocalWork:
     """Every client finishes its local update."""
-
     return lambda seed, rounds, clients, full_steps, local: full_steps
 
 
 @local_works.register
-def partial(
-    *, share: Annotated[float, Range(0, 1)] = 0.5, tau_max: Count | None = None
-) -> LocalWork:
-    """In every round a random part of the cohort are stragglers, as in FedLGA.
+def partial(*, share: Share = 0.5, tau_max: Count | None = None) -> LocalWork:
+    """Makes a random part of every cohort stragglers, as in FedLGA.
 
     floor(share M + 1/2) random members of each cohort do partial work. Each misses a number of its
     E epochs (or E steps, if local work is given in steps), uniform on 1..tau_max.
@@ -139,9 +136,8 @@ def partial(
         found = f"partial: tau_max={tau_max} allows no partial work of {name}={value}"
         fix = f"give {name} as a whole number and a smaller tau_max, or share=0 for no stragglers"
         require(units == value and 1 <= max_missed < units, f"{found}; {fix}")
-        cohort_size = clients.shape[1]
+        cohort_size, num_steps = clients.shape[1], full_steps.astype(np.int64)
         number = int(share * cohort_size + 0.5)
-        num_steps = full_steps.astype(np.int64)
         for row, round_number in zip(num_steps, map(int, rounds), strict=True):
             rng = np.random.default_rng([seed, _PARTIAL, round_number])
             members = rng.permutation(cohort_size)[:number]
@@ -158,7 +154,7 @@ def deadline(
     seconds: Positive,
     speeds: Speeds = "normal",
     seconds_per_step: Positive = 0.1,
-    time_floor: TimeFloor = 0.01,
+    time_floor: Share = 0.01,
     time_bin: Positive | None = None,
 ) -> LocalWork:
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.
@@ -196,12 +192,12 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
       seconds: length of a round, in the same unit.
 
     Raises:
-      ValueError: if a time is not positive and finite, or longer than the round. When the result is
-        called, IndexError for a client without a time.
+      ValueError: if a time is not positive and finite, or longer than the round; when the result is
+        called, for a client without a time.
     """
     times = np.array(seconds_per_step, float)
-    shape = f"seconds_per_step has shape {times.shape}; give a time for each client"
-    require(times.ndim == 1 and times.size, shape)
+    message = f"seconds_per_step has shape {times.shape}; give a time for each client"
+    require(times.ndim == 1 and times.size, message)
     positive = np.where(times > 0, times, np.inf)
     max_steps = np.floor(seconds / positive + 1e-9)  # .3 / .1 is 2.9999999999999996
     worst = positive.argmax()

@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.core.registry import Registry
 
+Factor = Annotated[float, Range(0, 1, low_open=True)]
 RateSchedule = Callable[[Any], np.ndarray]  # int[...] -> float[...]
 
 rate_schedules = Registry[RateSchedule]("rate schedule", Callable)
@@ -27,9 +28,7 @@ def constant(rate: float) -> RateSchedule:
 
 
 @rate_schedules.register
-def exponential(
-    rate: float, *, decay: Annotated[float, Range(0, 1, low_open=True)]
-) -> RateSchedule:
+def exponential(rate: float, *, decay: Factor) -> RateSchedule:
     """`rate decay^t`: each count multiplies the rate by `decay`.
 
     A paper's eta <- (1 - gamma) eta after each round, as FedLGA's, is a `decay` of 1 - gamma.

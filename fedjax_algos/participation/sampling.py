@@ -68,8 +68,8 @@ def cohort_count(cohort: float, num_clients: int) -> int:
     unclear = isinstance(cohort, float) and cohort == 1 < num_clients
     fits = 1 <= cohort <= num_clients and cohort == int(cohort) and not unclear
     problem = "may mean one client or all" if unclear else "is out of range"
-    fix = f"give a whole number from 1 to {num_clients}, the number of clients, or a fraction of"
-    require(fits, f"cohort={cohort} {problem}; {fix} them between 0 and 1")
+    fix = f"give a whole number from 1 to {num_clients}, or a fraction of clients between 0 and 1"
+    require(fits, f"cohort={cohort} {problem}; {fix}")
     return int(cohort)
 
 
@@ -90,7 +90,7 @@ def _draw(draw, seed, rounds, num_clients, cohort_size):
 
 
 def idle_device() -> jax.Device | None:
-    """Returns the last CPU device; if there are several, a draw there waits for no other."""
+    """Returns the last CPU device, so that draws do not wait for work on the others, if any."""
     try:
         return jax.local_devices(backend="cpu")[-1]
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU
@@ -98,9 +98,9 @@ def idle_device() -> jax.Device | None:
 
 
 def on_host(draw: Partial) -> Sampler:
-    """Returns a sampler with a traced one's attributes, which calls it, compiled, for 16 rounds.
+    """Makes a sampler from a traced one, which is compiled and draws 16 rounds in one call.
 
-    The last blocks of rounds are kept, because several calls may want them.
+    It has the attributes of the traced one. The last blocks of 16 rounds are cached.
     """
 
     @functools.lru_cache(maxsize=16)
@@ -122,7 +122,7 @@ def on_host(draw: Partial) -> Sampler:
 
 
 def of_clients(sampler: Any, counts: np.ndarray, labels: Callable[[], np.ndarray] | None) -> Any:
-    """Tells a sampler, also a traced one, about the clients if it asks for them.
+    """Gives a sampler, also a traced one, the clients' counts and labels if it needs them.
 
     Args:
       sampler: a sampler with a function `of_clients` is replaced by what that returns.
@@ -173,10 +173,10 @@ def uniform() -> Sampler:
 
 def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
     """Raises ValueError for a cohort that is larger than the smallest group."""
-    smallest = num_clients // num_groups
-    large = f"cohort_size={cohort_size} is more than {smallest}, the smallest of"
-    fix = f"give num_groups of at most {num_clients // cohort_size}, or a smaller cohort"
-    require(cohort_size <= smallest, f"{large} num_groups={num_groups} groups; {fix}")
+    size, most = num_clients // num_groups, num_clients // cohort_size
+    found = f"cohort_size={cohort_size} is more than the {size} clients of the smallest group"
+    fix = f"give num_groups of at most {most}, not {num_groups}, or a smaller cohort"
+    require(cohort_size <= size, f"{found}; {fix}")
 
 
 @samplers.register
@@ -210,8 +210,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
 @functools.lru_cache(maxsize=1)
 def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
     """Draws log p of the sampler `dirichlet`, float[num_clients]."""
-    rng = np.random.default_rng([seed, _SHARES])
-    return log_dirichlet(rng, np.full(num_clients, gamma))
+    return log_dirichlet(np.random.default_rng([seed, _SHARES]), np.full(num_clients, gamma))
 
 
 @samplers.register
@@ -240,15 +239,11 @@ def with_replacement() -> Sampler:
 
     Algorithms whose clients have state do not support it.
     """
-
-    def members(rng, number, seed, num_clients, cohort_size):
-        return rng.integers(num_clients, size=cohort_size)
-
-    return _by_round(_REPLACED, members)
+    return _by_round(_REPLACED, lambda rng, t, seed, n, size: rng.integers(n, size=size))
 
 
 class Failures(Protocol):
-    """Says which clients of a cohort fail; it depends on (seed, client, number) alone.
+    """Decides which clients of a cohort fail, by (seed, client, number) alone.
 
     If the function has `reads_round = True`, it is called with two more arguments: the number of
     the round, int32[], and the local steps, int32[cohort_size]. These are also the same in all
@@ -276,9 +271,7 @@ def independent(*, probability: Decay) -> Failures:
       probability: the chance that a dispatch fails, at least 0 and below 1.
     """
 
-    return lambda seed, clients, numbers: (
-        _drawn(jax.random.uniform, seed, clients, numbers) < probability
-    )
+    return lambda seed, clients, n: _drawn(jax.random.uniform, seed, clients, n) < probability
 
 
 @failures.register
@@ -313,7 +306,7 @@ def _drawn(draw, seed, clients, numbers):
 def draw_failures(
     failures: Any, seed: Array, clients: Array, numbers: Array, *of_round: Array
 ) -> Array:
-    """Returns which dispatches of a cohort fail, checked; `of_round` is for `reads_round`."""
+    """Draws and checks which dispatches of a cohort fail; `of_round` is for `reads_round`."""
     reads_round = getattr(failures, "reads_round", False)
     fails = failures(seed, clients, numbers, *(of_round if reads_round else ()))
     shape = jnp.shape(clients)

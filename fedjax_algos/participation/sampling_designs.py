@@ -1,4 +1,4 @@
-"""Cohorts of random size, and cohorts drawn by the clients' numbers of examples n_i."""
+"""Draws cohorts of random size, and cohorts by the clients' numbers of examples n_i."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ from fedjax_algos.participation.traced import TracedSampler, needs_clients, regi
 
 
 def overflow_probability(mean: float, num_clients: int, slots: int) -> float:
-    """Returns the probability that a Poisson cohort with this mean has more than its slots."""
+    """Returns the probability that a Poisson cohort would have more clients than slots."""
     from scipy import special
 
     return float(special.bdtrc(slots, num_clients, mean / num_clients))
@@ -40,9 +40,8 @@ def poisson(*, mean: Positive) -> TracedSampler:
     """
 
     def note(num_clients, slots):
-        chance = overflow_probability(mean, num_clients, slots)
-        what = f"poisson: more than {slots} clients would come to a round"
-        return f"{what} with probability {chance:.2g}"
+        chance = f"{overflow_probability(mean, num_clients, slots):.2g}"
+        return f"poisson: more than {slots} clients would come to a round with probability {chance}"
 
     slots = math.ceil(mean + 4.5 * math.sqrt(mean))
     return traced_sampler(_poisson(mean), may_leave_empty=True, slots=slots, note=note)
@@ -53,8 +52,8 @@ def _poisson(mean):
     from scipy import special
 
     def draw(seed, round_number, num_clients, cohort_size):
-        large = f"poisson: mean={mean:g} is more than the {cohort_size} slots of a cohort"
-        require(mean <= cohort_size, f"{large}; give more slots (--cohort, cohort_size)")
+        found = f"poisson: mean={mean:g} is more than the {cohort_size} slots of a cohort"
+        require(mean <= cohort_size, f"{found}; give more slots (--cohort, cohort_size)")
         slots = np.arange(cohort_size)
         below = special.bdtr(slots, num_clients, mean / num_clients)  # P(k <= slot)
         thresholds = np.minimum(below * 2**32, 2**32 - 1).astype(np.uint32)
@@ -117,7 +116,7 @@ def clustered_by_size() -> TracedSampler:
     """One client is drawn from each of M distributions r_k, such that the mean is unbiased.
 
     Clients in descending order of n_i, equal ones by their ids, are laid side by side, each as long
-    as M n_i / n. r_k is what lies between k and k + 1. So sum_k r_ki = M n_i / n, and the uniform
+    as M n_i / n. r_k is the part from k to k + 1. So sum_k r_ki = M n_i / n, and the uniform
     mean is unbiased (`weighting=uniform`), as with `by_size` with replacement, but its variance is
     never larger. A client with n_i > n / M is always in the cohort, and may be there twice.
 

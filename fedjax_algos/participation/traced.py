@@ -16,8 +16,6 @@ from fedjax_algos.core.randomness import ONCE, cohort_key, permutation_words, pe
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Array, ReverseMode
 from fedjax_algos.participation import cohorts, sampling
-from fedjax_algos.participation.cohorts import checked_counts, common_steps, full_steps
-from fedjax_algos.participation.sampling import Failures, Sampler, draw_members
 
 P = ParamSpec("P")
 
@@ -35,25 +33,25 @@ class TracedSampler(Protocol):
 
 
 class TracedWork(Protocol):
-    """Says on the device how much of its complete local update each client finishes."""
+    """Decides on the device how much of its complete local update each client finishes."""
 
     def __call__(self, seed: Array, round_number: Array, full_steps: Array, /) -> jax.Array:
         """Returns numbers of local steps, int32[cohort_size], from 1 to `full_steps`.
 
-        `full_steps` are complete local updates. The seed is uint32[] and the round int32[].
+        `full_steps` has the steps of complete updates. The seed is uint32[] and the round int32[].
         """
 
 
 traced_samplers = Registry[TracedSampler]("traced sampler", Callable)
 
 
-def register(factory: Callable[P, TracedSampler]) -> Callable[P, Sampler]:
+def register(factory: Callable[P, TracedSampler]) -> Callable[P, sampling.Sampler]:
     """Registers a traced sampler of this name, and the sampler that calls it compiled."""
     make = traced_samplers.register(factory)
 
     @sampling.samplers.register
     @functools.wraps(factory)
-    def make_on_host(*args: P.args, **keywords: P.kwargs) -> Sampler:
+    def make_on_host(*args: P.args, **keywords: P.kwargs) -> sampling.Sampler:
         return sampling.on_host(make(*args, **keywords))  # type: ignore[arg-type]
 
     return make_on_host
@@ -77,14 +75,14 @@ def needs_clients(name: str, of_clients: Callable, **attributes: Any) -> Any:
         raise ValueError(f"the sampler {name} does not know the clients; {fix}")
 
     def of_checked(counts, labels):
-        return of_clients(checked_counts(counts), labels)
+        return of_clients(cohorts.checked_counts(counts), labels)
 
     return traced_sampler(draw, of_clients=of_checked, **attributes)
 
 
 @traced_samplers.register
 def uniform() -> TracedSampler:
-    """All cohorts are equally likely, without replacement; they equal `participation.uniform`'s."""
+    """Draws the cohorts of `participation.uniform`: all are equally likely, without replacement."""
     return sampling.draw_uniform
 
 
@@ -99,7 +97,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
         # the first `larger` groups have one client more, as in np.array_split
         first = group * smallest + jnp.minimum(group, larger)
         size = smallest + (group < larger).astype(jnp.int32)
-        members = draw_members(cohort_key(seed, round_number), cohort_size, size)
+        members = sampling.draw_members(cohort_key(seed, round_number), cohort_size, size)
         order = permutation_words(cohort_key(seed, ONCE))
         return permute(order, first + members, num_clients)
 
@@ -139,7 +137,7 @@ def traced_dispatches(
     rounds: int,
     sampler: TracedSampler | None = None,
     work: TracedWork | None = None,
-    failures: Failures | None = None,
+    failures: sampling.Failures | None = None,
     labels: Callable[[], np.ndarray] | None = None,
 ) -> Dispatch:
     """Draws the dispatches of a whole simulation on the device.
@@ -171,8 +169,8 @@ def traced_dispatches(
     """
     check_whole("rounds", rounds)
     sampler = uniform() if sampler is None else sampler
-    counts = checked_counts(counts)
-    complete, num_clients = full_steps(counts, local), len(counts)
+    counts = cohorts.checked_counts(counts)
+    complete, num_clients = cohorts.full_steps(counts, local), len(counts)
     cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler)
     if work is not None:
         check_callable("work", work, "give a TracedWork", "seed", "round_number", "full_steps")
@@ -197,14 +195,14 @@ def traced_dispatches(
         carry = dispatched.at[client].add(filled), steps_done.at[client].add(num_steps)
         arrives: Any = filled if may_be_empty else ()
         if failures is not None:
-            dispatched_now = client, number, round_number, num_steps
-            arrives = filled & ~sampling.draw_failures(failures, seed, *dispatched_now)
+            fails = sampling.draw_failures(failures, seed, client, number, round_number, num_steps)
+            arrives = filled & ~fails
         return carry, (given, client, number, num_steps, full, first_step, arrives)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
     _, drawn = jax.lax.scan(draw, (zeros, zeros), numbers)
     given, client, number, num_steps, full, first_step, arrives = drawn
-    common = common_steps(local, counts)
+    common = cohorts.common_steps(local, counts)
     if work is None and not may_be_empty and common is not None:
         num_steps = EqualSteps(common)
     if not isinstance(given, jax.core.Tracer):
@@ -270,8 +268,8 @@ def differentiable(
       TypeError: for a policy that is not a function.
       ValueError: for local work or counts that `Cohorts` refuses.
     """
-    counts = checked_counts(counts)
-    most = int(full_steps(counts, local).max())
+    counts = cohorts.checked_counts(counts)
+    most = int(cohorts.full_steps(counts, local).max())
     bounded = local._replace(reverse=ReverseMode(most, int(counts.max()), policy))
     check_local(bounded)
     return bounded

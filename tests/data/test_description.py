@@ -60,14 +60,14 @@ def test_the_table_fits_a_terminal(num_classes, heading):
 
 def test_invalid_labels_and_partitions_are_rejected():
     for labels, partition, named in (
-        (LABELS[:5], THREE, "has 7 examples, 0 to 6, and there are 5 labels"),
+        (LABELS[:5], THREE, "has 7 examples, 0 to 6, for 5 labels"),
         (LABELS, fa.Partition.of([np.array([-1])]), "has 1 examples, -1 to -1"),
         (LABELS, fa.Partition.of([]), "has 0 examples"),
         (LABELS - 1, THREE, "label -1 in example 0"),
         (LABELS + 0.5, THREE, "label 0.5 in example 0"),
         (LABELS.astype(str), THREE, "labels is <U"),
         (LABELS.reshape(2, 4), THREE, r"int64\[2, 4\] for 8 examples"),
-        (LABELS[:0], THREE, "has 7 examples, 0 to 6, and there are 0 labels"),
+        (LABELS[:0], THREE, "has 7 examples, 0 to 6, for 0 labels"),
     ):
         with pytest.raises(ValueError, match=named):
             describe_partition(labels, partition)

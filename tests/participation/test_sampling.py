@@ -66,7 +66,7 @@ def test_pairs_and_groupings_are_equally_likely():
 
 
 def test_a_cohort_larger_than_a_group_is_refused():
-    with pytest.raises(ValueError, match="num_groups=3 groups; give num_groups of at most 2"):
+    with pytest.raises(ValueError, match="give num_groups of at most 2, not 3"):
         samplers["cyclic"](num_groups=3)(0, np.arange(2), 10, 4)
 
 

@@ -144,7 +144,7 @@ def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarr
 def draw_class_counts(
     rng: np.random.Generator, number: int, logs: np.ndarray, available: np.ndarray
 ) -> np.ndarray:
-    """Counts `number` draws by exp(logs) [classes], without replacement, as int[classes]."""
+    """Draws `number` examples without replacement, by exp(logs) [classes]; returns int[classes]."""
     # All are drawn at once, and draws beyond a class's examples are repeated. The distribution is
     # the same as for successive draws, which also repeat each draw of an exhausted class.
     drawn = np.zeros_like(available)
@@ -190,7 +190,7 @@ def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
-    """Returns a client's example numbers as int[n_i]."""
+    """Checks a client's example numbers and returns them as int[n_i]."""
     rows = np.asarray(rows)
     if rows.shape == (0,):
         return rows.astype(np.int32)
@@ -214,9 +214,9 @@ def checked(
     """Returns the labels as an array, and a generator; ValueError if there are too few labels."""
     labels = np.asarray(labels)
     check_whole("num_clients", num_clients)
-    few = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
+    found = f"labels of shape {labels.shape} cannot give {num_clients} clients {min_examples} each"
     fix = f"give a label for each example, and at most {labels.size // min_examples} clients"
     fits = labels.ndim == 1 and labels.size >= num_clients * min_examples
-    require(fits, f"{few}; {fix}")
+    require(fits, f"{found}; {fix}")
     check_seed(seed)
     return labels, np.random.default_rng(seed)

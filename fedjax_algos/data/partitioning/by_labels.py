@@ -73,7 +73,7 @@ def dirichlet_balanced(
     clients until sizes differ by at most one. alpha = 0 sorts the examples by label and gives each
     client one of N contiguous shards: one class each, if 1/N of all examples divides every class.
 
-    If a positive alpha gives a class to fewer clients than must hold it, the repair dominates: with
+    With a tiny positive alpha, few clients draw a class, and most of it then moves to others: with
     10 classes, 100 clients are most heterogeneous near alpha = 0.1, and almost alike for 0.001.
 
     Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
@@ -220,7 +220,7 @@ def classes_per_client(
 
     This is the setting of FedLGA: Li et al., "FedLGA: Toward System-Heterogeneity of Federated
     Learning via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not
-    specify the assignment. Cutting label-sorted examples into shards can give a client fewer.
+    specify the assignment. Shards of label-sorted examples can give a client fewer classes.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the assignment.
@@ -237,8 +237,8 @@ def classes_per_client(
     require(fewest <= classes <= len(names), f"{found}; {fix}")
     per_slot = rng.permutation(base.even_sizes(slots, len(names)))
     worst = (per_class < per_slot).argmax()
-    small = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
-    require(per_class[worst] >= per_slot[worst], f"{small}; use fewer clients or fewer classes")
+    found = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
+    require(per_class[worst] >= per_slot[worst], f"{found}; use fewer clients or fewer classes")
     class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
     base.check_table(num_clients, len(names))
     slot_counts = np.zeros((num_clients, len(names)), int)
@@ -251,7 +251,7 @@ def classes_per_client(
 
 
 def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Exchanges slots until int[num_clients, num_classes] is 0 or 1, with the same sums."""
+    """Exchanges clients' slots until no client has a class twice; all sums stay the same."""
     # If client i has class c twice, some client j lacks it. If i has all classes of j, then j has
     # one of them twice. In both cases an exchange leaves fewer duplicates, so the loop ends.
     slot_counts = slot_counts.copy()
@@ -321,7 +321,7 @@ def class_partition(
 def draw_class_holders(
     num_clients: int, num_classes: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws bool[num_clients, num_classes]: `low` to `high` classes each, and every class held."""
+    """Draws the classes of each client, bool[num_clients, num_classes]; no class is left out."""
     all_classes = np.tile(np.arange(num_classes), (num_clients, 1))
     for _ in range(REDRAWS):
         numbers = rng.integers(low, high, num_clients, endpoint=True)

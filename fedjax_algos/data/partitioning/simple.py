@@ -101,9 +101,8 @@ def choose_clients(
     chosen = np.flatnonzero(counts >= min_examples)
     number = max(1, len(chosen)) if num_clients is None else num_clients
     check_whole("num_clients", number)
-    known = f"the {len(chosen)} natural clients with at least {min_examples} examples"
-    fix = f"use at most {len(chosen)} clients"
-    require(number <= len(chosen), f"{number} clients are more than {known}; {fix}")
+    found = f"only {len(chosen)} natural clients have at least {min_examples} examples"
+    require(number <= len(chosen), f"{found}; use at most {len(chosen)} clients, not {number}")
     if number < len(chosen):
         check_seed(seed)
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, number, replace=False))
@@ -120,7 +119,7 @@ def pachinko(
     leaf_alpha: Positive = 10.0,
     hierarchy: tuple[int, ...] = CIFAR100_COARSE,
 ) -> Partition:
-    """Gives each client a distribution over coarse labels, and one over each one's fine labels.
+    """Gives each client a distribution over coarse labels, and over the fine labels of each.
 
     A client draws r ~ Dir(root_alpha 1) over the coarse labels and, for each of them,
     f ~ Dir(leaf_alpha 1) over its fine labels. For each of its examples it draws a coarse label

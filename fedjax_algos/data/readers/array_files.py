@@ -51,20 +51,20 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
         exists of `user_train`, `client_train` and `writer_train`.
       num_classes: at least 1; one more than the largest label if None.
     """
-    found = ArrayFile(path, _NPZ, _NPZ_FIX)
-    users = users or next((name for name in USERS if name in found), None)
+    stored = ArrayFile(path, _NPZ, _NPZ_FIX)
+    users = users or next((name for name in USERS if name in stored), None)
     roles = {"users": users} if users else {}
     for part in ("train", "test"):
-        is_jpeg = f"x_{part}" not in found and f"jpeg_{part}" in found
+        is_jpeg = f"x_{part}" not in stored and f"jpeg_{part}" in stored
         for stem in ("jpeg", "offset", "y") if is_jpeg else ("x", "y"):
             roles[f"{stem}_{part}"] = f"{stem}_{part}"
-    listed = ", ".join(sorted(found))[:200]
+    listed = ", ".join(sorted(stored))[:200]
     with reading(path, _NPZ, _NPZ_FIX):
         for name in roles.values():
             fix = f"write it with np.savez(FILE, {name}=...)"
-            require(name in found, f"it has no array {name!r}, only {listed}; {fix}")
-    found.check_memory(roles.values())
-    arrays: dict[str, Any] = {role: found[name] for role, name in roles.items()}
+            require(name in stored, f"it has no array {name!r}, only {listed}; {fix}")
+    stored.check_memory(roles.values())
+    arrays: dict[str, Any] = {role: stored[name] for role, name in roles.items()}
     for part in ("train", "test"):
         if f"x_{part}" not in arrays:
             jpegs, offsets = arrays.pop(f"jpeg_{part}"), arrays.pop(f"offset_{part}")
@@ -149,13 +149,12 @@ def _read_idx(folder: PathLike, start: str) -> list[np.ndarray]:
     """Reads the images [n, ...] and labels [n] of one part of a data set."""
     arrays = []
     for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-        dotted = name.replace("-", ".", 1)
-        names = [f"{start}-{each}{end}" for each in (name, dotted) for end in (".gz", "")]
+        stems = f"{start}-{name}", f"{start}-{name.replace('-', '.', 1)}"
+        names = [stem + end for stem in stems for end in (".gz", "")]
         with reading(folder, "a folder of IDX files", "give the folder that holds them"):
             listed = sorted(os.listdir(folder))
             path = next((Path(folder, each) for each in names if each in listed), Path())
-            shown = ", ".join(listed)[:200] or "nothing"
-            require(path.name, f"it has no {names[1]} but {shown}")
+            require(path.name, f"it has no {names[1]} but {', '.join(listed)[:200] or 'nothing'}")
         with reading(path, "an IDX file", _FIX, zlib.error), files.open_regular(path) as file:
             is_packed = file.peek(2)[:2] == b"\x1f\x8b"  # regardless of its name
             arrays.append(_idx_array(gzip.GzipFile(fileobj=file) if is_packed else file))
@@ -172,8 +171,8 @@ def _idx_array(file: Any) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     check_array_bytes("its array", size, "give fewer examples")
     content = file.read(size + 1)
-    right = f"it is {dtype.name}{shape} by its header, which are {size} bytes"
-    require(len(content) == size, f"{right}, but has {'more' if len(content) > size else 'fewer'}")
+    found = f"it should have {size} bytes, {dtype.name}{shape}, by its header"
+    require(len(content) == size, f"{found}, but has {'more' if len(content) > size else 'fewer'}")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
@@ -191,9 +190,8 @@ def cifar10(*, path: PathLike) -> Dataset:
     https://www.cs.toronto.edu/~kriz/cifar.html.
     """
     train = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-    parts = list(_read_cifar(path, (*train, "test_batch.bin"), 1))
-    x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
-    x_test, y_test = parts[-1]
+    *parts, (x_test, y_test) = _read_cifar(path, (*train, "test_batch.bin"), 1)
+    x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     arrays = x_train, y_train[:, 0], x_test, y_test[:, 0]
     return from_arrays(*arrays, num_classes=10, source=os.fspath(path))
 

@@ -16,7 +16,6 @@ from fedjax_algos.data import dataset
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers import texts
-from fedjax_algos.data.readers.texts import Vocabulary
 
 _INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of "x"
 _WORDS = "tokens"  # TFF's name of a text of words
@@ -93,7 +92,7 @@ def client_dataset(
     x: str | None,
     y: str | None,
     num_classes: int | None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: texts.Vocabulary | None = None,
     length: int | None = None,
     max_examples: int | None = None,
     max_test_examples: int | None = None,
@@ -157,10 +156,9 @@ def client_dataset(
         identity = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()
         counts = np.minimum(features.counts, limit or MAX_INT32)
         if is_text and vocabulary is None:  # a text has several sequences
-            own = (features.read(i, [x], limit)[x] for i in range(len(counts)))
-            counts = np.array([texts.num_character_sequences(each, steps).sum() for each in own])
+            all_texts = (features.read(i, [x], limit)[x] for i in range(len(counts)))
+            counts = np.array([texts.num_character_sequences(t, steps).sum() for t in all_texts])
         rest: Any = counts.astype(np.int32), example, read, images, identity
         return ClientSource(features.name, features.client_ids, *rest)
 
-    sources = source_of(train, max_examples), source_of(test, None)
-    return ClientDataset(*sources, num_classes, notes)
+    return ClientDataset(source_of(train, max_examples), source_of(test, None), num_classes, notes)

@@ -63,8 +63,7 @@ def fed_isic2019(
     side of a few images down to 223 pixels; here those are scaled to `shorter_side`.
     """
     image_format = square(image_size, shorter_side)
-    columns = "image", "target", "center", "fold", "fold2"
-    table = read_table(Path(path, split), columns)
+    table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
     class_numbers(table, "center", _CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
     with reading(table.name, "the split of Fed-ISIC2019", _FIX):
@@ -105,19 +104,16 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
     needed("nibabel", "fed_ixi")
     table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
-    parts = []
-    for part in ("train", "test"):
-        rows = table.where("Split", part)
-        parts.append(_source(Path(path), rows, [folders[p] for p in rows.columns["Patient ID"]]))
-    return ClientDataset(parts[0], parts[1], num_classes=2)
+    train, test = (_source(Path(path), table.where("Split", s), folders) for s in ("train", "test"))
+    return ClientDataset(train, test, num_classes=2)
 
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
     """Returns the name of each person's folder, by the person's number in the table."""
     with reading(path, "the folder of Fed-IXI", "give the folder with a folder for each person"):
         names = [re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name) for name in os.listdir(path)]
-    found = [(str(int(match[1])), match[0]) for match in names if match]
-    folders, times = dict(found), Counter(person for person, _ in found)
+    pairs = [(str(int(match[1])), match[0]) for match in names if match]
+    folders, times = dict(pairs), Counter(person for person, _ in pairs)
     rows = Counter(table.columns["Patient ID"])
     with reading(table.name, "the table of the persons in the folder", _FIX):
         other = [person for person in rows | times if (rows[person], times[person]) != (1, 1)]
@@ -125,27 +121,29 @@ def _folders(path: Path, table: Table) -> dict[str, str]:
         for person, maker, part in zip(*table.columns.values(), strict=True):
             hospital = folders[person].split("-")[1]
             fits = (maker, hospital) in _HOSPITALS.items() and part in ("train", "test")
-            shown = f"Manufacturer={maker[:50]} and Split={part[:50]}"
-            require(fits, f"person {person} has {shown}, and the folder {folders[person]}")
+            found = f"person {person} has Manufacturer={maker[:50]} and Split={part[:50]}"
+            require(fits, f"{found}, and the folder {folders[person]}")
     return folders
 
 
-def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
-    makers = table.columns["Manufacturer"]
+def _source(path: Path, table: Table, folders: dict[str, str]) -> ClientSource:
+    persons, makers = table.columns["Patient ID"], table.columns["Manufacturer"]
     present = sorted(set(makers))
     numbers = numbered(makers, present)
 
     def read(client: int) -> dict[str, np.ndarray]:
-        own = [folders[row] for row in np.flatnonzero(numbers == client)]
-        x, y = np.empty((len(own), *_SHAPE, 1), np.float32), np.empty((len(own), *_SHAPE), np.int32)
-        for row, folder in enumerate(own):
-            resized = area_means(read_volume(_only_file(path / folder / "T1")), _SHAPE)
-            x[row, ..., 0] = (resized - resized.mean()) / (resized.std() or 1.0)
-            label = _only_file(path / folder / "label")
+        rows = np.flatnonzero(numbers == client)
+        shape = len(rows), *_SHAPE
+        x, y = np.empty((*shape, 1), np.float32), np.empty(shape, np.int32)
+        for i, row in enumerate(rows):
+            folder = path / folders[persons[row]]
+            resized = area_means(read_volume(_only_file(folder / "T1")), _SHAPE)
+            x[i, ..., 0] = (resized - resized.mean()) / (resized.std() or 1.0)
+            label = _only_file(folder / "label")
             mask = read_volume(label)
             with reading(label, "a mask", _FIX):
                 require(np.isin(mask, (0, 1)).all(), "it has other labels than 0 and 1")
-            y[row] = area_means(mask, _SHAPE) == 1
+            y[i] = area_means(mask, _SHAPE) == 1
         return {"x": x, "y": y}
 
     x = jax.ShapeDtypeStruct((*_SHAPE, 1), np.float32)
@@ -183,13 +181,12 @@ def read_volume(path: Path) -> np.ndarray:
 
 
 def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Resizes a volume by means of boxes that may overlap, as PyTorch's mode "area"."""
+    """Resizes a volume to the means of boxes, which may overlap, as PyTorch's mode "area"."""
     count = 1.0  # box i of m, on an axis of n, is floor(i n / m) to below ceil((i + 1) n / m)
     for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
         starts = np.arange(m) * n // m
         ends = -(-np.arange(1, m + 1) * n // m)
-        sums = np.cumsum(volume, axis=axis, dtype=np.float64)
-        sums = np.insert(sums, 0, 0.0, axis=axis)
+        sums = np.insert(np.cumsum(volume, axis=axis, dtype=np.float64), 0, 0.0, axis=axis)
         volume = sums.take(ends, axis) - sums.take(starts, axis)
         count = np.multiply.outer(count, ends - starts)
     return volume / count

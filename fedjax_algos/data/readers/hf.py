@@ -78,9 +78,8 @@ def hf(
         listed = ", ".join(map(str, loaded))[:200]
         for split in (train_split, test_split):
             require(split in loaded, f"it has no split {split!r}, only {listed}")
-        train_rows, test_rows = loaded[train_split], loaded[test_split]
+        both = train_rows, test_rows = loaded[train_split], loaded[test_split]
         y = "label" if y is None and "label" in train_rows.column_names else y
-        both = train_rows, test_rows
         if all(_is_text(rows.features.get(y)) for rows in both):
             labels = {text for rows in both for text in rows.unique(y) if text is not None}
             classes = huggingface.ClassLabel(names=sorted(labels))
@@ -91,8 +90,7 @@ def hf(
     train.require(x)
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     if _is_text(train_rows.features[x]) and y is not None and known is None:
-        texts = _values(train_rows.select_columns([x]), x, train.name)
-        known = most_frequent_words(texts, words)
+        known = most_frequent_words(_values(train_rows.select_columns([x]), x, train.name), words)
     if y in train.features:
         num_classes = num_classes or getattr(train_rows.features[y], "num_classes", None)
     images = _image_format(train_rows, x, train.name, image_size, shorter_side)

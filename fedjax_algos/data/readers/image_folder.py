@@ -60,10 +60,9 @@ def image_folder(
       shorter_side: pixels of a whole image's shorter side, at least `image_size`.
     """
     image_format = square(image_size, shorter_side)
-    tables = (
-        read_table(Path(path, train), (client_column, image_column, class_column)),
-        read_table(Path(path, test), (image_column, class_column), (client_column,)),
-    )
+    train_table = read_table(Path(path, train), (client_column, image_column, class_column))
+    test_table = read_table(Path(path, test), (image_column, class_column), (client_column,))
+    tables = train_table, test_table
     classes = in_order(name for table in tables for name in table.columns[class_column])
     ids = [table.columns[image_column] for table in tables]
     files = ImageFiles(path, file, [*ids[0], *ids[1]])
@@ -146,20 +145,20 @@ class ImageFiles:
         searched = _SEARCHED.fullmatch(pattern) and _ID.findall(pattern) == [""]
         fits = searched if "*" in pattern else "{id}" in pattern
         fix = "give one such as {id}.jpg, {id[0]}/{id}.jpg or */{id}.jpg"
-        found = f"file={pattern!r} is not a path of an image"
-        require(fits and not _leaves(pattern), f"{found}; {fix}")
+        valid = fits and not _leads_out(pattern)
+        require(valid, f"file={pattern!r} is not a path of an image; {fix}")
         self._paths: dict[str, str] = {}  # by id
         with reading(self.folder, "the folder of the images", "correct the table"):
             for each in ids:
                 self._paths[each] = path = _ID.sub(functools.partial(_part, each), pattern)
-                found = f"'{each[:80]}' is not an id of an image with file={pattern!r}"
-                require(not _leaves(path), found)
+                message = f"'{each[:80]}' is not an id of an image with file={pattern!r}"
+                require(not _leads_out(path), message)
 
     def read(self, image: str, owner: str) -> bytes:
         """Reads an image's file; `owner` is its client, for messages."""
-        shown = self.path_of(image)
-        with reading(f"{self.folder}: {owner}, {shown}", "an image", "fetch the file again"):
-            return read_file(self.folder / shown, MAX_IMAGE_BYTES)
+        path = self.path_of(image)
+        with reading(f"{self.folder}: {owner}, {path}", "an image", "fetch the file again"):
+            return read_file(self.folder / path, MAX_IMAGE_BYTES)
 
     def path_of(self, image: str) -> str:
         """Returns an image's path in the folder; the path of a missing image keeps its `*`."""
@@ -175,9 +174,9 @@ class ImageFiles:
         *folders, name = self.pattern.split("/")
         before, after = name.split("{id}")
         parts = [part if part == "*" else glob.escape(part) for part in folders]
-        wanted = "/".join([*parts, f"{glob.escape(before)}*{glob.escape(after)}"])
+        search = "/".join([*parts, f"{glob.escape(before)}*{glob.escape(after)}"])
         with reading(self.folder, "a folder with each image once", "remove one"):
-            for path in glob.iglob(wanted, root_dir=self.folder):
+            for path in glob.iglob(search, root_dir=self.folder):
                 image = os.path.basename(path)[len(before) : -len(after) or None]
                 first = found.setdefault(image, path) if image in self._paths else path
                 require(first == path, f"the image {image} is there twice, as {first} and {path}")
@@ -185,11 +184,11 @@ class ImageFiles:
 
 
 def _part(image: str, field: re.Match) -> str:
-    """Returns the value of `{id}` or `{id[0]}`; no path may have the value for a short id."""
+    r"""Returns the text of `{id}` or `{id[0]}`; "\0", which no path may have, for a short id."""
     return image[int(field[1]) :][:1] or "\0" if field[1] else image
 
 
-def _leaves(path: str) -> bool:
+def _leads_out(path: str) -> bool:
     """Returns True if a path may lead out of its folder, or is not valid."""
     return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
 
@@ -209,11 +208,9 @@ def image_source(
     with reading(table.name, "a table of images", "remove a row"):
         for (owner, each), number in Counter(zip(owners, ids, strict=True)).items():
             require(number == 1, f"client '{owner[:80]}' has the image '{each[:80]}' twice")
-    if client:
-        names = in_order(owners)
-    else:
+    if not client:
         owners = [f"part {row // PART}" for row in range(len(ids))]
-        names = list(dict.fromkeys(owners))
+    names = in_order(owners) if client else list(dict.fromkeys(owners))
     numbers = numbered(owners, names)
     counts = np.bincount(numbers).astype(np.int32)
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
@@ -223,8 +220,8 @@ def image_source(
         contents = [files.read(ids[row], f"client '{name}'") for row in rows[number]]
         return {"x": contents, "y": labels[rows[number]]}
 
-    def image_name(number: int, of_client: int) -> str:
-        return files.path_of(ids[rows[number][of_client]])
+    def image_name(number: int, image_number: int) -> str:
+        return files.path_of(ids[rows[number][image_number]])
 
     classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
     facts = table.digest, classes, files.pattern, tuple(image_format), client or None

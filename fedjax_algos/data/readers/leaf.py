@@ -32,8 +32,8 @@ def leaf(
 ) -> Dataset:
     """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
 
-    The files are parsed one client at a time, and only arrays are kept; a file may be a quarter as
-    large as the memory. "x" is
+    The files are parsed one client at a time, and only arrays are kept. A file may be as large as a
+    quarter of the memory. "x" is
 
     - femnist: uint8[n, 28, 28], the pixels times 255, which is exact; 62 classes;
     - shakespeare: uint8[n, 80], indices in LEAF's 80 symbols; the label is the next character's;
@@ -56,8 +56,8 @@ def leaf(
     Source: LEAF (https://github.com/TalwalkarLab/leaf). Words are found as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
-    wrong = f"leaf: words={words} is for task=sent140, not {task}; leave it out"
-    require(task == "sent140" or words == 5000, wrong)
+    message = f"leaf: words={words} is for task=sent140, not {task}; leave it out"
+    require(task == "sent140" or words == 5000, message)
     vocabulary = dict[str, int]()
     converters: dict[str, tuple[Convert, int | None]] = {
         "femnist": (_pixels, 62),
@@ -66,8 +66,7 @@ def leaf(
         "vectors": (lambda x, y: (_vectors(x).astype(np.float32), _labels(y, MAX_CLASSES)), None),
     }
     convert, num_classes = converters[task]
-    numbers: dict[str, int] = {}
-    kind = f"samples of {task}"
+    kind, numbers = f"samples of {task}", dict[str, int]()
     train, users, notes = _collect(Path(path, "train"), kind, convert, numbers, max_clients)
     test_numbers = numbers.copy() if max_clients else {}
     test, _, of_test = _collect(Path(path, "test"), kind, convert, test_numbers, max_clients)
@@ -82,8 +81,8 @@ def leaf(
         test, in_test = _bags_of_words(test, ranks)
         users = users[in_train]
         lost, lost_test = (len(rows) - int(rows.sum()) for rows in (in_train, in_test))
-        without = f"{lost} training and {lost_test} test samples contain none of the"
-        notes += (f"{without} {len(frequent)} words and are left out",) * bool(lost or lost_test)
+        note = f"{lost} training and {lost_test} test samples lack all {len(frequent)} words"
+        notes += (f"{note} and are left out",) * bool(lost or lost_test)
     arrays: Any = *train, *test, users
     return from_arrays(*arrays, num_classes=num_classes, notes=notes, source=path)
 
@@ -109,17 +108,17 @@ def _collect(
                     if columns == () or (full and name not in numbers):
                         continue
                     with reading(f"{file}: client {name!r}", kind, _FIX, TypeError, OverflowError):
-                        if not isinstance(columns, tuple):
-                            no_lists = ValueError('it has no lists "x" and "y"')
-                            raise columns if isinstance(columns, Exception) else no_lists
+                        if isinstance(columns, Exception):
+                            raise columns
+                        require(isinstance(columns, tuple), 'it has no lists "x" and "y"')
                     number, rows = numbers.setdefault(name, len(numbers)), len(columns[-1])
                     parts.append(columns)
                     users.append(np.full(rows, number, np.int32))
-                sizes = {name: len(own[-1]) if own else 0 for name, own in clients.items()}
+                sizes = {name: len(each[-1]) if each else 0 for name, each in clients.items()}
                 listed = {"users": [*sizes], "num_samples": [*sizes.values()]}
-                other = [name for name, own in listed.items() if content.get(name, own) != own]
-                told = f"{folder.name}/{file.name}: {' and '.join(other)} and user_data differ"
-                notes += [told] * bool(other)
+                other = [key for key, value in listed.items() if content.get(key, value) != value]
+                note = f"{folder.name}/{file.name}: {' and '.join(other)} and user_data differ"
+                notes += [note] * bool(other)
         require(parts, "none of the clients in its .json files has a sample")
         columns = tuple(map(np.concatenate, zip(*parts, strict=True)))
     notes += [f"{empty} clients of {folder.name} have no samples"] * bool(empty)

@@ -64,7 +64,7 @@ def tff_sqlite(
     number of rows of each client. Clients are sorted by name, and examples keep the order of the
     file. One client is read at a time.
 
-    - Numbers are "x" as they are, and "y" is their label, int32[n]. An Example has no shapes:
+    - Numbers become "x" unchanged, and "y" is their label, int32[n]. An Example has no shapes:
       `pixels` become float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers
       float32[k] or int64[k].
     - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any
@@ -101,8 +101,7 @@ def tff_sqlite(
     """
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     parts = _features(path, train_split, max_clients), _features(path, test_split)
-    limits = max_examples, max_test_examples
-    return client_dataset(*parts, x, y, num_classes, known, length, *limits)
+    return client_dataset(*parts, x, y, num_classes, known, length, max_examples, max_test_examples)
 
 
 def _features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
@@ -176,8 +175,8 @@ def _open_tables(path: PathLike) -> Iterator[sqlite3.Connection]:
                 if found[0] == b"table" and found[1].split()[1].upper() == b"TABLE":  # not VIRTUAL
                     described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
                     stored = {row[1].decode() for row in described if not row[-1]}  # not computed
-                wanted = f"no table {table!r} with the columns {', '.join(columns)}"
-                require(stored.issuperset(columns), f"it has {wanted}")
+                message = f"it has no table {table!r} with the columns {', '.join(columns)}"
+                require(stored.issuperset(columns), message)
             yield connection
 
 
@@ -192,10 +191,9 @@ def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
     features: dict[str, np.ndarray | list[bytes]] = {}
     for entry in example.features.feature:
         features[entry.key] = []
-        for kind, found in entry.value.ListFields():
+        for kind, part in entry.value.ListFields():
             dtype = {"floats": np.float32, "integers": np.int64}.get(kind.name)
-            values = found.value
-            features[entry.key] = list(values) if dtype is None else np.array(values, dtype)
+            features[entry.key] = list(part.value) if dtype is None else np.array(part.value, dtype)
     return features
 
 
@@ -211,10 +209,10 @@ def _example_type() -> Any:
         made = file.message_type.add(name=message)
         for number, field in enumerate(fields.split("; "), start=1):
             label, kind, name = field.split()
-            of = {"type": f"TYPE_{kind.upper()}"}
+            types = {"type": f"TYPE_{kind.upper()}"}
             if kind in _MESSAGES:
-                of = {"type": "TYPE_MESSAGE", "type_name": f".{package}.{kind}"}
-            made.field.add(name=name, number=number, label=f"LABEL_{label.upper()}", **of)
+                types = {"type": "TYPE_MESSAGE", "type_name": f".{package}.{kind}"}
+            made.field.add(name=name, number=number, label=f"LABEL_{label.upper()}", **types)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))

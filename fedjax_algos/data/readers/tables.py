@@ -1,12 +1,11 @@
 """Reads CSV files, and tables of numbers with a column of classes and maybe one of clients."""
 
+import csv as csv_files
 import hashlib
 import io
 import os
 import re
 from collections.abc import Collection, Iterable
-from csv import DictReader
-from csv import Error as CsvError
 from typing import NamedTuple
 
 import numpy as np
@@ -48,10 +47,10 @@ def read_table(
     separator: str = ",",
 ) -> Table:
     """Reads the named columns, or all if `others`, of a CSV file in UTF-8 with a header."""
-    with reading(path, _KIND, _FIX, CsvError, TypeError):
+    with reading(path, _KIND, _FIX, csv_files.Error, TypeError):
         content = read_file(path)
         lines = io.StringIO(content.decode("utf-8-sig"), newline="")
-        rows = DictReader(lines, strict=True, delimiter=separator)
+        rows = csv_files.DictReader(lines, strict=True, delimiter=separator)
         header = list(rows.fieldnames or [])
         shown = printable(", ".join(header), 200)
         more = header if others else [column for column in optional if column in header]
@@ -79,7 +78,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def numbered(names: list[str], order: list[str]) -> np.ndarray:
-    """Returns int32[names]: the place of each name in an order that has them all."""
+    """Returns the place of each name in `order`, int32[names]."""
     places = {name: place for place, name in enumerate(order)}
     return np.array([places[name] for name in names], np.int32)
 
@@ -122,28 +121,27 @@ def csv(
       standardise: whether to subtract each column's mean over the training rows, and to divide by
         its standard deviation if this is not 0.
     """
-    unused = test is None or test_share == TEST_SHARE
-    require(unused, f"csv: test_share={test_share} has no effect beside test; leave it out")
+    fits = test is None or test_share == TEST_SHARE
+    require(fits, f"csv: test_share={test_share} has no effect beside test; leave it out")
     separator = {"tab": "\t", "\\t": "\t"}.get(separator, separator)
     left_out = [label, *([user] if user else []), *filter(None, drop.split(";"))]
     table = read_table(path, left_out, others=True, separator=separator)
     names = [name for name in table.columns if name not in left_out]
-    tables = [table]
-    if test is not None:
-        tables.append(read_table(test, [*names, label], separator=separator))
+    tests = [] if test is None else [read_table(test, [*names, label], separator=separator)]
+    tables = [table, *tests]
     with reading(table.name, "a table of numbers", "give other columns than label, user and drop"):
         x = [np.stack([_numbers(each, name) for name in names], 1) for each in tables]
     classes = in_order(name for each in tables for name in each.columns[label])
     y = [numbered(each.columns[label], classes) for each in tables]
     users = np.array(table.columns[user]) if user else None
     if test is None:
-        found = divide(x[0], y[0], test_share, users, source=table.name)
+        dataset = divide(x[0], y[0], test_share, users, source=table.name)
     else:
-        found = from_arrays(x[0], y[0], x[1], y[1], users, source=table.name)
-    parts = {"train": found.train, "test": found.test}
-    own, mean, scale = found.train["x"], np.zeros(len(names)), np.ones(len(names))
+        dataset = from_arrays(x[0], y[0], x[1], y[1], users, source=table.name)
+    parts = {"train": dataset.train, "test": dataset.test}
+    x_train, mean, scale = dataset.train["x"], np.zeros(len(names)), np.ones(len(names))
     if standardise:
-        mean, scale = own.mean(0), np.where(np.ptp(own, 0) > 0, own.std(0), 1)
+        mean, scale = x_train.mean(0), np.where(np.ptp(x_train, 0) > 0, x_train.std(0), 1)
     for part, examples in parts.items():
         values = (examples["x"] - mean) / scale
         parts[part] = examples | {"x": values.astype(np.float32)}
@@ -152,7 +150,7 @@ def csv(
         wrong = f"{names[column]} has {values[row, column]:.0f}, which is not a float32"
         fix = f"give standardise=true, or leave the column out with drop={names[column]}"
         require(standardise or not lost.any(), f"{table.name}: {wrong}; {fix}")
-    return found._replace(**parts, num_classes=len(classes))
+    return dataset._replace(**parts, num_classes=len(classes))
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:

@@ -41,7 +41,7 @@ class Vocabulary(NamedTuple):
 
     @property
     def special(self) -> tuple[int, int, int]:
-        """The ids of unknown symbols, of a text's begin and of its end."""
+        """The ids of an unknown symbol, and of the beginning and the end of a text."""
         return len(self.ids) + 1, len(self.ids) + 2, len(self.ids) + 3
 
     @property
@@ -54,8 +54,7 @@ class Vocabulary(NamedTuple):
         sequences = np.full((len(texts), length + 1), PADDING, np.int32)
         unknown, begin, end = self.special
         for row, text in zip(sequences, texts, strict=True):
-            words = text.split(b" ", maxsplit=length)[:length]
-            ids = [self.ids.get(word, unknown) for word in words]
+            ids = [self.ids.get(word, unknown) for word in text.split(b" ", length)[:length]]
             tokens = [begin, *ids, end][: length + 1]
             row[: len(tokens)] = tokens
         return sequences
@@ -157,16 +156,15 @@ def roles(
         counts = [max(0, 1 + (len(text) - 1 - window) // stride) for text in texts]
         counts = [min(count, max_examples_per_role or count) for count in counts]
         chosen = [(text, count) for text, count in zip(texts, counts, strict=True) if count >= 2]
-        found = "".join(sorted(set().union(*(text for text, _ in chosen))))
-        symbols = LEAF_SYMBOLS if alphabet == "leaf" else found
+        characters = "".join(sorted(set().union(*(text for text, _ in chosen))))
+        symbols = LEAF_SYMBOLS if alphabet == "leaf" else characters
         sizes = np.array([count for _, count in chosen], int)
         trains = np.maximum(1, (train_fraction * sizes).astype(int))
         tests = np.minimum(sizes, trains - 1 + -(-window // stride))  # where they start
-        short = f"no role has {min_lines} lines and windows of {window} characters for both parts"
-        require((tests < sizes).any(), short)
-        windows = int((trains + sizes - tests).sum())
-        what = f"{windows} windows of {window} characters"
-        files.check_array_bytes(what, windows * window, "raise stride")
+        found = f"no role has {min_lines} lines and windows of {window} characters for both parts"
+        require((tests < sizes).any(), found)
+        n = int((trains + sizes - tests).sum())
+        files.check_array_bytes(f"{n} windows of {window} characters", n * window, "raise stride")
         codes = [encode(text, symbols) for text, _ in chosen]
     train = _cut(codes, np.zeros_like(trains), trains, window, stride)
     test = _cut(codes, tests, sizes, window, stride)

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.base import files
 from fedjax_algos.base.errors import needed, require
-from fedjax_algos.base.files import PathLike, reading
+from fedjax_algos.base.files import PathLike, check_array_bytes, reading, require_regular_below
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
@@ -66,7 +65,7 @@ def tfds(
     # TFDS and its dependencies raise many types
     with reading(source, _KIND, "check the names", Exception):
         if data_dir is not None:
-            files.require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
+            require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         keys = builder.info.supervised_keys or ("image", "label")
         names = [x or keys[0], y or keys[1], *([users] if users else [])]
@@ -79,14 +78,13 @@ def tfds(
         require(fits, f"{', '.join(names)} do not fit: {needed_shapes}; choose from {listed}")
         shape, dtype = shapes[0], np.dtype(features[names[0]].np_dtype)
     is_text = dtype == np.object_
-    parts: list[np.ndarray] = []
-    owners: list[np.ndarray] = []
+    parts, owners = list[np.ndarray](), list[np.ndarray]()
     for split in (train_split, test_split):
         with reading(f"{source}, split {split}", _KIND, prepare, Exception):
             records = builder.as_data_source(split)
             size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
             total = sum(part.nbytes for part in parts) + size * len(records)
-            files.check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
+            check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
             values = np.empty((len(records), *shape), dtype)
             rows = []
             for i, record in enumerate(records):

@@ -121,7 +121,7 @@ class Split:
         return result
 
     def write(self, parts: Mapping[str, list[Any]]) -> None:
-        """Writes the next client: by name its images, or the bytes of its values as one part."""
+        """Writes the next client; by name, `parts` has its images, or one part with its values."""
         for number, (name, part) in enumerate(parts.items()):
             places = self._places(name, self.done)
             if name in self.images:  # they are a part of the array in the index
@@ -176,8 +176,8 @@ def _open(folder: Path) -> tuple[dict[str, Any], dict[str, Split]]:
         splits = {}
         for name, clients in facts["clients"].items():
             start = f"{name}/"
-            own = {key[len(start) :]: arrays[key] for key in arrays if key.startswith(start)}
-            splits[name] = Split(folder / name, facts["fields"], clients, own)
+            of_split = {key[len(start) :]: arrays[key] for key in arrays if key.startswith(start)}
+            splits[name] = Split(folder / name, facts["fields"], clients, of_split)
     return facts, splits
 
 
@@ -208,9 +208,7 @@ def pack(
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)
     assert isinstance(whole, ClientDataset)
-    parts = {"train": whole.train, "test": whole.test}
-    if whole.test is whole.train:
-        del parts["test"]
+    parts = {"train": whole.train} | ({} if whole.test is whole.train else {"test": whole.test})
     for source in parts.values():
         source.check()
     folder = Path(folder)
@@ -257,9 +255,7 @@ def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[st
     }
 
 
-def _begin(
-    folder: Path, about: dict[str, Any], parts: Mapping[str, ClientSource]
-) -> dict[str, Split]:
+def _begin(folder: Path, about: dict[str, Any], parts: dict[str, ClientSource]) -> dict[str, Split]:
     """Opens the splits in the folder, or new ones; ValueError if it holds something else."""
     for path in folder.glob(f".*-{_INDEX}"):  # a kill may have left it half-written
         path.unlink()
@@ -270,8 +266,8 @@ def _begin(
     earlier, splits = _open(folder)
     for key, value in about.items():
         changed = f"{key} was {earlier.get(key)!r:.200} and is {value!r:.200}"
-        text = f"{folder} was packed from something else: {changed}"
-        require(earlier.get(key) == value, f"{text}; remove it, or name another folder")
+        found = f"{folder} was packed from something else: {changed}"
+        require(earlier.get(key) == value, f"{found}; remove it, or name another folder")
     return splits
 
 
@@ -296,8 +292,8 @@ def save_index(folder: Path, about: dict[str, Any], splits: Mapping[str, Split])
     """Writes the index after the files that it describes are on disk."""
     arrays: dict[str, Any] = {}
     for name, split in splits.items():
-        own = split.arrays | {"checksums": split.checksums[: split.done]}
-        arrays |= {f"{name}/{key}": array for key, array in own.items()}
+        of_split = split.arrays | {"checksums": split.checksums[: split.done]}
+        arrays |= {f"{name}/{key}": array for key, array in of_split.items()}
         for path in split.paths.values():
             with path.open("r+b") as file:
                 os.fsync(file.fileno())
@@ -308,17 +304,17 @@ def _encoded(
     source: ClientSource, client: int, example: Mapping[str, Any], num_classes: int | None
 ) -> dict[str, list[Any]]:
     """Returns, by name, the files of a client's images, or its values as one part."""
-    where, parts = f"{federated_data.where_of(source, client)} has", {}
+    where, parts = federated_data.where_of(source, client), {}
     stored = federated_data.stored_of(source, client)
     for name, one in example.items():
         array = stored[name]
         if name in source.images:
             parts[name] = list(array)
             continue
-        require(np.isfinite(array).all(), f"{where} NaN or infinity in {name}; clean it first")
+        require(np.isfinite(array).all(), f"{where} has NaN or infinity in {name}; clean it first")
         if name == "y" and num_classes is not None and array.dtype.kind in "ui":
             wrong = array[(array < 0) | (array >= num_classes)]
             fix = f"give whole numbers from 0 to {num_classes - 1}"
-            require(not wrong.size, f"{where} label {next(wrong.flat, None)}; {fix}")
+            require(not wrong.size, f"{where} has label {next(wrong.flat, None)}; {fix}")
         parts[name] = [np.ascontiguousarray(array, one.dtype).reshape(-1).view(np.uint8)]
     return parts

@@ -73,8 +73,7 @@ class StoredData:
         require(self._sizes.min() >= 1, f"{found}; leave it out with clients=")
         self._starts = np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
         self._cache: OrderedDict[int, Batch] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
+        self._cached_bytes, self._lock = 0, threading.Lock()
 
     @property
     def num_clients(self) -> int:
@@ -124,9 +123,8 @@ class StoredData:
         total = int(offsets[-1])
         rows = total if rows is None else rows
         require(rows >= total, f"rows={rows} do not hold the {total} examples of the clients")
-        indices: Any = np.arange(rows, dtype=np.int32)
-        starts: Any = offsets.astype(np.int32)
-        return FederatedData(self._gather(offsets, rows), indices, starts)
+        places: Any = np.arange(rows, dtype=np.int32), offsets.astype(np.int32)
+        return FederatedData(self._gather(offsets, rows), *places)
 
     def load(self, max_examples: int | None = None, seed: int = 0) -> Batch:
         """Reads the examples of all clients, or some of them, as one tree of arrays.
@@ -164,8 +162,7 @@ class StoredData:
                 array[part] = read[name][own]
 
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(fill, np.flatnonzero(np.diff(offsets)).tolist()):
-                pass
+            list(pool.map(fill, np.flatnonzero(np.diff(offsets)).tolist()))  # raises their errors
         return arrays
 
     def _read(self, client: int) -> Batch:
@@ -181,16 +178,14 @@ class StoredData:
                 self._cache[client] = examples
                 self._cached_bytes += size
             while self._cached_bytes > self.cache_bytes:
-                _, oldest = self._cache.popitem(last=False)
-                self._cached_bytes -= tree_bytes(oldest)
+                self._cached_bytes -= tree_bytes(self._cache.popitem(last=False)[1])  # the oldest
         return examples
 
     def __repr__(self) -> str:
-        facts = {"clients": self.num_clients, "examples": self._starts[-1]}
-        counts, cache = describe_counts(self._sizes), readable_bytes(self.cache_bytes)
-        each = f"({describe_tree(dict(self.source.example))})"
-        name = self.source.name
-        return describe(self, name=name, **facts, per_client=counts, each=each, cache=cache)
+        source, counts = self.source, describe_counts(self._sizes)
+        facts = {"name": source.name, "clients": self.num_clients, "examples": self._starts[-1]}
+        facts |= {"per_client": counts, "each": f"({describe_tree(dict(source.example))})"}
+        return describe(self, **facts, cache=readable_bytes(self.cache_bytes))
 
 
 def open_federated(

@@ -26,7 +26,7 @@ from fedjax_algos.participation.systems.system_model import require_at_least_0
 
 T = TypeVar("T")
 
-_DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
+_DEVICES, _SESSIONS = 16, 17  # tags of NumPy's streams, after the tags of `simulated`
 _TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
 _TRAINING = 3.0  # FedScale's augmentation factor: a training step in inferences
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
@@ -50,8 +50,7 @@ class Sessions(NamedTuple):
     @classmethod
     def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
         """Joins sessions that touch, given in ascending order; none starts when the period ends."""
-        firsts: list[Any] = []
-        lasts: list[Any] = []
+        firsts, lasts = list[Any](), list[Any]()
         for start, end in zip(starts, ends, strict=True):
             if lasts and start == lasts[-1]:
                 lasts[-1] = end
@@ -157,13 +156,10 @@ def fedscale(
     sessions = None if behaviour is None else _read(behaviour, _sessions)
 
     def numbers(seed: int, stream: int, count: int) -> np.ndarray:
-        if order == "file":
-            return np.arange(count)
-        return np.random.default_rng([seed, stream]).permutation(count)
+        rng = np.random.default_rng([seed, stream])
+        return np.arange(count) if order == "file" else rng.permutation(count)
 
-    def make(
-        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> system_model.SystemModelWithSpeeds:
+    def make(seed: int, *, download_bytes: float = 0, upload_bytes: float = 0) -> FedScaleSystem:
         require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
         orders = numbers(seed, _DEVICES, len(speeds)), numbers(seed, _SESSIONS, len(sessions or ()))
         kbits = (download_bytes + upload_bytes) * 8 / 1024
@@ -183,8 +179,7 @@ def _sessions(entry: Any) -> Sessions:
     active, inactive = entry.get("active"), entry.get("inactive")
     lists = isinstance(active, list) and isinstance(inactive, list)
     found = f"has active={_shown(active)} and inactive={_shown(inactive)}"
-    fits = lists and len(active) == len(inactive) > 0
-    require(fits, f"{found}; give lists of as many times each")
+    require(lists and len(active) == len(inactive) > 0, f"{found}; give lists of equal length")
     times = [0, *itertools.chain(*zip(active, inactive, strict=True)), period]
     for before, time in itertools.pairwise(times):
         if not (is_number(time, float) and before <= time):  # a text for each is slow

@@ -1,13 +1,12 @@
 """Simulated systems, which draw clients' speeds, losses and times away."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.options import NonNegative, Positive, Range
+from fedjax_algos.core.options import Decay, NonNegative, Positive
 from fedjax_algos.participation import local_work
-from fedjax_algos.participation.local_work import SpeedDistribution, Speeds, TimeFloor
 from fedjax_algos.participation.systems import system_model
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # tags of NumPy's streams, after local work's
@@ -20,15 +19,15 @@ _MIN_DISPATCHES, _MAX_DISPATCHES = 60, 1024  # in a later draw of one client
 @system_model.system_models.register
 def simulated(
     *,
-    speeds: Speeds = "normal",
+    speeds: local_work.Speeds = "normal",
     seconds_per_step: Positive = 0.1,
     jitter: NonNegative = 0.05,
-    change: Annotated[float, Range(0, 1)] = 0.0,
+    change: local_work.Share = 0.0,
     communication_seconds: NonNegative = 0.0,
     bytes_per_second: Positive | None = None,
-    dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
+    dropout: Decay = 0.0,
     unavailable_seconds: Positive = 10.0,
-    time_floor: TimeFloor = 0.01,
+    time_floor: local_work.Share = 0.01,
     time_bin: Positive | None = None,
 ) -> system_model.SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
@@ -64,9 +63,7 @@ def simulated(
     distribution = local_work.speed_distribution(speeds, time_floor, time_bin, "simulated")
     facts = distribution, seconds_per_step, jitter, change, dropout, unavailable_seconds
 
-    def make(
-        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> system_model.SystemModelWithSpeeds:
+    def make(seed: int, *, download_bytes: float = 0, upload_bytes: float = 0) -> SimulatedSystem:
         transfer = system_model.transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         system_model.require_at_least_0(seed=seed)
         return SimulatedSystem(seed, communication_seconds + transfer, *facts)
@@ -80,7 +77,7 @@ class SimulatedSystem:
 
     seed: int
     communication: float  # seconds of each dispatch
-    distribution: SpeedDistribution  # of t_i, in units of mu
+    distribution: local_work.SpeedDistribution  # of t_i, in units of mu
     seconds_per_step: float
     jitter: float
     change: float
@@ -126,8 +123,7 @@ class SimulatedSystem:
             self._draw(range(client, client + 1), drawn, num_dispatches)
 
     def _draw(self, clients, first_dispatch, num_dispatches):
-        shape = len(clients), num_dispatches
-        start = clients[0], first_dispatch
+        shape, start = (len(clients), num_dispatches), (clients[0], first_dispatch)
         times = np.array([self._latest[client] for client in clients])[:, None]
         if self.change:
             rng = np.random.default_rng([self.seed, _CHANGES, *start])

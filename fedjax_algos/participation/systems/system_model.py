@@ -26,7 +26,7 @@ _UNAVAILABLE = _COLUMNS[3:]
 class SystemModel(Protocol):
     """Speeds and unavailability of clients.
 
-    Answers depend on seed, client and number of the dispatch alone, so all methods meet one system.
+    Results depend on the seed, client and dispatch number alone, so all methods run on one system.
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
@@ -131,12 +131,11 @@ def transfer_seconds(download: float, upload: float, bytes_per_second: float | N
 def require_at_least_0(**values: Any) -> None:
     """Raises ValueError unless each of these values is finite and at least 0."""
     for name, value in values.items():
-        wrong = f"{name}={value} is out of range; give a number of at least 0"
-        require(0 <= value < math.inf, wrong)
+        require(0 <= value < math.inf, f"{name}={value} is out of range; give at least 0")
 
 
 class FixedSystem:
-    """Given times in numbers of any type; with `fractions.Fraction`s a timeline is exact.
+    """A system of given times, numbers of any type; `fractions.Fraction`s make timelines exact.
 
     Args:
       seconds_per_step: a number for each client, or a sequence of one number for each dispatch.
@@ -228,10 +227,9 @@ def traced(
     """
     times = np.asarray(seconds_per_step, float)
     fix = "give a time for each client, or for each client and dispatch"
-    fits = times.ndim in (1, 2) and times.size
-    require(fits, f"seconds_per_step has shape {times.shape}; {fix}")
-    wrong = f"bytes_per_second={bytes_per_second} is out of range; give a number above 0"
-    require(bytes_per_second is None or bytes_per_second > 0, wrong)
+    require(times.ndim in (1, 2) and times.size, f"seconds_per_step has shape {times.shape}; {fix}")
+    message = f"bytes_per_second={bytes_per_second} is out of range; give a number above 0"
+    require(bytes_per_second is None or bytes_per_second > 0, message)
     system = FixedSystem(times.tolist(), unavailable, communication_seconds=communication_seconds)
     return _for_all_seeds(system, bytes_per_second)
 
@@ -240,7 +238,7 @@ def traced(
 def csv(
     *, file: str, communication_seconds: NonNegative = 0.0, bytes_per_second: Positive | None = None
 ) -> SystemModelFactory:
-    """Your own times in a CSV file, such as measured ones: a line for each client.
+    """Reads times, such as measured ones, from a CSV file with a line for each client.
 
     The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With `dispatch`
     (0, 1, ... for each client) each dispatch has a line of its own, and one after the last line of
@@ -268,9 +266,7 @@ def csv(
 def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> SystemModelFactory:
     """Returns a factory of the same system for all seeds; dispatches also take the bytes' time."""
 
-    def make(
-        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> SystemModelWithSpeeds:
+    def make(seed: int, *, download_bytes: float = 0, upload_bytes: float = 0) -> FixedSystem:
         made, transfer = copy.copy(system), (download_bytes, upload_bytes, bytes_per_second)
         made.communication_seconds += transfer_seconds(*transfer)
         return made
@@ -287,8 +283,8 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
     if set(_UNAVAILABLE) & set(columns):
         needed |= {*_UNAVAILABLE, "dispatch"}
     known = needed <= set(columns) <= set(_COLUMNS) and len(set(columns)) == len(columns)
-    wanted = ",".join(each for each in _COLUMNS if each in needed | set(columns))
-    require(known, f"line 1: the columns are {','.join(columns)[:200]}; give {wanted}")
+    expected = ",".join(each for each in _COLUMNS if each in needed | set(columns))
+    require(known, f"line 1: the columns are {','.join(columns)[:200]}; give {expected}")
     times: dict[int, list[Any]] = {}
     unavailable: dict[tuple[int, int], tuple[float, float]] = {}
     for number, cells in enumerate(lines, start=2):
@@ -301,17 +297,17 @@ def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, floa
         are_whole = all(text.isascii() and text.isdecimal() and len(text) < 10 for text in texts)
         require(are_whole, f"line {number}: {texts} are not whole numbers; give 0, 1, 2, ...")
         client, dispatch = map(int, texts)
-        own = times.setdefault(client, [])
-        found = f"line {number} has dispatch {dispatch} of client {client} after {len(own)} lines"
+        earlier = times.setdefault(client, [])
+        found = f"line {number} has dispatch {dispatch}, not {len(earlier)}, of client {client}"
         fix = "give one line for each client, or number its dispatches in a column dispatch"
-        require(dispatch == len(own), f"{found} of it; {fix}")
+        require(dispatch == len(earlier), f"{found}; {fix}")
         if any(row.get(column) for column in _UNAVAILABLE):
             lost_after, seconds_away = (_number(number, row[column]) for column in _UNAVAILABLE)
-            unavailable[client, len(own)] = lost_after, seconds_away
-        own.append(_number(number, row["seconds_per_step"]))
+            unavailable[client, dispatch] = lost_after, seconds_away
+        earlier.append(_number(number, row["seconds_per_step"]))
     ordered = [times.get(client, []) for client in range(len(times))]
     if "dispatch" not in columns:
-        ordered = [own[0] if own else own for own in ordered]
+        ordered = [each[0] if each else each for each in ordered]
     return ordered, unavailable
 
 

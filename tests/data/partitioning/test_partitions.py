@@ -105,7 +105,7 @@ IMPOSSIBLE = [
     ("class_partition", np.arange(1000) % 100, 10, "max_classes=5 .* a maximum of 10 to 100"),
     ("dirichlet_balanced:-1", np.arange(60), 3, "alpha=-1.* is out of range"),
     ("dirichlet_balanced:tries=0", np.arange(60), 3, "tries=0.* is out of range"),
-    ("natural", np.array(["a", "b"]), 3, "3 clients are more than the 2 .*; use at most 2"),
+    ("natural", np.array(["a", "b"]), 3, "only 2 natural clients have .*; use at most 2"),
     ("natural", np.array(["a", "b"]), 0, "num_clients=0 is out of range"),
     ("natural:min_examples=0", np.arange(60), 3, "min_examples=0.* is out of range"),
     ("pachinko", np.arange(101), 2, "hierarchy has 100 entries, but labels run from 0 to 100"),

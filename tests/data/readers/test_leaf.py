@@ -81,11 +81,11 @@ def test_sent140(tmp_path):
     assert data.train["x"].dtype == np.float32
     assert (data.train["y"].tolist(), data.test["y"].tolist()) == ([1, 0, 1, 0, 1], [1])
     assert (data.users.tolist(), data.num_classes) == ([0, 0, 0, 1, 1], 2)
-    left_out = "1 training and 2 test samples contain none of the 4 words and are left out"
+    left_out = "1 training and 2 test samples lack all 4 words and are left out"
     assert data.notes == (left_out,)
     data = read(path=tmp_path, task="sent140")  # it has fewer words than requested
     assert (data.example_shape, len(data.train["y"])) == ((8,), 6)
-    assert "0 training and 2 test samples contain none of the 8 words" in data.notes[0]
+    assert "0 training and 2 test samples lack all 8 words" in data.notes[0]
 
 
 def test_words_of_other_tasks(tmp_path):

@@ -167,7 +167,7 @@ WRONG_DEVICES = [
 ]
 WRONG_SESSIONS = [
     ({"finish_time": 0}, "finish_time=0"),
-    ({"active": [0, 9], "inactive": [8]}, "active=[0, 9] and inactive=[8]; give lists of as many"),
+    ({"active": [0, 9], "inactive": [8]}, "active=[0, 9] and inactive=[8]; give lists of equal"),
     ({"active": [], "inactive": []}, "active=[] and inactive=[]; give"),
     ({"active": 3}, "active=3 and inactive="),
     ({"active": [0, 7]}, "the time 7 after 8"),

@@ -110,11 +110,11 @@ WRONG = {
     "client,seconds_per_step,lost_after\n": "give client,dispatch,seconds_per_step,lost_after,sec",
     "client,client,seconds_per_step\n": "line 1: the columns are client,client,",
     "client,seconds_per_step\n0,1\n2,1\n": "client 1 has seconds_per_step=",
-    "client,seconds_per_step\n0,1\n0,1\n": "line 3 has dispatch 0 of client 0 after 1 lines",
+    "client,seconds_per_step\n0,1\n0,1\n": "line 3 has dispatch 0, not 1, of client 0",
     "client,seconds_per_step\n0,1,2\n": "line 2 has 3 cells for 2 columns",
     "client,seconds_per_step\n-1,1\n": r"line 2: \['-1', '0'\]",
     "client,seconds_per_step\n0,fast\n": "line 2: 'fast'",
-    "client,dispatch,seconds_per_step\n0,1,1\n": "line 2 has dispatch 1 of client 0 after 0 lines",
+    "client,dispatch,seconds_per_step\n0,1,1\n": "line 2 has dispatch 1, not 0, of client 0",
     TIMES + "1,3,1,0,0\n": r"dispatch 3 of client 1 has unavailability=\(0.0, 0.0\)",
     TIMES + "1,3,1,,1\n": "line 9: ''",
 }
