@@ -304,6 +304,7 @@ def class_partition(
     """
     labels, rng = base.checked(labels, num_clients, seed, min_examples)
     _, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
+    base.check_table(num_clients, len(per_class))
     usual = [min(n, len(per_class)) for n in CLASSES.get(num_clients, CLASSES_OF_MORE)]
     low = usual[0] if min_classes is None else min_classes
     high = usual[1] if max_classes is None else max_classes

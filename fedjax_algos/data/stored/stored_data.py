@@ -141,7 +141,7 @@ class StoredData:
         """
         total = int(self._starts[-1])
         check_seed(seed)
-        check_whole("max_examples", max_examples or 1)
+        check_whole("max_examples", 1 if max_examples is None else max_examples)
         if max_examples is None or max_examples >= total:
             return self._gather(self._starts, total)
         chosen = np.sort(np.random.default_rng(seed).choice(total, max_examples, replace=False))

@@ -179,3 +179,13 @@ def test_parts_of_a_class_are_absolute_normals():
     assert set(even.counts()) == {1250}
     small = {"max_classes": 2, "min_classes": 1, "min_examples": 3}
     assert set(make("class_partition", np.arange(60) % 2, 20, 0, **small).counts()) == {3}
+
+
+NAMES = "dirichlet_balanced dirichlet_classes dual_dirichlet classes_per_client class_partition"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_table_that_does_not_fit_into_memory_is_refused(name, monkeypatch):
+    monkeypatch.setattr("fedjax_algos.base.limits.host_memory", lambda: 1000)
+    with pytest.raises(ValueError, match="a table of 20 clients and 10 classes would need"):
+        make(name, np.arange(200) % 10, 20, 0)
