@@ -18,10 +18,10 @@ class DamagedError(ValueError):
     """A file has changed since it was written; the message names it."""
 
 
-def require(fact: object, reason: str) -> None:
-    """Raises ValueError with the reason unless a fact holds; `reading` adds the file's name."""
-    if not fact:
-        raise ValueError(printable(reason))
+def require(condition: object, message: str) -> None:
+    """Raises ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(printable(message))
 
 
 def needed(package: str, owner: str, more: str = "") -> Any:
@@ -30,5 +30,5 @@ def needed(package: str, owner: str, more: str = "") -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         name = package.replace("_", "-")
-        fix = f"{owner} needs the package {name}; run: pip install {name}{more}"
-        raise ValueError(fix) from error
+        message = f"{owner} needs the package {name}; run: pip install {name}{more}"
+        raise ValueError(message) from error
