@@ -35,7 +35,7 @@ NO_TABLES = {  # and what is told of each
     "": "not enough values",
     TABLE[:-3] + "\n": "7 cells for 8 columns",
     TABLE[:-1]: "cut off",
-    TABLE + ROWS[-1] + "\n": "row 13 .* is a row before it again",
+    TABLE + ROWS[-1] + "\n": "row 13 .* repeats an earlier row",
     TABLE.replace("fedprox", "fed\0prox"): "null character",
     TABLE.replace("method,", "m,"): "has not each of",
     TABLE.replace("test_loss", "test_accuracy"): "the other columns once",
