@@ -45,9 +45,9 @@ class Share(NamedTuple):
 
     def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
         """Returns the runs of all parts, in order; sizes differ by at most one."""
-        if self.parts > (most := len(runs)):
-            raise ValueError(f"share='{self}': there are only {most} runs; give at most I/{most}")
-        ends = [len(runs) * part // self.parts for part in range(self.parts + 1)]
+        if self.parts > (n := len(runs)):
+            raise ValueError(f"share='{self}': there are only {n} runs; give at most {n} parts")
+        ends = [n * part // self.parts for part in range(self.parts + 1)]
         return [[*runs[start:end]] for start, end in itertools.pairwise(ends)]
 
 
