@@ -103,8 +103,8 @@ def max_text_bytes() -> int:
 def check_array_bytes(what: str, size: int, fix: str) -> None:
     """Raises TooLargeError for more than half of the memory, since a device may need the rest."""
     if size > (limit := host_memory() // 2):
-        need, half = readable_bytes(size), readable_bytes(limit)
-        raise TooLargeError(f"{what} would need {need}, more than half the memory, {half}; {fix}")
+        need, cap = readable_bytes(size), readable_bytes(limit)
+        raise TooLargeError(f"{what} would need {need}, more than half of the memory, {cap}; {fix}")
 
 
 def parse_json(content: bytes) -> Any:

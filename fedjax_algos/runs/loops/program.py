@@ -203,7 +203,7 @@ class Call:
         self.saver = RunSaver(checkpoints, self._identity, name)
 
     def stops(
-        self, shared: ProgramInputs, flops_of: FlopCounter, recorder: Recorder
+        self, shared: ProgramInputs, count: FlopCounter, recorder: Recorder
     ) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
         group, program, loop = self.group, self.group.program, self.group.loop
@@ -229,7 +229,7 @@ class Call:
             return
         counts = np.concatenate([each.counts for each in self.cohorts])
         common = common_steps(group.first.local, counts), program.population.num_clients
-        arguments = flops_of, loop.rounds, loop.eval_every, group.state
+        arguments = count, loop.rounds, loop.eval_every, group.state
         windows = zip(*(draw_windows(each, *arguments) for each in self.cohorts), strict=True)
         following = next(windows, None)
         while following is not None:
@@ -252,8 +252,8 @@ class Call:
                 sent = reports.get("uploads", [None] * group.size)
                 due = []
                 for i in range(len(self.own)):
-                    counts = done, take(position, i), group.transfer, float(flops[i]), sent[i]
-                    due.append((i, recording.costs_of_rounds(*counts)))
+                    counted = done, take(position, i), group.transfer, float(flops[i]), sent[i]
+                    due.append((i, recording.costs_of_rounds(*counted)))
                 yield Stop(done, due, measure, self.states, done == loop.rounds, arrays)
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
