@@ -1,7 +1,7 @@
 """Reads and writes arrays by name in .npz files, which plain NumPy can read; nothing is pickled.
 
 Such a file has a checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16,
-are stored as a record of one field, whose name is the type and whose value has its bits.
+are stored as a record with one field: its name is the type, and its value has the bits.
 
 A sealed file also has facts, as the bytes of a JSON text in the array `facts`. It ends with the
 SHA-256 of all its bytes, in 64 digits, which NumPy ignores. We refuse a damaged sealed file before
@@ -89,5 +89,5 @@ class ArrayFile(UserDict[str, Any]):
 
 
 def _storage(dtype):
-    """Returns the type that a file stores."""
+    """Returns the dtype in the file: a record for types that NumPy does not have."""
     return dtype if dtype.kind in "biufc" else np.dtype([(dtype.name, f"u{dtype.itemsize}")])

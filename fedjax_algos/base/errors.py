@@ -7,15 +7,15 @@ from fedjax_algos.base.reprs import printable
 
 
 class FileError(ValueError):
-    """A file is missing, damaged or of another kind; the message is one line with the fix."""
+    """Raised for a missing or damaged file, or one of another kind; the message says what to do."""
 
 
 class TooLargeError(ValueError):
-    """The content of a file does not fit into memory; the message has the fix."""
+    """Raised for a file that does not fit into memory; the message says what to do."""
 
 
 class DamagedError(ValueError):
-    """A file has changed since it was written; the message names it."""
+    """Raised for a file that changed after it was written; the message names it."""
 
 
 def require(condition: object, message: str) -> None:

@@ -86,7 +86,7 @@ def read_file(path: PathLike, limit: int | None = None) -> bytes:
 
 
 def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
-    """Reads the rest of an open file, maybe compressed; ValueError for more than `limit` bytes."""
+    """Reads the rest of an open or decompressed file; ValueError for more than `limit` bytes."""
     parts, size = [], 0
     while part := file.read(CHUNK):
         size += len(part)
@@ -113,7 +113,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a dictionary of the pairs of a JSON object; ValueError for a repeated key."""
+    """Builds a dictionary from the pairs of a JSON object; ValueError for a repeated key."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         require(key not in result, f"it has the key {key!r} twice")

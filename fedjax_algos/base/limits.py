@@ -25,7 +25,7 @@ def host_memory() -> int:
 
 @functools.cache
 def device_memory() -> int:
-    """Returns the bytes that the default device can allocate; CPU devices share the machine's."""
+    """Returns the bytes that the default device can allocate; on a CPU, the machine's memory."""
     return accelerator_memory() or host_memory()
 
 

@@ -1,4 +1,4 @@
-"""Saves runs in checkpoints; another process goes on from a checkpoint, bit for bit.
+"""Saves runs in checkpoints, and resumes them bit for bit, also in another process.
 
 A checkpoint is one sealed file, see `base.arrays`.
 """
@@ -73,9 +73,9 @@ Check = Callable[[Saved], None]
 
 
 class RunSaver:
-    """Saves runs at evaluations, and ends them there after a signal; `identity` makes facts.
+    """Saves runs at evaluations, and ends them there after a signal.
 
-    `name` is a subfolder of the given `checkpoints`.
+    `identity` returns what a checkpoint must match; `name` is a subfolder of `checkpoints`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RunSaver:
         return [*from_first(checkpoints_in)(self.folder)]
 
     def restore(self, check: Check = lambda saved: None) -> Saved | None:
-        """Returns the last checkpoint that is whole and passes `check`; None without any."""
+        """Returns the last whole checkpoint that passes `check`; None if there are none."""
         if self.checkpoints is None or not self._positions():
             return None
         identity, saved = self.identity(), None
@@ -171,7 +171,7 @@ def saved_seeds(checkpoints: Checkpoints | str | Path | None) -> dict[str, list[
 
 
 def _write(folder, position, content, facts, keep):
-    """Writes a checkpoint, and removes old ones and what killed processes left half-written."""
+    """Writes a checkpoint; removes old ones, and half-written files of killed processes."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(".*-*.npz"):
@@ -306,7 +306,7 @@ def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
 
 
 def open_rows(like: FederatedState, saved: Saved) -> None:
-    """Gives `like` the rows on disk of a checkpoint; changes nothing if it raises DamagedError."""
+    """Opens a checkpoint's rows on disk in `like`; changes nothing if it raises DamagedError."""
     arrays = saved.arrays
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return

@@ -86,7 +86,7 @@ def _path_of(path: str | Path, *, is_new: bool = False) -> Path:
 
 
 def _tree(model: Any) -> dict[str, Any]:
-    """Returns the fields of a model, with leaves that have a dtype."""
+    """Returns the fields of a model; leaves without a dtype become arrays."""
     if isinstance(model, FederatedState):
         raise TypeError("a state is given where a model is needed; give state.model")
     tree = (model if isinstance(model, Model) else Model(model))._asdict()

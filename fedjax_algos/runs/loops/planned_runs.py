@@ -124,7 +124,7 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
 
 
 def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:
-    """Returns the evaluations of runs by the number of steps of their merged plan before them."""
+    """Groups evaluations by the number of server steps of the merged plan before them."""
     clock, at_steps = runs[0].clock, dict[int, Evaluations]()
     times = np.linspace(0, clock.seconds, clock.evaluations + 1)
     run_of = np.zeros(len(plan.time)) if plan.run is None else plan.run

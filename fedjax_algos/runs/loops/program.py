@@ -1,4 +1,4 @@
-"""The compiled program of batched runs, with their differences as arguments, and its calls."""
+"""Compiles batched runs into one program; the values that differ between runs are arguments."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -63,12 +63,12 @@ def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constant
 
 
 def screening(non_finite: NonFinite) -> NonFinite:
-    """Returns the mode of the devices: for "error" they exclude, and the host raises."""
+    """Returns the mode on the devices: with "error" they exclude updates, and the host raises."""
     return "exclude" if non_finite == "error" else non_finite
 
 
 class Program(NamedTuple):
-    """Everything but shapes that a compilation depends on. Equal programs share a compilation."""
+    """The static part of a compilation; with equal shapes, equal programs share a compilation."""
 
     factory: Callable[..., Algorithm]
     problem: Problem

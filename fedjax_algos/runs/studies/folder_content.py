@@ -111,7 +111,7 @@ def run_name(label: str, seed: int) -> str:
 def describe_missing(
     missing: Sequence[RunName], shares: Sequence[Sequence[str]] = (), listed: int = 8
 ) -> str:
-    """Lists the first missing runs, with their shares, and the number of the others."""
+    """Lists the first missing runs with their shares, and counts the others."""
     numbers = {name: number for number, names in enumerate(shares, 1) for name in names}
     groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
     for label, seed in missing:
@@ -138,7 +138,7 @@ def describe_incomplete(path: Path, content: dict[str, Any], missing: Sequence[R
 
 
 def _options(numbers, shares):
-    """Formats the options of shares; 0 means a whole search, whose runs are its trials."""
+    """Formats the option --share; leaves out 0, which stands for runs that are in no share."""
     texts = [f"{number}/{len(shares)}" for number in numbers if number]
     return f" (--share {', '.join(texts)})" if texts else ""
 

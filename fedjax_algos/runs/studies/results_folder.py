@@ -106,7 +106,7 @@ class ResultsFolder:
 
     @from_first
     def _begin(self, configuration):
-        """Does the reading and writing of `begin`."""
+        """Reads and writes `config.json` for `begin`, in process 0."""
         earlier, line = self.configuration, None
         if earlier is not None or not self._write_first(configuration):
             line = self._go_on(earlier or self.configuration, configuration)
@@ -127,7 +127,7 @@ class ResultsFolder:
         return self._extend(earlier, configuration) if longer else None
 
     def _extend(self, earlier, configuration):
-        """Unmarks runs that have ended, unless they ended early; returns a line about it."""
+        """Removes the marks of ended runs, except runs that stopped early; returns a line on it."""
         before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
         self._write({n: v for n, v in earlier.items() if n not in ("runs", "complete")})
         restarted = 0
@@ -262,7 +262,7 @@ def open_folder(
 
 @contextlib.contextmanager
 def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
-    """Opens the folder of `open_folder`, in process 0."""
+    """Opens and locks the folder of `open_folder`, in process 0."""
     import filelock
 
     with files.writing(Path(out or "results")):

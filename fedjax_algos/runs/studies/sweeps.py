@@ -157,7 +157,7 @@ def batched_runs(
     test_rows: Mapping[int, np.ndarray] = types.MappingProxyType({}),
     **options: Any,
 ) -> BatchedRuns:
-    """Batches settings of one method on each seed of an experiment; `options` override it."""
+    """Batches settings of one method on each seed; `options` override the experiment's."""
     settings, choice = experiment.settings, experiment.layout
     runs = []
     for method in chosen:

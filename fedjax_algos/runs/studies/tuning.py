@@ -214,7 +214,7 @@ def _run_stages(
 
 
 def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
-    """Lists the runs, by the label of their setting, that have no score yet from any share."""
+    """Lists the runs without a score from any share, by the label of their setting."""
     runs, scores = itertools.chain(*tuning.runs.values()), _scores_of_shares(folder)
     return [run for run in runs if _key(1, *run) not in scores]
 
@@ -291,7 +291,7 @@ def _rows_of(
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
 ) -> Iterator[list[Row]]:
-    """Yields the rows of runs: of all at once in rounds, and of each on the virtual clock."""
+    """Yields the rows of all runs at once in rounds, and of each run on the virtual clock."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
     methods = [method for method in methods if method.label in dict(runs)]
     if settings.seconds is None:
