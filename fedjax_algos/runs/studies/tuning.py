@@ -148,8 +148,8 @@ def run_tuning(
 
     Scores are written as they come, and `trials.csv` at the end, once no share is missing.
     """
-    suffix = "" if folder.share is None else f"-{folder.share.number}"
-    path = folder.path / f"scores{suffix}.json"
+    name = "scores.json" if folder.share is None else f"scores-{folder.share.number}.json"
+    path = folder.path / name
     results = _run_stages(tuning, folder, path, read_scores(path), on_evaluation, on_start)
     if folder.share is not None:
         if missing_trials(tuning, folder):
