@@ -313,8 +313,8 @@ def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
         raise ValueError(f"{needed}, which {settings.dataset!r} is not; choose another partition")
     partition = fa.data.partitions.make(settings.partition, source, clients, seed)
     if (number := partition.num_clients) != clients:
-        found = f"partition={settings.partition!r} has {number} clients, and not clients={clients}"
-        raise ValueError(f"{found}; return so many, or give clients={number}")
+        found = f"partition={settings.partition!r} has {number} clients, not clients={clients}"
+        raise ValueError(f"{found}; return {clients}, or give clients={number}")
     if settings.evaluate_clients != "held_out":
         return Split(fa.data.federate(dataset.train, partition), partition)
     partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
