@@ -225,7 +225,7 @@ WRONG = [  # (call, what its message names)
     *wrong(simulate, failures=[NOTHING], evaluate=["loss", NOTHING], on_evaluation=[NOTHING]),
     *wrong(simulate, measure=[NOTHING]),
     (lambda: simulate(start_round=1), "state=None"),
-    (lambda: simulate(measure=lambda state: {"round": 7}), "['round']"),
+    (lambda: simulate(measure=lambda state: {"round": 7}), "'round' column"),
     (lambda: simulate(measure=lambda state: None), "measure returned=None"),
     (lambda: simulate(state=state(), start_round=0.5), "start_round=0.5"),
     *wrong(fa.make_engine, algorithm=["fedavg"]),

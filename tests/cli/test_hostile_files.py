@@ -37,7 +37,7 @@ NO_TABLES = {  # and what is told of each
     TABLE[:-1]: "cut off",
     TABLE + ROWS[-1] + "\n": "row 13 .* repeats an earlier row",
     TABLE.replace("fedprox", "fed\0prox"): "null character",
-    TABLE.replace("method,", "m,"): "has not each of",
+    TABLE.replace("method,", "m,"): "lacks one of",
     TABLE.replace("test_loss", "test_accuracy"): "the other columns once",
     TABLE.replace("0.7", "\x1b[31m"): r"test_accuracy='\\x1b\[31m', which is not a number",
     TABLE.replace(",1,", ",one,"): "seed='one', which is not a whole number",
@@ -46,7 +46,7 @@ NO_TABLES = {  # and what is told of each
     TABLE + 'a,0,0,"0.1': "unexpected end of data",
     TABLE.replace("fedprox", "x" * 200_000): "field limit",
     bytes(range(256)): "is not UTF-8",
-    "\ufeff" + TABLE: "has not each of",
+    "\ufeff" + TABLE: "lacks one of",
 }
 READABLE = [TABLE.replace("0.7", text) for text in ("nan", "inf", "", "9" * 5000)]
 READABLE += [TABLE.replace(",2,", ",-2,"), TABLE.replace("fedprox", "\x1b[31m[red]é")]
