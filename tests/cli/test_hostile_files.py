@@ -38,7 +38,7 @@ NO_TABLES = {  # and what is told of each
     TABLE + ROWS[-1] + "\n": "row 13 .* repeats an earlier row",
     TABLE.replace("fedprox", "fed\0prox"): "null character",
     TABLE.replace("method,", "m,"): "lacks one of",
-    TABLE.replace("test_loss", "test_accuracy"): "the other columns once",
+    TABLE.replace("test_loss", "test_accuracy"): "has a column twice",
     TABLE.replace("0.7", "\x1b[31m"): r"test_accuracy='\\x1b\[31m', which is not a number",
     TABLE.replace(",1,", ",one,"): "seed='one', which is not a whole number",
     TABLE.replace(",2,0", ",2.5,0"): "round='2.5', which is not a whole number",
