@@ -84,7 +84,8 @@ def run_batched(
     Seeds, client learning rates and swept floats are arguments of a program, with JAX's default
     precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
     differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
-    separate programs. So have, with a note, runs with different floats that are read in Python.
+    separate programs. If Python reads a float, its values also have separate programs, and a note
+    says so.
 
     Args:
       factory: `(problem, local, **hyperparameters) -> Algorithm`.

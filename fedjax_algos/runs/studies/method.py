@@ -183,7 +183,7 @@ class Method(NamedTuple):
             refused.append("rate_by='step'")
         if refused and (reason := algorithm.traits.requires_sgd):
             fix = f"leave it out, or give it to others, as in fedavg:{CLIENT_OPTIMIZER}=..."
-            found = f"{self.algorithm}: {' and '.join(refused)} is not for it, because {reason}"
+            found = f"{self.algorithm} does not take {' and '.join(refused)}, because {reason}"
             raise ValueError(f"{found}; {fix}")
         return algorithm
 

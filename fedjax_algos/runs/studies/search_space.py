@@ -1,8 +1,8 @@
 """Grids of values: the settings of a sweep, and search spaces of `tune` with equal budgets.
 
 A text of a search space is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that
-have the option. `ALGORITHM:OPTION=...` is for the methods of one algorithm, and prevails. A custom
-algorithm may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
+have the option. `ALGORITHM:OPTION=...` is for the methods of one algorithm and takes precedence. A
+custom algorithm may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
 """
 
 import itertools
@@ -37,8 +37,8 @@ def checked(option: Option, value: Any, owner: str) -> Any:
 class Columns(NamedTuple):
     """Reads the options of a grid.
 
-    `known` are the options that it may have, and `given` have a value beside it. `read`
-    checks a value, and parses it if it is a text; it takes the option, the value and `owner`.
+    `known` has the options that a grid may have, and `given` the values of options that are set
+    elsewhere. `read(option, value, owner)` checks a value, and parses it if it is a text.
     """
 
     owner: str
@@ -202,7 +202,7 @@ def parse_spaces(
     spaces, used = [], set[tuple[str, str]]()
     for method, spec in zip(methods, specs, strict=True):
         known = method_options(method.algorithm)
-        owners = {  # the grid of one algorithm prevails
+        owners = {  # the grid of one algorithm takes precedence
             option: owner
             for owner in ("", method.algorithm)
             for named, option in names
@@ -220,8 +220,8 @@ def parse_spaces(
     number = max(sizes.values()) if trials is None else trials
     least = min(sizes, key=sizes.__getitem__)
     require(sizes[least], f"{least} has nothing to tune; give --grid client_learning_rate=0.03,0.1")
-    require(number < math.inf, "an interval is drawn from; give trials=N (--trials N)")
-    few = f"{least} has {sizes[least]} settings, but {number} are wanted of each method"
+    require(number < math.inf, "an interval needs a number of draws; give trials=N (--trials N)")
+    few = f"{least} has {sizes[least]} settings, but each method needs {number}"
     fix = "give grids of one size, or fewer trials (--trials N)"
     require(0 < number <= sizes[least], f"{few}; {fix}")
     return spaces

@@ -43,8 +43,8 @@ class Tracker(Protocol):
         """Begins a run: returns a context manager, whose value is called with each row.
 
         A resumed run begins again, with all its rows from the first one. So a tracker removes or
-        recognises what it wrote of this run before. The end of the `with` block is the end of the
-        run, with an exception if the run did not finish.
+        recognises what it wrote about this run before. The end of the `with` block is the run's
+        end, with an exception if the run did not finish.
         """
 
 
