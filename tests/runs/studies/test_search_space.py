@@ -140,7 +140,11 @@ RATE, GIVEN = "client_learning_rate", Settings(client_learning_rate=0.1)
         (["mu=1,2"], {}, "fedavg has nothing to tune; give --grid"),
         ([f"{RATE}=1,2", "mu=1,2"], {}, "fedavg has 2 settings, but each method needs 4"),
         ([f"{RATE}=1..2"], {}, "an interval needs a number of draws; give trials=N"),
-        ([f"{RATE}=1,2"], {"trials": 3}, "fedavg has 2 settings, but 3 are .*; give grids of one"),
+        (
+            [f"{RATE}=1,2"],
+            {"trials": 3},
+            "fedavg has 2 settings, but .* needs 3; give grids of one",
+        ),
         ([f"{RATE}=2..1"], {"trials": 3}, "is not an interval of real numbers above 0"),
         (["weighting=1..2"], {}, "weighting='1..2' is unknown"),
         ([f"{RATE}=0..1"], {"trials": 3}, f"{RATE}=0 is out of range"),
