@@ -68,7 +68,7 @@ def test_damaged_tables_of_results(refused, there):
             read_rows(file)
     file.write_text(TABLE.replace(ROWS[-1] + "\n", ""))
     for command in ("plot", "table"):
-        assert "2 rows of seed 1, but there are 3" in refused(command, "there")
+        assert "2 rows of seed 1, but others have 3" in refused(command, "there")
     for table in READABLE:
         file.write_text(table)
         assert len(read_rows(file)) == len(ROWS)
