@@ -225,7 +225,7 @@ WRONG = [  # (call, what its message names)
     *wrong(simulate, failures=[NOTHING], evaluate=["loss", NOTHING], on_evaluation=[NOTHING]),
     *wrong(simulate, measure=[NOTHING]),
     (lambda: simulate(start_round=1), "state=None"),
-    (lambda: simulate(measure=lambda state: {"round": 7}), "['round']"),
+    (lambda: simulate(measure=lambda state: {"round": 7}), "'round' column"),
     (lambda: simulate(measure=lambda state: None), "measure returned=None"),
     (lambda: simulate(state=state(), start_round=0.5), "start_round=0.5"),
     *wrong(fa.make_engine, algorithm=["fedavg"]),
@@ -359,7 +359,7 @@ SENTENCES = [  # the words of the checks that all share
     (lambda: simulate(evaluate=1), "evaluate=1 cannot be called; give make_evaluate(problem)"),
     (lambda: of_problem(loss=NOTHING), "loss=<lambda> does not take (outputs, batch): too many"),
     (MANY.check, "would need at least 80 TB, but there are 17.2 GB of memory; give fewer seeds"),
-    (lambda: cohorts(steps=None, epochs=1e9), "counted in 32-bit integers, at most 2147483647; "),
+    (lambda: cohorts(steps=None, epochs=1e9), "above the 32-bit limit 2147483647; give"),
     (lambda: sweep("fedavg", grid={"rate": [0.1]}), "unknown option 'rate'; did you mean"),
 ]
 CALLS = WRONG + SENTENCES

@@ -1,1 +1,1 @@
-"""Errors, files, size limits and readable texts, which know nothing about simulations."""
+"""Errors, files, memory limits and readable texts; nothing here depends on the simulator."""

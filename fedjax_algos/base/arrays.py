@@ -1,7 +1,7 @@
 """Reads and writes arrays by name in .npz files, which plain NumPy can read; nothing is pickled.
 
 Such a file has a checksum (CRC-32) of each array. Types that NumPy does not have, such as bfloat16,
-are stored as a record of one field, whose name is the type and whose value has its bits.
+are stored as a record with one field: its name is the type, and its value has the bits.
 
 A sealed file also has facts, as the bytes of a JSON text in the array `facts`. It ends with the
 SHA-256 of all its bytes, in 64 digits, which NumPy ignores. We refuse a damaged sealed file before
@@ -25,7 +25,6 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import PathLike, open_regular, reading, written
 
 _FACTS, _DIGITS = "facts", 64
-_CHUNK = 2**20  # bytes read at once
 
 
 def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
@@ -49,8 +48,8 @@ def read_sealed(path: PathLike, kind: str, fix: str) -> tuple["ArrayFile", Any]:
     """Returns the arrays, read one by one, and the facts; ValueError for a damaged file."""
     with open_regular(path) as file:
         end, digest = os.fstat(file.fileno()).st_size - _DIGITS, hashlib.sha256()
-        for start in range(0, end, _CHUNK):
-            digest.update(file.read(min(_CHUNK, end - start)))
+        for start in range(0, end, files.CHUNK):
+            digest.update(file.read(min(files.CHUNK, end - start)))
         require(file.read() == digest.hexdigest().encode(), "its checksum is wrong")
     arrays = ArrayFile(path, kind, fix)
     size = sum(member.file_size for member in arrays.data.values())
@@ -62,13 +61,13 @@ class ArrayFile(UserDict[str, Any]):
     """The arrays of an .npz file, each read on access; FileError if it is damaged."""
 
     def __init__(self, path: PathLike, kind: str, fix: str):
-        # a damaged archive raises many types, as does a header, which NumPy parses as Python
+        # many types: a damaged archive raises them, and so does NumPy, which parses a header
         self._reading = partial(reading, path, kind, fix, Exception)
         with self._reading():
             files.require_regular(path)
             self._archive = zipfile.ZipFile(path)
             members = self._archive.infolist()
-            self.data = {each.filename.removesuffix(".npy"): each for each in members}
+            self.data = {member.filename.removesuffix(".npy"): member for member in members}
             require(len(self.data) == len(members), "it has an array twice")
 
     def check_memory(self, names: Iterable[str]) -> None:
@@ -90,5 +89,5 @@ class ArrayFile(UserDict[str, Any]):
 
 
 def _storage(dtype):
-    """Returns the type that a file stores."""
+    """Returns the dtype in the file: a record for types that NumPy does not have."""
     return dtype if dtype.kind in "biufc" else np.dtype([(dtype.name, f"u{dtype.itemsize}")])

@@ -7,21 +7,21 @@ from fedjax_algos.base.reprs import printable
 
 
 class FileError(ValueError):
-    """A file is missing, damaged or of another kind; the message is one line with the fix."""
+    """Raised for a missing or damaged file, or one of another kind; the message says what to do."""
 
 
 class TooLargeError(ValueError):
-    """The content of a file does not fit into memory; the message has the fix."""
+    """Raised for a file that does not fit into memory; the message says what to do."""
 
 
 class DamagedError(ValueError):
-    """A file has changed since it was written; the message names it."""
+    """Raised for a file that changed after it was written; the message names it."""
 
 
-def require(fact: object, reason: str) -> None:
-    """Raises ValueError with the reason unless a fact holds; `reading` adds the file's name."""
-    if not fact:
-        raise ValueError(printable(reason))
+def require(condition: object, message: str) -> None:
+    """Raises ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(printable(message))
 
 
 def needed(package: str, owner: str, more: str = "") -> Any:
@@ -30,5 +30,5 @@ def needed(package: str, owner: str, more: str = "") -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         name = package.replace("_", "-")
-        fix = f"{owner} needs the package {name}; run: pip install {name}{more}"
-        raise ValueError(fix) from error
+        message = f"{owner} needs the package {name}; run: pip install {name}{more}"
+        raise ValueError(message) from error

@@ -28,7 +28,7 @@ SUMS = "SHA256SUMS"
 _SUM = "sha256"
 _MAX_DOTS = 256  # in a line of TOML; tomllib's time grows with the square of the dots in a key
 _MEMORY_OF_TEXT = 64  # bytes of memory that a byte of JSON may need: "{}," is an empty dictionary
-_CHUNK = 2**20  # bytes read at once
+CHUNK = 2**20  # bytes read at once
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
         raise
     except errors as error:
         cause: BaseException = error
-        while not isinstance(cause, ValueError) and cause.__cause__:  # a type of a library
+        while not isinstance(cause, ValueError) and cause.__cause__:  # a library's type
             cause = cause.__cause__
         first_line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
         if isinstance(cause, UnicodeDecodeError):
@@ -86,9 +86,9 @@ def read_file(path: PathLike, limit: int | None = None) -> bytes:
 
 
 def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
-    """Reads the rest of an open file, maybe compressed; ValueError for more than `limit` bytes."""
+    """Reads the rest of an open or decompressed file; ValueError for more than `limit` bytes."""
     parts, size = [], 0
-    while part := file.read(_CHUNK):
+    while part := file.read(CHUNK):
         size += len(part)
         require(size <= limit, f"it has more than {readable_bytes(limit)}, which are too many")
         parts.append(part)
@@ -102,10 +102,9 @@ def max_text_bytes() -> int:
 
 def check_array_bytes(what: str, size: int, fix: str) -> None:
     """Raises TooLargeError for more than half of the memory, since a device may need the rest."""
-    limit = host_memory() // 2
-    if size > limit:
-        found = f"{what} would need {readable_bytes(size)}, more than half of the memory"
-        raise TooLargeError(f"{found}, {readable_bytes(limit)}; {fix}")
+    if size > (limit := host_memory() // 2):
+        need, cap = readable_bytes(size), readable_bytes(limit)
+        raise TooLargeError(f"{what} would need {need}, more than half of the memory, {cap}; {fix}")
 
 
 def parse_json(content: bytes) -> Any:
@@ -114,7 +113,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a dictionary of the pairs of a JSON object; ValueError for a repeated key."""
+    """Builds a dictionary from the pairs of a JSON object; ValueError for a repeated key."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         require(key not in result, f"it has the key {key!r} twice")
@@ -126,13 +125,13 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     """Parses a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
     text = content.decode()
     for number, line in enumerate(text.split("\n"), start=1):
-        few = line.count(".") <= _MAX_DOTS
-        require(few, f"line {number} has more than {_MAX_DOTS} dots; divide it")
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
     return _shallow(tomllib.loads, text)
 
 
 def _shallow(parse, text):
-    """Parses a text; ValueError for one that is nested too deeply."""
+    """Calls `parse`; ValueError for a text that is nested too deeply."""
     try:
         return parse(text)
     except RecursionError:
@@ -142,7 +141,7 @@ def _shallow(parse, text):
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
     """Yields a path to write to and renames it to `path` at the end, unless an error is raised."""
-    # a machine that shares the folder may have a process of the same number
+    # another machine that shares the folder may have a process of the same number
     beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     with writing(path):
         try:

@@ -9,9 +9,10 @@ from typing import Any
 
 
 def listed(package: str) -> tuple[list[str], Callable[[], list[str]], Callable[[str], Any]]:
-    """Returns `__all__`, `__dir__` and `__getattr__` for the names imported for type checkers.
+    """Returns `__all__`, `__dir__` and `__getattr__` of a package that imports lazily.
 
-    Modules of the package that are not listed are also imported on first use.
+    The names are those that the package imports for type checkers. Its other modules are also
+    imported on first use.
     """
     module = sys.modules[package]
     nodes = ast.walk(ast.parse(inspect.getsource(module)))

@@ -25,7 +25,7 @@ def host_memory() -> int:
 
 @functools.cache
 def device_memory() -> int:
-    """Returns the bytes that the default device can allocate; CPU devices share the machine's."""
+    """Returns the bytes that the default device can allocate; on a CPU, the machine's memory."""
     return accelerator_memory() or host_memory()
 
 
@@ -42,8 +42,8 @@ def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = Non
     """Raises ValueError if `what`, such as "rounds=5", needs more memory than there is."""
     limit = host_memory() if limit is None else limit
     if num_bytes > limit:
-        found = f"{what} would need at least {readable_bytes(num_bytes)}, but there are"
-        raise ValueError(f"{found} {readable_bytes(limit)} of memory; {fix}")
+        need, has = readable_bytes(num_bytes), readable_bytes(limit)
+        raise ValueError(f"{what} would need at least {need}, but there are {has} of memory; {fix}")
 
 
 def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
@@ -57,9 +57,8 @@ def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1
 def check_int32(what: str, value: Any, fix: str) -> None:
     """Raises ValueError if the number of `what`, such as "the local steps", exceeds 32 bits."""
     if value > MAX_INT32:
-        shown = f"{value:.0f}" if value < 1e18 else f"{value:.3g}"
-        found = f"{what} would be {shown}, but they are counted in 32-bit integers"
-        raise ValueError(f"{found}, at most {MAX_INT32}; {fix}")
+        number = f"{value:.0f}" if value < 1e18 else f"{value:.3g}"
+        raise ValueError(f"{what} would be {number}, above the 32-bit limit {MAX_INT32}; {fix}")
 
 
 def readable_bytes(number: float) -> str:

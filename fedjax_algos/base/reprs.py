@@ -18,8 +18,8 @@ def describe_tree(tree: Any) -> str:
         return f"{len(leaves)} arrays of {entries:,} entries"
     texts = []
     for path, leaf in leaves:
-        shown = f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else repr(leaf)
-        texts.append(f"{jax.tree_util.keystr(path, simple=True, separator='.')} {shown}".lstrip())
+        text = f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else repr(leaf)
+        texts.append(f"{jax.tree_util.keystr(path, simple=True, separator='.')} {text}".lstrip())
     return ", ".join(texts) or "nothing"
 
 

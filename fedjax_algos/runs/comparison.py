@@ -59,7 +59,7 @@ def run(
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    settings, seeds = experiment.settings, experiment.data
+    settings, rounds = experiment.settings, experiment.rounds
     budget = None if settings.budget is None else Budget.of(settings.budget)
     histories: dict[tuple[str, int], list[Row]] = {}
 
@@ -76,24 +76,25 @@ def run(
         return budget is not None and bool(largest(budget.is_used(row)))
 
     for label, engine in experiment.engines.items():
-        own = {n: data for n, data in seeds.items() if folder is None or folder.takes(label, n)}
-        if not own:
+        seeds = [n for n in experiment.data if folder is None or folder.takes(label, n)]
+        if not seeds:
             continue
-        histories |= {(label, seed): [] for seed in own}
+        histories |= {(label, seed): [] for seed in seeds}
         evaluate = partial(_evaluate_clients, experiment, make_evaluate_own(engine.algorithm))
+        end_run = partial(_end_run, experiment, folder, evaluate)
         check_interruption()
-        on_start(label, next(iter(own)))
-        if experiment.rounds is None:
+        on_start(label, seeds[0])
+        if rounds is None:
+            planned = {seed: experiment.planned[label][seed] for seed in seeds}
+            callbacks = partial(report, label), partial(remember, label)
+            saved_in = None if folder is None else folder.checkpoints(label)
             with named_errors(f"{label}: "):
-                planned = {seed: experiment.planned[label][seed] for seed in own}
-                told = partial(report, label), partial(remember, label)
-                saved_in = None if folder is None else folder.checkpoints(label)
-                results = run_planned(engine, planned, *told, saved_in)
-            for seed, (state, own_rows, plan) in results.items():
-                counts = participations(plan, settings.clients, own_rows[-1]["simulated_seconds"])
-                _end_run(experiment, folder, evaluate, state, histories[label, seed], counts)
+                results = run_planned(engine, planned, *callbacks, saved_in)
+            for seed, (state, rows, plan) in results.items():
+                counts = participations(plan, settings.clients, rows[-1]["simulated_seconds"])
+                end_run(state, histories[label, seed], counts)
             continue
-        for seed, data in own.items():
+        for seed in seeds:
             check_interruption()
             if ended := folder and folder.rows_of_ended(label, seed):
                 histories[label, seed] = ended
@@ -103,31 +104,24 @@ def run(
             options: dict[str, Any] = {"checkpoints": folder and folder.checkpoints(label, seed)}
             if settings.evaluate_clients_at == "evaluations":
                 options["measure"] = partial(_client_columns, evaluate, seed)
-            given = engine, data, experiment.rounds, seed, experiment.evaluate
+            data = experiment.data[seed]
             with named_errors(f"{label}, seed {seed}: "):
-                done = SynchronousRun(*given, **options)
+                done = SynchronousRun(engine, data, rounds, seed, experiment.evaluate, **options)
                 done.follow(partial(report, label, seed)).warn()
             counts = done.position.dispatched
             if engine.algorithm.selection is not None:  # the device chooses
                 counts = np.full(len(counts), np.nan)
-            _end_run(experiment, folder, evaluate, done.state, histories[label, seed], counts)
+            end_run(done.state, histories[label, seed], counts)
     return [row for history in histories.values() for row in history]
 
 
-def _end_run(
-    experiment: Experiment,
-    folder: ResultsFolder | None,
-    evaluate: Callable[[int, FederatedState], Metrics],
-    state: FederatedState,
-    history: list[Row],
-    counts: np.ndarray,
-) -> None:
+def _end_run(experiment, folder, evaluate, state, history, participations) -> None:
     """Writes a finished run's clients and model, and removes its client state on disk."""
     if folder is None:
         return
     label, seed, end = (history[-1][name] for name in ("method", "seed", "round"))
     if experiment.client_data is not None:
-        folder.add_clients(client_rows(label, seed, end, evaluate(seed, state), counts))
+        folder.add_clients(client_rows(label, seed, end, evaluate(seed, state), participations))
     folder.end(label, seed, state.model)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.remove()

@@ -112,10 +112,8 @@ def _write_partitions(folder, experiment):
                 arrays[f"clients_{seed}"] = data.clients
             else:
                 arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
-            told = repr(data)
-            if labels is not None:
-                told = partition_table(describe_partition(labels, partition))
-            console.print(f"seed {seed}", told)
+            about = None if labels is None else describe_partition(labels, partition)
+            console.print(f"seed {seed}", repr(data) if about is None else partition_table(about))
     with written(folder / "partitions.npz") as beside:
         np.savez_compressed(beside, **arrays)
     if labels is not None:
@@ -170,21 +168,18 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
     If some runs have not ended, calls `on_missing` with a text that names them, and reads only the
     methods that have ended on all seeds. None raises ValueError instead.
     """
-    path = Path(folder)
+    path, table = Path(folder), Path(folder, "metrics.csv")
     content = folder_content.read_configuration(path)
     if content is None or content["complete"]:
-        rows, known = (
-            folder_content.read_rows(path / "metrics.csv"),
-            (content or {}).get(METRICS_SUM),
-        )
-        edited = known not in (None, file_digest(path / "metrics.csv"))
-        fix = f"restore it, or make it of the tables in {path / 'runs'}"
-        require(not edited, f"{path / 'metrics.csv'} is not as it was written; {fix}")
+        rows, checksum = folder_content.read_rows(table), (content or {}).get(METRICS_SUM)
+        fix = f"restore it, or make it from the tables in {path / 'runs'}"
+        unchanged = checksum in (None, file_digest(table))
+        require(unchanged, f"{table} is not as it was written; {fix}")
     else:
         rows = _read_ended(path, content, on_missing)
     if content is not None and (budget := content["settings"].get("budget")) is not None:
         rows = Budget.of(str(budget)).repeat_last(rows)
-    _check_lengths(path / "metrics.csv", rows)
+    _check_lengths(table, rows)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
 
@@ -192,18 +187,14 @@ def read_metrics(folder: str | Path, on_missing: Callable[[str], None] | None = 
 def _read_ended(path, content, on_missing):
     """Reads the methods without missing runs from a folder that is not complete."""
     opened, missing = ResultsFolder(path, 0, 1), folder_content.missing_runs(path, content)
-    opened.names, seeds = (
-        folder_content.folders_of_methods(content["methods"]),
-        content["settings"]["seeds"],
-    )
-    text = folder_content.describe_incomplete(
-        path, content, missing, len(opened.names) * len(seeds)
-    )
+    opened.names = folder_content.folders_of_methods(content["methods"])
+    text = folder_content.describe_incomplete(path, content, missing)
     ended = [label for label in opened.names if label not in dict(missing)]
     require(on_missing is not None and ended, text)
-    which = "have ended on all seeds and are shown"
-    on_missing(f"{text}. {len(ended)} of {len(opened.names)} methods or settings {which}")
-    return [row for run in itertools.product(ended, seeds) for row in opened.rows_of_ended(*run)]
+    number = f"{len(ended)} of {len(opened.names)} methods or settings"
+    on_missing(f"{text}. {number} have ended on all seeds and are shown")
+    runs = itertools.product(ended, content["settings"]["seeds"])
+    return [row for run in runs for row in opened.rows_of_ended(*run)]
 
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
@@ -211,7 +202,7 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
     paths = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
     given = " ".join(map(str, folders)) or "no results folder"
     fix = "give one or more, such as results/compare, and each of them once"
-    require(folders and len(paths) == len(folders), f"{given} is given; {fix}")
+    require(0 < len(paths) == len(folders), f"{given} is given; {fix}")
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 
@@ -222,17 +213,15 @@ def comparison_names(folders: Sequence[str | Path]) -> list[str]:
     comparisons: list[tuple[Any, list[Any], list[int]]] = []  # facts, seeds, positions of folders
     for position, folder in enumerate(folders):
         content = folder_content.read_configuration(Path(folder))
-        own, seeds = (
-            content and folder_content.facts(content),
-            content["settings"]["seeds"] if content else [],
-        )
+        facts = content and folder_content.facts(content)
+        seeds = content["settings"]["seeds"] if content else []
         for known, others, positions in comparisons:
-            if own == known is not None and not set(seeds) & set(others):
+            if facts == known is not None and not set(seeds) & set(others):
                 others.extend(seeds)
                 positions.append(position)
                 break
         else:
-            comparisons.append((own, [*seeds], [position]))
+            comparisons.append((facts, [*seeds], [position]))
     for _, _, positions in comparisons:
         shared = "+".join(names[position] for position in positions)
         names = [shared if i in positions else name for i, name in enumerate(names)]
@@ -263,15 +252,14 @@ def read_folders(
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:
     """Raises ValueError for a run with fewer rows than others, unless its model was not finite."""
-    runs = [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
+    runs = [run for by_seed in rows_by_run(rows).values() for run in by_seed.values()]
     longest = max(map(len, runs))
-    for own in runs:
+    for run in runs:
         # also the train loss: params may be NaN although no test output is
-        losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
-        few = f"{own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}"
-        fix = "name a folder that compare, run or sweep wrote"
-        whole = len(own) == longest or not np.isfinite(losses).all()
-        require(whole, f"{path}: {few}, but there are {longest} of others; {fix}")
+        losses = [run[-1].get(name, 0) for name in ("test_loss", "train_loss")]
+        few = f"{run[0]['method']} has {len(run)} rows of seed {run[0]['seed']:g}"
+        whole = len(run) == longest or not np.isfinite(losses).all()
+        require(whole, f"{path}: {few}, but others have {longest}; {folder_content.FIX}")
 
 
 def client_rows(

@@ -35,10 +35,10 @@ NO_TABLES = {  # and what is told of each
     "": "not enough values",
     TABLE[:-3] + "\n": "7 cells for 8 columns",
     TABLE[:-1]: "cut off",
-    TABLE + ROWS[-1] + "\n": "row 13 .* is a row before it again",
+    TABLE + ROWS[-1] + "\n": "row 13 .* repeats an earlier row",
     TABLE.replace("fedprox", "fed\0prox"): "null character",
-    TABLE.replace("method,", "m,"): "has not each of",
-    TABLE.replace("test_loss", "test_accuracy"): "the other columns once",
+    TABLE.replace("method,", "m,"): "lacks one of",
+    TABLE.replace("test_loss", "test_accuracy"): "has a column twice",
     TABLE.replace("0.7", "\x1b[31m"): r"test_accuracy='\\x1b\[31m', which is not a number",
     TABLE.replace(",1,", ",one,"): "seed='one', which is not a whole number",
     TABLE.replace(",2,0", ",2.5,0"): "round='2.5', which is not a whole number",
@@ -46,7 +46,7 @@ NO_TABLES = {  # and what is told of each
     TABLE + 'a,0,0,"0.1': "unexpected end of data",
     TABLE.replace("fedprox", "x" * 200_000): "field limit",
     bytes(range(256)): "is not UTF-8",
-    "\ufeff" + TABLE: "has not each of",
+    "\ufeff" + TABLE: "lacks one of",
 }
 READABLE = [TABLE.replace("0.7", text) for text in ("nan", "inf", "", "9" * 5000)]
 READABLE += [TABLE.replace(",2,", ",-2,"), TABLE.replace("fedprox", "\x1b[31m[red]é")]
@@ -68,7 +68,7 @@ def test_damaged_tables_of_results(refused, there):
             read_rows(file)
     file.write_text(TABLE.replace(ROWS[-1] + "\n", ""))
     for command in ("plot", "table"):
-        assert "2 rows of seed 1, but there are 3" in refused(command, "there")
+        assert "2 rows of seed 1, but others have 3" in refused(command, "there")
     for table in READABLE:
         file.write_text(table)
         assert len(read_rows(file)) == len(ROWS)

@@ -177,7 +177,7 @@ compare __main__:f | __main__: unknown function 'f'
 compare my_file.py:fedspeed:roh=1 | fedspeed: unknown option 'roh'; did you mean rho?
 compare my_file.py:fedspeed@ | names no planner after the @
 run my_file.py:narrow | server_update=<lambda> does not take (server, sums, count, group)
-run fedavg --partition my_file.py:short --clients 50 | has 49 clients, and not clients=
+run fedavg --partition my_file.py:short --clients 50 | has 49 clients, not clients=
 run fedavg --sampler my_file.py:shared | sampler=<lambda> does not take (seed, rounds, nu
 run my_file.py:tiered --share 0.3 | share='0.3'
 run my_file.py:fedspeed --roh 1 | No such option

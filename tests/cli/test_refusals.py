@@ -31,7 +31,7 @@ run fedavg --sampler poisson:mean=1e-30 | no update arrives in
 run fedavg --failures late:seconds=1e-9 | no update arrives in
 run fedavg --sampler on_off:leave=0.5,join=1e-45 | no update arrives in
 run fedavg --cohort 0 | cohort=0 is out of range; give a number above 0
-run scaffold --rate-schedule inverse --rate-by step | scaffold: rate_by='step' is not for it, becau
+run scaffold --rate-schedule inverse --rate-by step | scaffold does not take rate_by='step', becau
 run fedavg --rate-schedule step:0.5 | step needs every
 run fedavg --rate-schedule exponential:1e-30 | the client learning rate is 0.0
 run fedavg --examples sharded --seconds 9 | 'sharded' is not for the virtual clock

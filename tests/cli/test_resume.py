@@ -219,8 +219,8 @@ def test_rows_of_another_run_are_refused(begin, capsys, name, seed):
     with pytest.raises(SystemExit, match="2"):
         main([*RUN, *PARTS, "--resume"])
     told = capsys.readouterr().err.splitlines()[-1]
-    assert f"metrics.csv has a row of {name}, seed {seed}, among rows of scaffold, seed 0" in told
-    assert told.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
+    assert f"01-scaffold/seed-0/metrics.csv has a row of {name}, seed {seed}; remove" in told
+    assert told.endswith("parts/runs/01-scaffold/seed-0, and the run is computed again")
 
 
 def test_a_folder_of_something_else_or_in_use_is_refused(begin, refused, here, monkeypatch):

@@ -1,4 +1,4 @@
-"""Saves runs in checkpoints; another process goes on from a checkpoint, bit for bit.
+"""Saves runs in checkpoints, and resumes them bit for bit, also in another process.
 
 A checkpoint is one sealed file, see `base.arrays`.
 """
@@ -51,9 +51,9 @@ class Checkpoints(NamedTuple):
     last: bool = True
 
 
-def as_checkpoints(given: Checkpoints | str | Path | None) -> Checkpoints | None:
-    """Returns the argument `checkpoints` of a run in its long form."""
-    return given if given is None or isinstance(given, Checkpoints) else Checkpoints(given)
+def as_checkpoints(folder: Checkpoints | str | Path | None) -> Checkpoints | None:
+    """Returns the argument `checkpoints` of a run as `Checkpoints`; None stays None."""
+    return folder if folder is None or isinstance(folder, Checkpoints) else Checkpoints(folder)
 
 
 class Saved(NamedTuple):
@@ -73,9 +73,9 @@ Check = Callable[[Saved], None]
 
 
 class RunSaver:
-    """Saves runs at evaluations, and ends them there after a signal; `identity` makes facts.
+    """Saves runs at evaluations, and ends them there after a signal.
 
-    `name` is a subfolder of the given `checkpoints`.
+    `identity` returns what a checkpoint must match; `name` is a subfolder of `checkpoints`.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class RunSaver:
         if checkpoints is None:
             return
         self.folder = Path(checkpoints.folder) / name
-        given = f"every={checkpoints.every} and keep={checkpoints.keep} are out of range"
+        found = f"every={checkpoints.every} and keep={checkpoints.keep} are out of range"
         fits = checkpoints.every >= 0 and checkpoints.keep >= 1
-        require(fits, f"{given}; give at least 0 seconds and 1 checkpoint")
+        require(fits, f"{found}; give at least 0 seconds and 1 checkpoint")
 
-    def _kept(self) -> list[int]:
+    def _positions(self) -> list[int]:
         """Returns the positions of the existing checkpoints."""
         return [*from_first(checkpoints_in)(self.folder)]
 
     def restore(self, check: Check = lambda saved: None) -> Saved | None:
-        """Returns the last checkpoint that is whole and passes `check`; None without any."""
-        if self.checkpoints is None or not self._kept():
+        """Returns the last whole checkpoint that passes `check`; None if there are none."""
+        if self.checkpoints is None or not self._positions():
             return None
         identity, saved = self.identity(), None
 
@@ -116,24 +116,23 @@ class RunSaver:
         if saved is None:  # process 0 has read it
             check(saved := read_checkpoint(path))
         self.position = saved.position
-        versions = saved.facts.pop("versions")
-        if versions != _versions():
-            what = f"was saved with {versions} and goes on with {_versions()}"
-            told = f"the checkpoint in {self.folder} {what}, which may round differently"
-            warnings.warn(told, stacklevel=3)
+        if (versions := saved.facts.pop("versions")) != _versions():
+            change = f"was saved with {versions} and goes on with {_versions()}"
+            message = f"the checkpoint in {self.folder} {change}, which may round differently"
+            warnings.warn(message, stacklevel=3)
         return saved
 
     def after_evaluation(
         self, position: int, arrays: Callable[[], Any] | None, facts: dict[str, Any], last: bool
     ) -> None:
-        """Saves the run if it is time, at its end, or at a signal, and then raises Interrupted.
+        """Saves the run if a checkpoint is due or it ends; after a signal, raises Interrupted.
 
         Without `arrays` it saves nothing.
         """
         save = partial(self._save, position, arrays, facts)
         if self.checkpoints is not None:
             due = largest(time.perf_counter() - self.saved_at >= self.checkpoints.every)
-            if due or (last and (self.checkpoints.last or self._kept())):
+            if due or (last and (self.checkpoints.last or self._positions())):
                 save()
         check_interruption(save)
 
@@ -145,7 +144,7 @@ class RunSaver:
         if isinstance(clients := tree.get("clients"), HostClientState):
             tree["clients"] = row_arrays(clients)
         elif isinstance(clients, DiskClientState):  # the rows of process 0 alone are saved
-            owner, kept = str(self.folder.absolute()), self._kept()
+            owner, kept = str(self.folder.absolute()), self._positions()
             tree["clients"] = clients.save(owner, position, kept) if is_first() else ()
         content = {}
         for name, leaf in flat_arrays(tree).items():
@@ -160,9 +159,9 @@ class RunSaver:
 @from_first
 def saved_seeds(checkpoints: Checkpoints | str | Path | None) -> dict[str, list[int]]:
     """Returns the seeds of merged runs that have a checkpoint, by subfolder; "" is the folder."""
-    if (given := as_checkpoints(checkpoints)) is None:
+    if (checkpoints := as_checkpoints(checkpoints)) is None:
         return {}
-    folder, found = Path(given.folder), {}
+    folder, found = Path(checkpoints.folder), {}
     for path in (folder, *folder.glob("seeds-from-*")):
         with warnings.catch_warnings(), contextlib.suppress(ValueError):
             warnings.simplefilter("ignore")  # `restore` reports what is damaged
@@ -172,18 +171,16 @@ def saved_seeds(checkpoints: Checkpoints | str | Path | None) -> dict[str, list[
 
 
 def _write(folder, position, content, facts, keep):
-    """Writes a checkpoint, and removes old ones and what killed processes left half-written."""
+    """Writes a checkpoint; removes old ones, and half-written files of killed processes."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(".*-*.npz"):
             path.unlink()
-    write_sealed(folder / f"{position}.npz", content, facts)
-    # later ones were damaged, as `restore` has reported, and the run went on from before them
-    paths = checkpoints_in(folder)
-    kept = [each for each in paths if each <= position][-keep:]
-    with writing(folder):
-        for each in paths.keys() - kept:
-            paths[each].unlink()
+        write_sealed(folder / f"{position}.npz", content, facts)
+        # later ones were damaged, as `restore` has reported, and the run went on from before them
+        paths = checkpoints_in(folder)
+        for old in paths.keys() - [n for n in paths if n <= position][-keep:]:
+            paths[old].unlink()
 
 
 def _last_whole(folder: Path, check: Check) -> Saved:
@@ -197,8 +194,8 @@ def _last_whole(folder: Path, check: Check) -> Saved:
             continue
         if damaged:
             used = f"{path.name}, which was saved after {position} rounds or server steps"
-            told = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
-            warnings.warn(told, stacklevel=4)
+            message = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
+            warnings.warn(message, stacklevel=4)
         return saved
     found = "; ".join(damaged) or "there is none"
     fix = "Name the folder that a run was given, or remove this one, and the run starts again"
@@ -276,9 +273,9 @@ def fill(
         saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
             found = "missing" if saved is None else f"{saved.dtype}{list(saved.shape)}"
-            own = f"{leaf.dtype}{list(leaf.shape)}"
+            expected = f"{leaf.dtype}{list(leaf.shape)}"
             here, there = places
-            raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")
+            raise ValueError(f"{name} is {expected} in {here} and {found} in {there}; {fix}")
         return put(leaf.sharding, saved) if isinstance(leaf, jax.Array) else saved
 
     return jax.tree_util.tree_map_with_path(value, like)
@@ -309,7 +306,7 @@ def fill_state(like: FederatedState, saved: Saved) -> FederatedState:
 
 
 def open_rows(like: FederatedState, saved: Saved) -> None:
-    """Gives `like` the rows on disk of a checkpoint; changes nothing if it raises DamagedError."""
+    """Opens a checkpoint's rows on disk in `like`; changes nothing if it raises DamagedError."""
     arrays = saved.arrays
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return

@@ -199,7 +199,7 @@ def _merge(executor, runs, max_bytes):
     if len(runs) == 1 or tree_bytes(merged.shapes) + merged.memory.bytes <= max_bytes:
         return [merged]
     halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
-    return [part for some in halves for part in _merge(executor, some, max_bytes)]
+    return [part for half in halves for part in _merge(executor, half, max_bytes)]
 
 
 class _MergedRuns:
@@ -213,9 +213,9 @@ class _MergedRuns:
     def __init__(self, executor: Executor, runs: Sequence[PlannedRun]):
         self.executor, self.clock, self.runs = executor, runs[0].clock, runs
         stores: list[Any] = [run.data for run in runs]
-        self.data = call_tables.merge_data(stores)
-        given = [run.plan for run in runs], [run.dispatches for run in runs]
-        self.plan, self.dispatches = call_tables.merge_plans(*given, runs[0].data.num_clients)
+        self.data, num_clients = call_tables.merge_data(stores), stores[0].num_clients
+        plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
+        self.plan, self.dispatches = call_tables.merge_plans(plans, dispatches, num_clients)
         self.shapes = jax.eval_shape(call_tables.merge_states, [run.state for run in runs])
         self._make_waves()
 
@@ -253,12 +253,12 @@ class _MergedRuns:
 
     def _stops(self, recorder: Recorder, evaluate: Callable) -> Iterator[Stop]:
         """Yields the evaluations from the start, or from the checkpoint."""
-        executor, plan, saved = self.executor, self.plan, self.saved
+        executor, plan, saved, resume = self.executor, self.plan, self.saved, None
         data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in self.runs]
         self.state = state = call_tables.merge_states(states)
-        at_steps = evaluations_by_step(self.runs, self.plan)
-        at_start, resume = at_steps.pop(0), None
+        at_steps = evaluations_by_step(self.runs, plan)
+        at_start = at_steps.pop(0)
         if saved is None:
             yield self._stop(0, at_start, {}, evaluate)
         else:
@@ -283,9 +283,9 @@ class _MergedRuns:
         shared = self.state._replace(clients=(), origin=())
 
         def measure(number: int) -> Measured:
-            own = call_tables.state_of_run(shared, number)
-            told = recording.reported(self.executor.algorithm, own.server)
-            return recording.measure_state(own, metrics, told, evaluate, number)
+            state = call_tables.state_of_run(shared, number)
+            reports = recording.reported(self.executor.algorithm, state.server)
+            return recording.measure_state(state, metrics, reports, evaluate, number)
 
         due = [(number, self.runs[number].counted(*at)) for number, *at in evaluations]
         return Stop(steps, due, measure, self.state, steps == len(self.plan.time), arrays)
@@ -293,11 +293,9 @@ class _MergedRuns:
     def _identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must match to be resumed."""
         executor, first = self.executor, self.runs[0]
+        shared = executor.algorithm, first.state, first.data, take(first.dispatches, 0)
         return identity(
-            executor.algorithm,
-            first.state,
-            first.data,
-            take(first.dispatches, 0),
+            *shared,
             self.clock.test,
             seeds=[run.seed for run in self.runs],
             partition_and_values=data_fingerprint(self.data),
@@ -311,6 +309,6 @@ class _MergedRuns:
 
     def _arrays(self, call: PlanStop) -> dict[str, Any]:
         """Returns the arrays of a checkpoint."""
-        rows = self.waves.rows_after(call.server_steps, self.plan)
-        more = {"metrics": call.metrics, _ROWS: rows._asdict()}
-        return call.state._asdict() | call.in_flight._asdict() | more
+        rows = self.waves.rows_after(call.server_steps, self.plan)._asdict()
+        in_flight = call.in_flight._asdict() | {"metrics": call.metrics, _ROWS: rows}
+        return call.state._asdict() | in_flight

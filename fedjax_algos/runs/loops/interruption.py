@@ -11,7 +11,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal has ended a run at an evaluation, or a command outside of runs.
+    """Raised when a signal has ended a run at an evaluation, or a command outside of runs.
 
     `signal_number` is SIGINT or SIGTERM. Like KeyboardInterrupt, it is not an `Exception`. `alone`
     says that other processes of the command go on.
@@ -51,7 +51,7 @@ def end_at_once(on_second_signal: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(first, on_second_signal=None):
-    """Calls `first` with the first signal, counted over all open blocks."""
+    """Handles signals in a `with` block: calls `first` with the first one in any open block."""
 
     def handle(number, frame):
         if _requested:
@@ -85,7 +85,7 @@ def interruption() -> int | None:
 
 
 def check_interruption(save: Callable[[], None] = lambda: None) -> None:
-    """Raises Interrupted in all processes if one has a signal, after a call of `save`."""
+    """If a process has a signal, calls `save` and raises Interrupted in all processes."""
     from fedjax_algos.engine.placed.processes import largest
 
     if number := largest(interruption() or 0):

@@ -39,12 +39,12 @@ def save_model(path: str | Path, model: Params | Model, *, overwrite: bool = Fal
         one name.
     """
     check_kind("overwrite", overwrite, bool, "give True or False")
-    place, tree = _path_of(path, is_new=not overwrite), _tree(model)
+    file_path, tree = _path_of(path, is_new=not overwrite), _tree(model)
     arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
     for name, array in arrays.items():
         if not (array.dtype == bool or jnp.issubdtype(array.dtype, np.number)):
             raise TypeError(f"{name} is of type {array.dtype}, not numbers; give arrays of numbers")
-    with written(place) as beside, beside.open("wb") as file:
+    with written(file_path) as beside, beside.open("wb") as file:
         write_arrays(file, arrays)
 
 
@@ -65,28 +65,28 @@ def load_model(path: str | Path, like: T) -> T:
       ValueError: for a file that is missing or damaged, and for arrays whose names, shapes or
         dtypes differ from `like`; the message names them.
     """
-    place, tree = _path_of(path), _tree(like)
-    wanted, found = flat_arrays(tree), ArrayFile(place, "a saved model", _FIX)
-    found.check_memory(found)
-    named, fix = printable(place), "give `like` as it was saved"
-    if surplus := [name for name in found if name not in wanted]:
-        fix = "give a Model" if all(name.startswith("params") for name in wanted) else fix
-        raise ValueError(f"{named}: has {surplus[0]!r}, which `like` does not have; {fix}")
-    model: Any = Model(**fill(tree, found, places=("`like`", named), fix=fix))
+    file, tree = _path_of(path), _tree(like)
+    expected, arrays = flat_arrays(tree), ArrayFile(file, "a saved model", _FIX)
+    arrays.check_memory(arrays)
+    place, fix = printable(file), "give `like` as it was saved"
+    if surplus := [name for name in arrays if name not in expected]:
+        fix = "give a Model" if all(name.startswith("params") for name in expected) else fix
+        raise ValueError(f"{place}: has {surplus[0]!r}, which `like` does not have; {fix}")
+    model: Any = Model(**fill(tree, arrays, places=("`like`", place), fix=fix))
     return model if isinstance(like, Model) else model.params
 
 
 def _path_of(path: str | Path, *, is_new: bool = False) -> Path:
-    place = Path(path)
-    found = f"path={printable(place)!r} is not {'a new' if is_new else 'a'} file MODEL.npz"
-    exists = is_new and place.exists()
-    fits = place.suffix == ".npz" and not exists
-    require(fits, f"{found}; name one{', or give overwrite=True' * exists}")
-    return place
+    file = Path(path)
+    exists = is_new and file.exists()
+    found = f"path={printable(file)!r} is not {'a new' if is_new else 'a'} file MODEL.npz"
+    fix = f"name one{', or give overwrite=True' if exists else ''}"
+    require(file.suffix == ".npz" and not exists, f"{found}; {fix}")
+    return file
 
 
 def _tree(model: Any) -> dict[str, Any]:
-    """Returns the fields of a model, with leaves that have a dtype."""
+    """Returns the fields of a model; leaves without a dtype become arrays."""
     if isinstance(model, FederatedState):
         raise TypeError("a state is given where a model is needed; give state.model")
     tree = (model if isinstance(model, Model) else Model(model))._asdict()

@@ -9,7 +9,6 @@ import numpy as np
 from fedjax_algos.analysis.rows import gini
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
-from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.types import blank_dispatches
@@ -110,21 +109,22 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
     system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
     plan = clock.planner(system, num_clients, seconds=clock.seconds)
     check_kind("plan", plan, Plan, "return EventLoop(...).plan(...) from the planner")
-    lost, first = (plan.fate == LOST).sum(), plan.ended.min(initial=np.inf)
-    what = f"seconds={clock.seconds:g} end before the first server step"
-    fix = f"give more, or clients that leave less often: {lost} dispatches are lost, and the first"
-    require(len(plan.time), f"{what}; {fix} ends after {first:g} seconds")
+    if not len(plan.time):
+        lost, first = (plan.fate == LOST).sum(), plan.ended.min(initial=np.inf)
+        found = f"{lost} dispatches are lost, and the first ends after {first:g} seconds"
+        fix = f"give more, or clients that leave less often: {found}"
+        raise ValueError(f"seconds={clock.seconds:g} end before the first server step; {fix}")
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
         state = executor.shapes(population, model)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
+    planned = population, state, plan, dispatches, transfer
     flops = flop_counter(algorithm, state, data)(dispatches)
-    known = population, state, plan, dispatches, transfer, flops
-    return PlannedRun(clock, seed, data, *known, time.perf_counter() - start)
+    return PlannedRun(clock, seed, data, *planned, flops, time.perf_counter() - start)
 
 
 def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:
-    """Returns the evaluations of runs by the number of steps of their merged plan before them."""
+    """Groups evaluations by the number of server steps of the merged plan before them."""
     clock, at_steps = runs[0].clock, dict[int, Evaluations]()
     times = np.linspace(0, clock.seconds, clock.evaluations + 1)
     run_of = np.zeros(len(plan.time)) if plan.run is None else plan.run

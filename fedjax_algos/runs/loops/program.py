@@ -1,4 +1,4 @@
-"""The compiled program of batched runs, with their differences as arguments, and its calls."""
+"""Compiles batched runs into one program; the values that differ between runs are arguments."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -63,12 +63,12 @@ def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constant
 
 
 def screening(non_finite: NonFinite) -> NonFinite:
-    """Returns the mode of the devices: for "error" they exclude, and the host raises."""
+    """Returns the mode on the devices: with "error" they exclude updates, and the host raises."""
     return "exclude" if non_finite == "error" else non_finite
 
 
 class Program(NamedTuple):
-    """Everything but shapes that a compilation depends on. Equal programs share a compilation."""
+    """The static part of a compilation; with equal shapes, equal programs share a compilation."""
 
     factory: Callable[..., Algorithm]
     problem: Problem
@@ -180,9 +180,8 @@ class RunGroup(NamedTuple):
         indices, offsets, test_rows = stack(rows)
         data = FederatedData(self.first.data.examples, indices, offsets)
         test = self.loop.test if test_rows is None else None
-        return devices.replicate(
-            self.program.mesh, ProgramInputs(data, test, test_rows, self.loop.params)
-        )
+        inputs = ProgramInputs(data, test, test_rows, self.loop.params)
+        return devices.replicate(self.program.mesh, inputs)
 
     def cohorts(self, runs: Sequence[Run]) -> list[Cohorts]:
         """Returns the cohorts of some runs before their first round."""
@@ -210,9 +209,8 @@ class Call:
         group, program, loop = self.group, self.group.program, self.group.loop
         divide = partial(devices.put_state, program.mesh, rows=True)
         numbers = {n: np.array([run.swept[n] for run in self.filled], float) for n in group.traced}
-        tables, known = [table_of(run) for run in self.filled], [*group.tables]
-        partitions = np.array([known.index(table) for table in tables], np.int32)
-        seeds = np.array([run.seed for run in self.filled], np.uint32)
+        tables, seeds = [*group.tables], np.array([run.seed for run in self.filled], np.uint32)
+        partitions = np.array([tables.index(table_of(run)) for run in self.filled], np.int32)
         entries = divide(Entry(partitions, seeds, numbers))
         self.states = devices.wait_on_cpu(program.mesh, begin_each(program, shared, entries))
         position = stack([each.position() for each in self.cohorts])
@@ -221,8 +219,8 @@ class Call:
             done = saved.position
             like = stack([each.position().after(done) for each in self.cohorts])
             # runs that fill the call repeat the first one; their number depends on the devices
-            own = np.arange(group.size) * (np.arange(group.size) < len(self.own))
-            filled = take(fill(self._arrays(like, flops), saved.arrays), own)
+            index = np.arange(group.size) * (np.arange(group.size) < len(self.own))
+            filled = take(fill(self._arrays(like, flops), saved.arrays), index)
             self.states, flops = divide(filled["states"]), filled["flops"]
             for number, each in enumerate(self.cohorts):
                 each.go_to(take(filled["cohorts"], number))
@@ -248,14 +246,14 @@ class Call:
                     flops = flops + [each.flops for each in drawn]
                     position = stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
-                told = recording.reported(group.algorithm, self.states.server, batched=True)
-                values = trained if rounds else {}, told, tested, self.states.excluded, finite
+                reports = recording.reported(group.algorithm, self.states.server, batched=True)
+                values = trained if rounds else {}, reports, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *fetch(values))
-                sent = told.get("uploads", [None] * group.size)
+                sent = reports.get("uploads", [None] * group.size)
                 due = []
                 for i in range(len(self.own)):
-                    costs = done, take(position, i), group.transfer, float(flops[i]), sent[i]
-                    due.append((i, recording.costs_of_rounds(*costs)))
+                    counted = done, take(position, i), group.transfer, float(flops[i]), sent[i]
+                    due.append((i, recording.costs_of_rounds(*counted)))
                 yield Stop(done, due, measure, self.states, done == loop.rounds, arrays)
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
@@ -266,16 +264,13 @@ class Call:
     def _identity(self):
         """Returns what a checkpoint must match to be resumed."""
         group, program = self.group, self.group.program
-        tables = {table_of(run): run for run in self.own}
-        fingerprints = {key: data_fingerprint(run.data) for key, run in tables.items()}
-        for key, run in tables.items():
-            if run.test_rows is not None:
-                fingerprints[key] += f" {array_fingerprint(run.test_rows)}"
+        fingerprints = {}
+        for key, run in {table_of(run): run for run in self.own}.items():
+            rows = "" if run.test_rows is None else f" {array_fingerprint(run.test_rows)}"
+            fingerprints[key] = data_fingerprint(run.data) + rows
+        shared = group.algorithm, group.state, self.own[0].data, group.loop
         return identity_of_rounds(
-            group.algorithm,
-            group.state,
-            self.own[0].data,
-            group.loop,
+            *shared,
             group.cohorts(self.own),
             group.loop.rounds,
             runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.own],
@@ -286,12 +281,12 @@ class Call:
         )
 
 
-def _measure(recorder, trained, told, tested, excluded, finite, number) -> recording.Measured:
+def _measure(recorder, trained, reports, tested, excluded, finite, number) -> recording.Measured:
     """Selects one run's measurements from the values of all runs."""
     excluded = take(excluded, number)
     with recording.named_errors(f"{recorder.names[number]}: "):
         check_excluded(recorder.non_finite, excluded)
-    parts = (jax.tree.map(float, take(part, number)) for part in (trained, told, tested))
+    parts = (jax.tree.map(float, take(part, number)) for part in (trained, reports, tested))
     return recording.joined(*parts), recording.count_excluded(excluded), finite[number]
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import gini, metrics_row
-from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerState
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.options import NonFinite
@@ -45,7 +44,7 @@ class DivergenceWarning(UserWarning):
 # takes a run's number, its row, and the state of the stop (None for earlier rows of a checkpoint);
 # if it returns True, all runs end
 Report = Callable[[int, Row, Any], bool | None]
-# of one run: the metrics, the number of excluded updates or None, whether all params are finite
+# one run's metrics, its number of excluded updates or None, and whether all its params are finite
 Measured = tuple[dict[str, float], int | None, Any]
 
 
@@ -125,8 +124,7 @@ def make_evaluate_model(
 ) -> Callable[[FederatedState], dict[str, float]]:
     """Builds `state -> {"test_loss": ..., ...}`, with the columns of a user's `measure(state)`."""
     if evaluate is not None:
-        fix = "give make_evaluate(problem)"
-        check_callable("evaluate", evaluate, fix, "model", "examples")
+        check_callable("evaluate", evaluate, "give make_evaluate(problem)", "model", "examples")
     check_callable("measure", measure, "give a function (state) of names and numbers", "state")
     compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
 
@@ -143,24 +141,23 @@ def make_evaluate_model(
 def measure_state(
     state: FederatedState,
     metrics: Metrics,
-    told: Mapping[str, np.ndarray],
+    reports: Mapping[str, np.ndarray],
     evaluate_model: Callable,
     run: int = 0,
 ) -> Measured:
     """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
     trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
-    own = {name: float(value) for name, value in told.items()}
+    reported = {name: float(value) for name, value in reports.items()}
     finite = _all_finite(one_copy(state.server.params))
-    return joined(trained, own, evaluate_model(state)), count_excluded(state.excluded), finite
+    return joined(trained, reported, evaluate_model(state)), count_excluded(state.excluded), finite
 
 
 def joined(columns: Mapping[str, float], *more: Mapping[str, float]) -> dict[str, float]:
     """Adds the columns of a user's functions to measured ones; ValueError for a name twice."""
     row = dict(columns)
     for part in more:
-        taken = sorted(part.keys() & (row.keys() | _COLUMNS))
-        told = f"measure or report returned the column {taken[:1]}, which is there; rename it"
-        require(not taken, told)
+        if taken := sorted(part.keys() & (row.keys() | _COLUMNS)):
+            raise ValueError(f"measure or report returned a second {taken[0]!r} column; rename it")
         row |= part
     return row
 
@@ -195,7 +192,8 @@ def reported(
     """Returns an algorithm's reports by column; `batched` servers have leaves [runs, ...]."""
     if algorithm.report is None:
         return {}
-    return fetch((jax.vmap(algorithm.report) if batched else algorithm.report)(server))
+    report = jax.vmap(algorithm.report) if batched else algorithm.report
+    return fetch(report(server))
 
 
 def count_excluded(excluded: Any) -> int | None:
@@ -205,7 +203,7 @@ def count_excluded(excluded: Any) -> int | None:
 
 def describe_divergence(rows: Sequence[Row]) -> str:
     """Describes where a run has stopped: its round, and the last finite row."""
-    last, before = rows[-1], rows[:-1]
+    *before, last = rows
     loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
     finite = f"the last finite row is from round {before[-1]['round']:g}" if before else ""
     return f"not finite at round {last['round']:g}{loss}; {finite or 'no row is finite'}"
@@ -219,19 +217,19 @@ def describe_excluded(number: int) -> str:
 
 def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[str]) -> None:
     """Warns of runs that have stopped, and of updates left out; `runs` has the rows by name."""
-    named = []
+    texts = []
     for name, rows in runs.items():
         if name in diverged:
-            named.append(f"{name}: {describe_divergence(rows)}")
+            texts.append(f"{name}: {describe_divergence(rows)}")
         elif number := rows[-1].get("excluded_updates"):
-            named.append(f"{name}: {describe_excluded(number)}")
-    if not named:
+            texts.append(f"{name}: {describe_excluded(number)}")
+    if not texts:
         return
-    more = len(named) - _MAX_NAMED
-    named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
-    rule = "a run stops when its model is not finite. " * bool(diverged)
-    told = f"{rule}{'; '.join(named)}. What usually helps is {WHAT_HELPS}"
-    warnings.warn(told, DivergenceWarning, stacklevel=4)
+    if (more := len(texts) - _MAX_NAMED) > 0:
+        texts[_MAX_NAMED:] = [f"and {more} more"]
+    rule = "a run stops when its model is not finite. " if diverged else ""
+    message = f"{rule}{'; '.join(texts)}. What usually helps is {WHAT_HELPS}"
+    warnings.warn(message, DivergenceWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

@@ -22,12 +22,8 @@ from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.description import held_labels
 from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine import fingerprint
 from fedjax_algos.engine.checks import check_no_repeats
-from fedjax_algos.engine.fingerprint import (
-    algorithm_fingerprint,
-    array_fingerprint,
-    examples_fingerprint,
-)
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RUN_DATA_FIX, RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
@@ -121,9 +117,9 @@ class Rounds(NamedTuple):
         """Returns the cohorts of a run before its first round, or of candidates for them."""
         selection, size, counts = algorithm.selection, self.cohort_size, data.counts()
         candidates = size if selection is None else selection.num_candidates(size)
-        found = f"a cohort of {size} is chosen among {candidates} candidates"
-        fix = f"give at most {len(counts)}, the number of clients"
-        require(selection is None or candidates <= len(counts), f"{found}; {fix}")
+        if selection is not None and candidates > (most := len(counts)):
+            found = f"a cohort of {size} is chosen among {candidates} candidates"
+            raise ValueError(f"{found}; give at most {most}, the number of clients")
         return Cohorts(
             counts,
             local,
@@ -156,9 +152,9 @@ def draw_windows(
         dispatches = cohorts.dispatches(number)
         if jax.tree.leaves(state.origin):  # clients keep state
             check_no_repeats(dispatches, num_clients)
-        index = np.arange(longest) % number
         flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
-        yield Window(number, take(dispatches, index), flops, cohorts.position())
+        padded = take(dispatches, np.arange(longest) % number)
+        yield Window(number, padded, flops, cohorts.position())
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
@@ -176,16 +172,14 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
 
 def _flops_of_candidates(selection, reporting, training, dispatches):
     """Counts reports, and spreads the chosen clients' training over the candidates that answer."""
-    filled = dispatches.num_examples > 0
+    filled, flops = dispatches.num_examples > 0, training(dispatches)
     arrives = filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
-    of_one = training(dispatches)
-    equal = of_one[arrives]
-    if equal.size and (equal != equal[0]).any():  # only the device knows which ones train
-        of_one = np.full_like(of_one, np.nan)
+    if len(np.unique(flops[arrives])) > 1:  # only the device knows which ones train
+        flops = np.full_like(flops, np.nan)
     most = selection.cohort_size(dispatches.client.shape[-1])
     answered = arrives.sum(-1, keepdims=True)
     share = np.minimum(answered, most) / np.maximum(answered, 1)
-    return reporting(dispatches) + np.where(arrives, of_one * share, 0)
+    return reporting(dispatches) + np.where(arrives, flops * share, 0)
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
@@ -197,15 +191,13 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         return
     total, examples = check_examples("test examples", test), data_shapes(data).examples
 
-    def kinds(tree):
-        return jax.tree.map(
-            lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
-        )
+    def kind(leaf):
+        return np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)
 
-    what = f"the test examples are {describe_tree(test)}"
+    fits = total and jax.tree.map(kind, test) == jax.tree.map(kind, examples)
+    found = f"the test examples are {describe_tree(test)}"
     fix = "give at least one, with the names, shapes and types of the clients'"
-    fits = total and kinds(test) == kinds(examples)
-    require(fits, f"{what}; {fix}, {describe_tree(examples)}, or test=None")
+    require(fits, f"{found}; {fix}, {describe_tree(examples)}, or test=None")
     check_labels(problem, "the test examples", test)
 
 
@@ -224,9 +216,9 @@ def check_test_rows(test_rows: Any, data: FederatedData) -> None:
         return
     rows, last = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0]) - 1
     whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
-    fix = f"give a list of at least one whole number from 0 to {last}, of the examples"
-    fits = whole and 0 <= rows.min() <= rows.max() <= last
-    require(fits, f"test_rows is {describe_tree(rows)}; {fix}")
+    if not (whole and 0 <= rows.min() <= rows.max() <= last):
+        fix = f"give a list of at least one whole number from 0 to {last}, of the examples"
+        raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
@@ -254,10 +246,10 @@ def identity(
 ) -> dict[str, Any]:
     """Returns, as JSON, what a checkpoint must match to be resumed; `dispatch` is any one."""
     return {
-        "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
+        "algorithm": fingerprint.algorithm_fingerprint(algorithm, state, data, dispatch),
         "clients": data.num_clients,
         "examples": describe_tree(data_shapes(data).examples),
-        "test": examples_fingerprint(test),
+        "test": fingerprint.examples_fingerprint(test),
         **facts,
     }
 
@@ -281,7 +273,7 @@ def identity_of_rounds(
         "first_arrivals": [each.arrives for each in drawn],
     }
     by_round = {
-        name: [array_fingerprint(take(part, t)) for t in range(number)]
+        name: [fingerprint.array_fingerprint(take(part, t)) for t in range(number)]
         for name, part in parts.items()
         if jax.tree.leaves(part)
     }
@@ -305,14 +297,14 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -
             one, other = zip(*zip(one, other, strict=False), strict=True)
         if one == other:
             continue
-        named = printable(name, _SHOWN)
+        label = printable(name, _SHOWN)
         if name in _IN_WORDS and _HASH.search(f"{one} {other}"):
             lines.append(f"{_IN_WORDS[name]}: different {place}")
         elif isinstance(one, Mapping) and isinstance(other, Mapping):
-            lines += [f"{named}, {line}" for line in differences(one, other, place)]
+            lines += [f"{label}, {line}" for line in differences(one, other, place)]
         else:
-            shown = ("none" if v is None else printable(v, _SHOWN) for v in (one, other))
-            lines.append(f"{named}: {next(shown)} {place}, {next(shown)} here")
+            texts = ("none" if v is None else printable(v, _SHOWN) for v in (one, other))
+            lines.append(f"{label}: {next(texts)} {place}, {next(texts)} here")
     return lines
 
 
@@ -320,10 +312,10 @@ def check_identity(
     there: dict[str, Any], here: dict[str, Any], position: int, folder: object
 ) -> None:
     """Raises OtherRunError for another run's checkpoint, or one between this run's evaluations."""
-    known = {"rounds": 0, "devices": 0}
+    ignored, checkpoint = {"rounds": 0, "devices": 0}, f"the checkpoint in {folder}"
     if there.get("devices") != here.get("devices"):
-        known["slots"] = 0
-    lines = differences(there | known, here | known, "in the checkpoint")
+        ignored["slots"] = 0
+    lines = differences(there | ignored, here | ignored, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)
     if rounds is not None and there.get("rounds") != rounds and not lines:
         line = f"rounds: {there.get('rounds')} in the checkpoint, {rounds} here; "
@@ -333,15 +325,15 @@ def check_identity(
             lines.append(f"{line}{off_grid(done, here['eval_every'])}")
     if lines:
         fix = "Give the same run, or another folder"
-        raise OtherRunError(f"the checkpoint in {folder} is of another run", lines, fix)
-    warn_of_devices(f"the checkpoint in {folder}", there.get("devices"), here.get("devices"))
+        raise OtherRunError(f"{checkpoint} is of another run", lines, fix)
+    warn_of_devices(checkpoint, there.get("devices"), here.get("devices"))
 
 
 def warn_of_devices(what: str, there: int | None, here: int | None) -> None:
     """Warns if a run resumes on another number of devices."""
     if there != here:
-        told = f"{what} is of {there} device(s), and the run goes on with {here}"
-        warnings.warn(f"{told}, which may round differently", stacklevel=4)
+        change = f"is of {there} device(s), and the run goes on with {here}"
+        warnings.warn(f"{what} {change}, which may round differently", stacklevel=4)
 
 
 def off_grid(rounds: int, eval_every: int) -> str:

@@ -22,7 +22,7 @@ from fedjax_algos.engine.placed.devices import ClientMesh, Devices, client_mesh,
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
-from fedjax_algos.runs.loops import program as programs
+from fedjax_algos.runs.loops import program
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.program import Call, RunGroup
 from fedjax_algos.runs.loops.recorder import Recorder, follow, warn_of_non_finite
@@ -84,7 +84,8 @@ def run_batched(
     Seeds, client learning rates and swept floats are arguments of a program, with JAX's default
     precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
     differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
-    separate programs. So have, with a note, runs with different floats that are read in Python.
+    separate programs. If Python reads a float, its values also have separate programs, and a note
+    says so.
 
     Args:
       factory: `(problem, local, **hyperparameters) -> Algorithm`.
@@ -145,9 +146,9 @@ class BatchedRuns:
             check_test_rows(run.test_rows, run.data)
             checks.check_seed(run.seed)
             checks.check_local(run.local)
-            given = run.hyperparameters
-            checks.check_callable("factory", factory, fix, "problem", "local", **given)
-            factory(problem, run.local, **given)
+            options = run.hyperparameters
+            checks.check_callable("factory", factory, fix, "problem", "local", **options)
+            factory(problem, run.local, **options)
         model = checks.as_model(problem, loop.params)
         key = jax.eval_shape(jax.random.key, 0)
         checks.check_initial(model or jax.eval_shape(problem.init, key))
@@ -166,8 +167,8 @@ class BatchedRuns:
     def only(self, names: Collection[tuple[str, int]]) -> "BatchedRuns":
         """Keeps the runs with these labels and seeds."""
         chosen = copy.copy(self)
-        own = {i: run for i, run in enumerate(self.runs) if (run.label, run.seed) in names}
-        chosen.groups = chosen._grouped(own, frozenset())
+        runs = {i: run for i, run in enumerate(self.runs) if (run.label, run.seed) in names}
+        chosen.groups = chosen._grouped(runs, frozenset())
         return chosen
 
     def run(
@@ -182,7 +183,7 @@ class BatchedRuns:
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
         self.diverged: set[int] = set()
         notes = [note for group in self.groups for note in self._run_group(group)]
-        by_name = {_name(self.runs[i]): own for i, own in sorted(self.rows.items())}
+        by_name = {_name(self.runs[i]): rows for i, rows in sorted(self.rows.items())}
         warn_of_non_finite(by_name, {_name(self.runs[i]) for i in self.diverged})
         return BatchedResult([row for i in sorted(self.rows) for row in self.rows[i]], notes)
 
@@ -190,50 +191,50 @@ class BatchedRuns:
         """Groups runs that share a program if the values named in `static` are constants."""
         groups: dict[Any, dict[int, Run]] = {}
         for index, run in runs.items():
-            values, traced = run.hyperparameters | run.swept, programs.traced_names(run, static)
+            values, traced = run.hyperparameters | run.swept, program.traced_names(run, static)
             tested = None if run.test_rows is None else np.shape(run.test_rows)
             shapes = run.data.indices.shape, run.data.offsets.shape, tested
             examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
-            key = programs.constants_of(values, traced), shapes, examples
+            key = program.constants_of(values, traced), shapes, examples
             groups.setdefault(key, {})[index] = run
-        return [self._group(own, static) for own in groups.values()]
+        return [self._group(alike, static) for alike in groups.values()]
 
     def _group(self, runs: dict[int, Run], static: frozenset[str]) -> RunGroup:
         """Makes a group of runs; raises ValueError for too little memory."""
         first, loop = next(iter(runs.values())), self.loop
-        local, clients = first.local, first.data.num_clients
+        local, data = first.local, first.data
         algorithm = self.factory(self.problem, local, **first.hyperparameters)
-        population = Population(clients, loop.cohort_size, len(first.data.indices))
-        begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
+        population = Population(data.num_clients, loop.cohort_size, len(data.indices))
+        begin = pure_round(algorithm, self.layout, program.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = loop.cohorts(first.data, algorithm, local, first.seed).dispatches(1)
+        dispatches = loop.cohorts(data, algorithm, local, first.seed).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         limits = self.mesh, self.runs_per_device, self.memory
         mesh, runs_per_device, size, note = call_size(*limits, len(runs), run_bytes)
-        traced = programs.traced_names(first, static)
+        traced = program.traced_names(first, static)
         if CLIENT_LEARNING_RATE in traced:  # it is not part of the program
             local = local._replace(learning_rate=float if callable(local.learning_rate) else 0.0)
-        constants = programs.constants_of(first.hyperparameters, traced)
+        constants = program.constants_of(first.hyperparameters, traced)
         learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
-        transfer = count_transfer(algorithm, state, first.data, take(dispatches, 0))
-        tables = {programs.table_of(run): run for run in runs.values()}
-        computed = programs.Program(*learned, *placed), loop, size, note
+        transfer = count_transfer(algorithm, state, data, take(dispatches, 0))
+        tables = {program.table_of(run): run for run in runs.values()}
+        computed = program.Program(*learned, *placed), loop, size, note
         return RunGroup(runs, tables, static, *computed, algorithm, state, transfer)
 
     def _run_group(self, group: RunGroup) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""
-        names, own = sorted(group.traced), [group]
+        names, groups = sorted(group.traced), [group]
         for constant in [[], *([name] for name in names), names]:
             if constant:
-                own = self._grouped(group.runs, group.static.union(constant))
+                groups = self._grouped(group.runs, group.static.union(constant))
             # the first call raises it, before any row is reported
-            with contextlib.suppress(*() if constant == names else programs.UNTRACEABLE):
-                self._run_program(own[0])
+            with contextlib.suppress(*() if constant == names else program.UNTRACEABLE):
+                self._run_program(groups[0])
                 break
-        told = f"{' and '.join(constant)}: read as a value, so a program for each"
-        notes = [told, own[0].note] if constant else [group.note]
-        for other in own[1:]:
+        reason = f"{' and '.join(constant)}: read as a value, so a program for each"
+        notes = [reason, groups[0].note] if constant else [group.note]
+        for other in groups[1:]:
             notes += self._run_group(other)
         return notes
 
@@ -245,7 +246,7 @@ class BatchedRuns:
             indices = list(group.runs)[start : start + group.size]
             self._follow(Call(group, indices, self.checkpoints), shared, count)
 
-    def _follow(self, call: Call, shared: programs.ProgramInputs, count: FlopCounter) -> None:
+    def _follow(self, call: Call, shared: program.ProgramInputs, count: FlopCounter) -> None:
         """Computes the runs of a call, and reports their rows and last models."""
         self.rows |= {index: [] for index in call.indices}
 
@@ -266,18 +267,17 @@ class BatchedRuns:
 
 
 def call_size(
-    mesh: ClientMesh | None,
-    runs_per_device: int | None,
-    memory: int | None,
-    num_runs: int,
-    run_bytes: int,
+    mesh: ClientMesh | None, at_once: int | None, memory: int | None, total: int, run_bytes: int
 ) -> tuple[ClientMesh | None, int, int, str]:
-    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory."""
-    mesh = no_more_devices(mesh, num_runs)
-    devices = 1 if mesh is None else mesh.size
-    available = memory or _MEMORY
+    """Returns the devices, runs at once on each, runs of a call, and a note; checks the memory.
+
+    `at_once` None is one run on each device of a CPU, else as many as fit; `total` runs are divided
+    over the calls.
+    """
+    mesh = no_more_devices(mesh, total)
+    devices, available = 1 if mesh is None else mesh.size, memory or _MEMORY
     default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
-    at_once = min(runs_per_device or default, -(-num_runs // devices))
+    at_once = min(at_once or default, -(-total // devices))
     width = devices * at_once
     least = width * run_bytes
     if memory is not None:
@@ -286,10 +286,10 @@ def call_size(
         available, what = least, f"the states of {at_once} runs at once"
         fix = "give fewer clients, runs_per_device or devices"
         check_device_memory(what, at_once * run_bytes, fix, devices=devices)
-    calls = -(-num_runs // (available // run_bytes // width * width))
-    runs = -(-num_runs // (calls * width)) * width
-    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
-    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
+    calls = -(-total // (available // run_bytes // width * width))
+    runs = -(-total // (calls * width)) * width
+    note = f"{total} runs in a program, {runs} in a call, {at_once} at once on each of {devices} "
+    note += f"devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
     return mesh, at_once, runs, note
 
 

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.core import Batch, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
@@ -120,15 +119,15 @@ def simulate(
     """
     report = _reporter(on_evaluation)
     loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
-    given = evaluate, state, start_round, checkpoints, measure
-    run = SynchronousRun(engine, data, loop, seed, *given)
+    options = evaluate, state, start_round, checkpoints, measure
+    run = SynchronousRun(engine, data, loop, seed, *options)
     with recording.show_progress(progress, run.end, "rounds") as show:
 
-        def tell(row: Row, latest: FederatedState | None) -> bool:
+        def report_row(row: Row, latest: FederatedState | None) -> bool:
             show(row["round"], row)
             return report(row, latest)
 
-        recorder = run.follow(tell)
+        recorder = run.follow(report_row)
     recorder.warn()
     return run.state, recorder.histories[0]
 
@@ -186,24 +185,21 @@ class SynchronousRun:
         check_kind("engine", engine, Engine, "give make_engine(algorithm)")
         loop.check()
         _check_start(state, start_round, loop.params, seed)
-        algorithm = engine.algorithm
-        check_data(algorithm.problem, data, loop.test)
+        algorithm, problem = engine.algorithm, engine.algorithm.problem
+        check_data(problem, data, loop.test)
         self.engine, self.loop, self.seed, self.data = engine, loop, seed, engine.put_data(data)
         self.draw = partial(loop.cohorts, data, algorithm, algorithm.local, seed)
         self.cohorts = self.draw()
         if state is None:
             total = int(self.cohorts.counts.sum())
-            state = engine.init(
-                seed, Population(data.num_clients, loop.cohort_size, total), loop.params
-            )
+            population = Population(data.num_clients, loop.cohort_size, total)
+            state = engine.init(seed, population, loop.params)
         else:
             StateCheck(algorithm, place_of(state.clients)).check_state(state, self.data)
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
-        self.evaluate_model = recording.make_evaluate_model(
-            algorithm.problem, loop.test, evaluate, measure
-        )
+        self.evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate, measure)
         self.count, self.flops = flop_counter(algorithm, state, self.data), 0.0
         if accelerator_memory() is not None:  # the layout is part of a checkpoint's identity
             engine.choose_layout(state, self.data, take(self.draw().dispatches(1), 0))
@@ -222,8 +218,8 @@ class SynchronousRun:
 
     def follow(self, report: Callable[[Row, FederatedState | None], bool]) -> Recorder:
         """Makes the rounds, and reports each evaluation with its state."""
-        name = f"seed {self.seed}"
-        recorder = Recorder([name], self.engine.non_finite, lambda _, *given: report(*given))
+        names, non_finite = [f"seed {self.seed}"], self.engine.non_finite
+        recorder = Recorder(names, non_finite, lambda _, row, state: report(row, state))
         for _ in follow(self.stops(recorder), recorder, self.saver):
             pass
         return recorder
@@ -246,11 +242,9 @@ class SynchronousRun:
         if saved is None:
             yield self._stop({}, transfer, arrays=None)
         while window is not None:
-            self.state, metrics = self.engine.rounds(
-                self.state, self.data, window.dispatches, window.rounds
-            )
-            self.done, self.flops = self.done + window.rounds, self.flops + window.flops
-            self.position = window.position
+            rounds, dispatches, flops, self.position = window
+            self.state, metrics = self.engine.rounds(self.state, self.data, dispatches, rounds)
+            self.done, self.flops = self.done + rounds, self.flops + flops
             window = next(windows, None)  # while the devices compute; the row waits for them
             if window is not None and isinstance(self.data, CohortData):
                 self.data.read_ahead(np.asarray(window.dispatches.client[0]))
@@ -258,10 +252,10 @@ class SynchronousRun:
 
     def _stop(self, metrics, transfer, arrays):
         """Returns the evaluation of the state."""
-        told = recording.reported(self.engine.algorithm, self.state.server)
-        given = self.done, self.position, transfer, self.flops, told.get("uploads")
-        due = [(0, recording.costs_of_rounds(*given))]
-        measure = partial(measure_state, self.state, metrics, told, self.evaluate_model)
+        reports = recording.reported(self.engine.algorithm, self.state.server)
+        counts = self.done, self.position, transfer, self.flops, reports.get("uploads")
+        measure = partial(measure_state, self.state, metrics, reports, self.evaluate_model)
+        due = [(0, recording.costs_of_rounds(*counts))]
         return Stop(self.done, due, measure, self.state, self.done == self.end, arrays)
 
     def _arrays(self) -> dict[str, Any]:
@@ -313,8 +307,8 @@ def _check_start(state, start_round, params, seed):
     fix = "give what engine.init, simulate or the last round returned, and its start_round"
     check_kind("state", state, FederatedState, fix)
     check_not_consumed(state)
-    own, without = int(one_copy(state.seed)), "no " * (params is None)
-    given = f"a state is given with start_round={start_round}, seed={seed} and {without}params"
-    fix = f"give the number of rounds that it has seen, 0 for one of engine.init, its seed={own}"
-    fits = start_round is not None and seed == own and params is None
-    require(fits, f"{given}; {fix} and no params")
+    state_seed = int(one_copy(state.seed))
+    if start_round is None or seed != state_seed or params is not None:
+        found = f"start_round={start_round}, seed={seed} and {'no ' * (params is None)}params"
+        fix = f"the rounds that it has seen, 0 for one of engine.init, its seed={state_seed}"
+        raise ValueError(f"a state is given with {found}; give {fix} and no params")

@@ -23,15 +23,12 @@ class Html(str):
 
 def element(tag: str, *children: object, **attributes: object) -> Html:
     """Makes an element; escapes its children and attributes unless they are `Html`."""
-    texts = "".join(
-        f" {name.rstrip('_').replace('_', '-')}"
-        + ("" if value is True else f'="{html.escape(printable(value))}"')
-        for name, value in attributes.items()
-        if value is not None and value is not False
-    )
-    if tag in _VOID:
-        return Html(f"<{tag}{texts}>")
-    return Html(f"<{tag}{texts}>{joined(children)}</{tag}>")
+    start = f"<{tag}"
+    for name, value in attributes.items():
+        if value is not None and value is not False:
+            key = name.rstrip("_").replace("_", "-")
+            start += f" {key}" if value is True else f' {key}="{html.escape(printable(value))}"'
+    return Html(f"{start}>" if tag in _VOID else f"{start}>{joined(children)}</{tag}>")
 
 
 def joined(parts: Iterable[object]) -> Html:
@@ -44,11 +41,7 @@ def joined(parts: Iterable[object]) -> Html:
 
 
 def table(
-    headings: Sequence[object],
-    rows: Iterable[Sequence[object]],
-    *,
-    caption: str,
-    kind: str = "numbers",
+    headings: Sequence[object], rows: Iterable[Sequence], *, caption: str, kind: str = "numbers"
 ) -> Html:
     """Makes a table of "numbers" or "texts"; its first column has the headings of the rows."""
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
@@ -58,7 +51,7 @@ def table(
     ]
     parts = element("caption", caption), element("thead", head), element("tbody", *body)
     whole = element("table", *parts, class_=kind)
-    # the keyboard can focus it, so that it can be scrolled
+    # with a tab index, so that the keyboard can scroll it
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
@@ -76,17 +69,16 @@ def template(name: str) -> string.Template:
 def document(title: str, body: Iterable[Html], data: object) -> str:
     """Makes a whole page, with the style and the script of this folder and the script's data."""
     style, script = template("style.css").template, template("figure.js").template
-    hashes = [
-        base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script)
-    ]
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    hashes = (base64.b64encode(digest).decode() for digest in digests)
     # the page allows no other style or script
     policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
     policy += "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*hashes)
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":  # so that no text in the data can end their element
+    for character in "<>&":  # so that no text in the data can end its element
         text = text.replace(character, f"\\u{ord(character):04x}")
-    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
-    return template("template.html").substitute(own, body=joined(body), data=text)
+    parts = {"policy": policy, "title": joined([title]), "style": style, "script": script}
+    return template("template.html").substitute(parts, body=joined(body), data=text)
 
 
 def read_if_there(path: Path, limit: int | None = None) -> bytes:

@@ -35,11 +35,11 @@ from fedjax_algos.runs.report.html import (
 from fedjax_algos.runs.studies.settings import Settings
 
 _MAX_METHODS = 12  # with options or timelines that are shown at once
-# options that say where something is written, and by which process
+# options that name the process, or the place that something is written to
 _PLACES = {"--out", "--track", "--compilation-cache", "--share"}
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
-_DIGITS = 6  # of the numbers, which are drawn
+_DIGITS = 6  # of the numbers that are drawn
 
 
 def make_report(
@@ -74,10 +74,10 @@ def make_report(
         element("section", element("h2", title, id=name), *parts[title], aria_labelledby=name)
         for title, name in names.items()
     ]
-    labels, title = list(configuration["methods"]), f"Comparison of {len(methods)} methods"
+    labels, study = list(configuration["methods"]), f"Comparison of {len(methods)} methods"
     if "grid" in configuration or len(labels) == 1:
-        title = f"Sweep of {len(labels)} settings" if "grid" in configuration else labels[0]
-    title += f" on {settings.dataset}"
+        study = f"Sweep of {len(labels)} settings" if "grid" in configuration else labels[0]
+    title = f"{study} on {settings.dataset}"
     body = [
         element("header", element("h1", title), element("p", _scope(settings))),
         element("nav", element("ul", *links), aria_label="Sections"),
@@ -92,48 +92,47 @@ def _scope(settings: Settings) -> str:
         length = f"{settings.rounds} rounds of {settings.cohort_size} clients"
     else:
         length = f"{settings.seconds:g} simulated seconds (system model {settings.system})"
-    told = f"{settings.clients} clients ({settings.partition}) train the model {settings.model}"
-    return f"{told}: {length}, {len(settings.seeds)} seed{'s' * (len(settings.seeds) > 1)}."
+    task = f"{settings.clients} clients ({settings.partition}) train the model {settings.model}"
+    return f"{task}: {length}, {len(settings.seeds)} seed{'s' * (len(settings.seeds) > 1)}."
 
 
 def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
     """Shows all settings, changed ones first, and the methods' options."""
     known, methods = options(Settings), configuration["methods"]
-    rows = []
-    for name, value in configuration["settings"].items():
-        default = known[name].default if name in known else None
-        rows.append([name, _shown(value), _shown(default)])
+    defaults = {name: option.default for name, option in known.items()}
+    settings = configuration["settings"].items()
+    rows = [[name, _text_of(v), _text_of(defaults.get(name))] for name, v in settings]
     headings, caption = ["setting", "value", "default"], "Settings that differ from defaults"
     changed, same = [row for row in rows if row[1] != row[2]], [r[:2] for r in rows if r[1] == r[2]]
     first = element("p", "All settings have their defaults.")
     if changed:
         first = table(headings, changed, caption=caption, kind="texts")
     others = table(headings[:2], same, caption="Others", kind="texts")
-    listed = _methods(methods)
+    last = _methods(methods)
     if len(methods) > _MAX_METHODS:
-        listed = details(f"Options of {len(methods)} methods", listed)
-    return [first, details("Settings with their defaults", others), listed]
+        last = details(f"Options of {len(methods)} methods", last)
+    return [first, details("Settings with their defaults", others), last]
 
 
 def _methods(methods: Mapping[str, Any]) -> Html:
     """Shows the options of each method, changed ones first."""
     rows = []
-    for label, given in methods.items():
-        values = dict(given) if isinstance(given, dict) else {}
-        algorithm = _shown(values.pop("algorithm", None))
+    for label, method in methods.items():
+        values = dict(method) if isinstance(method, dict) else {}
+        algorithm = _text_of(values.pop("algorithm", None))
         # a user's function is not imported to read a report
         known = options(algorithms[algorithm]) if algorithm in algorithms else {}
-        own = {n: v for n, v in values.items() if n not in known or v != known[n].default}
-        rest = {n: v for n, v in values.items() if n not in own}
-        texts = (", ".join(f"{n}={_shown(v)}" for n, v in part.items()) for part in (own, rest))
-        rows.append([label, algorithm, *(text or "-" for text in texts)])
+        changed = {n: v for n, v in values.items() if n not in known or v != known[n].default}
+        same = {n: v for n, v in values.items() if n not in changed}
+        parts = ([f"{n}={_text_of(v)}" for n, v in part.items()] for part in (changed, same))
+        rows.append([label, algorithm, *(", ".join(part) or "-" for part in parts)])
     headings = ["method", "algorithm", "options", "options with their defaults"]
     return table(headings, rows, caption="Methods", kind="texts")
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_text_of, value))
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 10 and 10.0 are one setting
     return "-" if value is None else str(value)
@@ -144,9 +143,9 @@ def _results_section(folder: Path, tables: Sequence[ResultTable]) -> list[Html]:
     content = []
     for each in tables:
         headings, title = [column.heading for column in each.columns], each.title or "methods"
-        shown = table(headings, each.text_lines(), caption=title[:1].upper() + title[1:])
+        whole = table(headings, each.text_lines(), caption=title[:1].upper() + title[1:])
         notes = element("p", "\n".join(each.legend()), class_="legend")
-        content.append(element("div", shown, notes))
+        content.append(element("div", whole, notes))
     content.append(picture(folder / "clients.png", "Accuracy and dispatches of each client"))
     if lines := _read_table(folder / "summary.csv"):
         exact = table(lines[0], lines[1:], caption="summary.csv")
@@ -156,8 +155,8 @@ def _results_section(folder: Path, tables: Sequence[ResultTable]) -> list[Html]:
 
 def _partition_section(folder: Path, settings: Settings) -> list[Html]:
     """Shows which client holds which examples."""
-    told = f"Partition {settings.partition} of the training examples over "
-    content = [element("p", f"{told}{settings.clients} clients.")]
+    clients = f"over {settings.clients} clients."
+    content = [element("p", f"Partition {settings.partition} of the training examples {clients}")]
     about = f"Labels of each client's examples on seed {settings.seeds[0]}"
     content.append(picture(folder / "partition.png", about))  # none of examples in files
     text = read_if_there(folder / "partition.txt").decode(errors="replace")
@@ -175,15 +174,14 @@ def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
     if lines := _read_table(folder / "timelines.csv"):
         headings, *rows = lines
         names = [heading.replace("_", " ") for heading in headings]
-        shown = [[row[0], *map(_short, row[1:])] for row in rows]
-        content.append(table(names, shown, caption="Plans, in simulated seconds"))
+        cells = [[row[0], *map(_short, row[1:])] for row in rows]
+        content.append(table(names, cells, caption="Plans, in simulated seconds"))
     for number, label in enumerate(methods):
         name = file_name(label)
-        over_time = f"Dispatches of each client over time: {label}"
-        pictures = [
-            picture(folder / f"timeline-{name}.png", over_time),
-            picture(folder / f"staleness-{name}.png", f"Staleness of the updates: {label}"),
-        ]
+        timeline = f"Dispatches of each client over time: {label}"
+        staleness = f"Staleness of the updates: {label}"
+        pictures = [picture(folder / f"timeline-{name}.png", timeline)]
+        pictures.append(picture(folder / f"staleness-{name}.png", staleness))
         if any(pictures):
             part = element("div", element("h3", label), *pictures)
             content.append(part if number < _MAX_METHODS else details(label, *pictures))
@@ -206,25 +204,25 @@ def _environment_section(configuration: Mapping[str, Any]) -> list[Html]:
         rows.append(("seconds of compilation", f"{seconds:.1f}"))
     for seed, digest in _entry(configuration, "partition_sha256", dict).items():
         rows.append((f"partition of seed {seed}, SHA-256", digest))
-    shown = table(["what", "value"], rows, caption="Versions and devices", kind="texts")
+    versions = table(["what", "value"], rows, caption="Versions and devices", kind="texts")
     notes = [_entry(configuration, name, list) for name in ("dataset_notes", "sweep_notes")]
-    return [shown, *(element("p", note) for part in notes for note in part)]
+    return [versions, *(element("p", note) for part in notes for note in part)]
 
 
 def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
     """Shows the command line without options that name folders of this run."""
-    kept, given = [], iter(map(str, _entry(configuration, "command", list)))
-    for argument in given:
+    command, arguments = ["fedjax-algos"], iter(map(str, _entry(configuration, "command", list)))
+    for argument in arguments:
         if argument in _PLACES:
-            next(given, None)
+            next(arguments, None)
         elif argument != "--resume" and argument.partition("=")[0] not in _PLACES:
-            kept.append(argument)
-    if not kept:
+            command.append(argument)
+    if len(command) == 1:
         return [element("p", "The command line was not recorded.")]
-    content = [element("pre", shlex.join(["fedjax-algos", *kept]), class_="command")]
+    content = [element("pre", shlex.join(command), class_="command")]
     if file := configuration.get("config"):
-        told = f"It read the settings file {file}, whose values are among the settings above."
-        content.append(element("p", told))
+        text = f"It read the settings file {file}, whose values are among the settings above."
+        content.append(element("p", text))
     if "grid" not in configuration:
         again = "fedjax-algos compare --config RESULTS/config.json"
         content.append(element("p", "From the results folder, also with another version:"))
@@ -253,8 +251,8 @@ def _read_table(path: Path) -> list[list[str]]:
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     """Returns the lines of the figure as JSON: means over seeds, and the ends of their bands."""
     names = dict.fromkeys(name for row in rows for name in row if name not in ("method", "seed"))
-    given = {name: column_by_method(rows, name) for name in names}
-    columns = {n: own for n, own in given.items() if np.isfinite(np.hstack([*own.values()])).any()}
+    columns = {name: column_by_method(rows, name) for name in names}
+    columns = {n: c for n, c in columns.items() if np.isfinite(np.hstack([*c.values()])).any()}
     axes = axes_of(columns)
     if "simulated_seconds" in axes:  # the virtual clock
         axes = {"simulated_seconds": axes["simulated_seconds"], **axes}
@@ -262,13 +260,13 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     metrics = [name for name in metrics if name in columns and name not in axes]
     labels = list(dict.fromkeys(row["method"] for row in rows))
     # the styles of the other figures in the folder
-    shown, styles = display_names(labels), method_styles(labels)
+    short, styles = display_names(labels), method_styles(labels)
 
     def drawn(label):
         style = styles[label]._asdict()
         style["line"] = [] if style["line"] == "-" else [*style["line"][1]]
         return {
-            "label": label_text(shown[label]),
+            "label": label_text(short[label]),
             "style": style,
             "columns": {n: _rounded(columns[n][label].mean(axis=0)) for n in [*axes, *metrics]},
             "bands": {name: _band(columns[name][label]) for name in metrics},
@@ -296,11 +294,11 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:
     """Makes the place of the figure of `figure_data`, its controls, and a fallback picture."""
     mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
-    told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
+    text = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
     if num_methods > len(data["methods"]):
-        told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
-    how = "Drag a rectangle to zoom, and double-click for the whole. The table below the figure "
-    how += "has the values at the cursor; the arrow keys move it."
+        text += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
+    hint = "Drag a rectangle to zoom, and double-click for the whole. The table below the figure "
+    hint += "has the values at the cursor; the arrow keys move it."
     fallback = element("p", "Without JavaScript this is the figure that was saved.")
     saved = picture(folder / "accuracy.png", "Test accuracy of the methods")
     parts = template("figure.html").substitute(
@@ -310,8 +308,8 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
         methods=joined(_line(number, each["label"]) for number, each in enumerate(data["methods"])),
     )
     return [
-        element("p", told),
-        element("p", how, class_="hint"),
+        element("p", text),
+        element("p", hint, class_="hint"),
         element("noscript", fallback, saved),
         Html("".join(parts.splitlines())),
     ]

@@ -41,9 +41,8 @@ from fedjax_algos.engine.slots import chunk_size, default_layout
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation.cohorts import rate_at
-from fedjax_algos.runs.loops import run as checks
 from fedjax_algos.runs.loops.planned_runs import Clock, PlannedRun, plan_runs
-from fedjax_algos.runs.loops.run import Rounds
+from fedjax_algos.runs.loops.run import Rounds, check_metrics, check_room_for_rows
 from fedjax_algos.runs.studies.method import Method, check_different
 from fedjax_algos.runs.studies.settings import Settings, split
 from fedjax_algos.wrappers import wrappers
@@ -158,58 +157,57 @@ def prepare(
     searched = searched or {method.label: [method] for method in methods}
     tried = itertools.chain(*searched.values())
     algorithms = {method.label: method.build(problem, settings) for method in tried}
-    firsts = {label: algorithms[own[0].label] for label, own in searched.items()}
+    firsts = {label: algorithms[choices[0].label] for label, choices in searched.items()}
     methods = [method.on_the_clock(firsts[method.label], settings) for method in methods]
     check_different(methods, [*firsts])
 
-    pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
-    is_natural = partitions.parse(settings.partition)[0] == "natural"
-    in_files = files and is_natural and settings.evaluate_clients == "none" and not pools
-    if isinstance(dataset, ClientDataset) and not in_files:
-        dataset = in_memory(dataset, settings.test_examples)
+    if isinstance(dataset, ClientDataset):
+        pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
+        is_natural = partitions.parse(settings.partition)[0] == "natural"
+        if not (files and is_natural and settings.evaluate_clients == "none") or pools:
+            dataset = in_memory(dataset, settings.test_examples)
     test, evaluate, labels = _load_test_examples(settings, dataset), make_evaluate(problem), None
-    checks.check_metrics(problem, test, settings.target_metric)
+    check_metrics(problem, test, settings.target_metric)
     if isinstance(dataset, Dataset):
         check_examples("training examples", dataset.train)  # before the device changes numbers
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     splits: dict[int, Any] = {seed: split(settings, dataset, seed) for seed in settings.seeds}
-    data: dict[int, Any] = {seed: own.train for seed, own in splits.items()}
-    held_out: Any = {seed: own.held_out for seed, own in splits.items()}
+    data: dict[int, Any] = {seed: part.train for seed, part in splits.items()}
+    held_out: Any = {seed: part.held_out for seed, part in splits.items()}
     of_clients: Any = {"none": None, "train": data, "held_out": held_out}
-    notes, is_class = dataset.notes, False
+    notes = dataset.notes
     if labels is not None:
-        is_class = labels.ndim == 1 and labels.dtype.kind in "iu"
         one = splits[settings.seeds[0]]
-        kept_back = 0 if one.held_out is None else len(one.held_out.indices)
-        lost = len(labels) - len(one.partition.indices) - kept_back
-        none = "of the training examples belong to no client of the partition"
-        notes += (f"{lost} {none}",) * (lost > 0)
+        num_held_out = 0 if one.held_out is None else len(one.held_out.indices)
+        if (lost := len(labels) - len(one.partition.indices) - num_held_out) > 0:
+            notes += (f"{lost} of the training examples belong to no client of the partition",)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":  # they are not classes
+            labels = None
 
-    first, layout = next(iter(data.values())), None
+    first, layout, rounds = next(iter(data.values())), None, None
     make = partial(engine_of, settings, folder=client_state_folder)
-    engines: dict[str, Any] = {label: make(each) for label, each in firsts.items()}
-    rounds: Rounds | None = None
+    engines: dict[str, Any] = {label: make(algorithm) for label, algorithm in firsts.items()}
     planned: dict[str, dict[int, PlannedRun]] = {}
     if settings.seconds is None:
         rounds = Rounds(**settings.loop(), test=test)
         layout = _choose_layout(settings, engines, first, rounds)
-        engines = {label: each.with_layout(layout.layout) for label, each in engines.items()}
+        engines = {label: engine.with_layout(layout.layout) for label, engine in engines.items()}
         _check_rounds(settings, engines, data, rounds)
     else:
-        how = settings.system_model(), settings.seconds, test, settings.evaluations
+        options = settings.system_model(), settings.seconds, test, settings.evaluations
         for method in methods:
-            clock = Clock(planners.make(method.planner), *how, evaluate=evaluate)
-            given = engines[method.label], data, clock, partial(on_plan, method.label)
-            planned[method.label] = plan_runs(*given)
+            clock = Clock(planners.make(method.planner), *options, evaluate=evaluate)
+            tell = partial(on_plan, method.label)
+            planned[method.label] = plan_runs(engines[method.label], data, clock, tell)
     return Experiment(
         settings,
         methods,
-        labels if is_class else None,
+        labels,
         notes,
         test,
         data,
-        {seed: own.partition for seed, own in splits.items()},
+        {seed: part.partition for seed, part in splits.items()},
         algorithms,
         engines,
         evaluate,
@@ -298,25 +296,24 @@ def _check_rounds(
     for engine in engines.values():
         algorithm, state = engine.algorithm, _first_state(engine, first, rounds.cohort_size)
         keeping |= bool(jax.tree.leaves(state.origin))
-        most = min(first.num_clients, rounds.rounds * rounds.cohort_size)
-        checks.check_room_for_rows(state, most)
+        check_room_for_rows(state, min(first.num_clients, rounds.rounds * rounds.cohort_size))
         count_transfer(algorithm, state._replace(clients=()), first, blank_dispatches(1))
         rate_at(algorithm.local.learning_rate, np.arange(rounds.rounds))
         factors[algorithm.selection and algorithm.selection.factor] = algorithm
-    for (seed, own), algorithm in itertools.product(data.items(), factors.values()):
-        cohorts = rounds.cohorts(own, algorithm, algorithm.local, seed)
+    for (seed, of_seed), algorithm in itertools.product(data.items(), factors.values()):
+        cohorts = rounds.cohorts(of_seed, algorithm, algorithm.local, seed)
         arrived, size = False, rounds.eval_every
         for begin in range(0, rounds.rounds, size):
             dispatches = cohorts.dispatches(min(size, rounds.rounds - begin))
             if keeping:
-                check_no_repeats(dispatches, own.num_clients)
+                check_no_repeats(dispatches, of_seed.num_clients)
             arrives = dispatches.arrives
             arrived |= isinstance(arrives, tuple) or bool(arrives.any())
             if arrived and not keeping:  # with client state, later cohorts may repeat a client
                 break
-        given = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"
+        found = f"sampler={settings.sampler} and failures={settings.failures}: with seed {seed}"
         fix = "give more rounds, a sampler that takes more clients, or rarer failures"
-        require(arrived, f"{given} no update arrives in {rounds.rounds} rounds; {fix}")
+        require(arrived, f"{found} no update arrives in {rounds.rounds} rounds; {fix}")
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:

@@ -9,7 +9,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ _COMPARED = ("methods", "grid", "tuning", "partition_sha256", "own_functions", "
 _OF_SEEDS = ("partition_sha256", "shares")
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}
 _ALWAYS = _TEXTS | _WHOLE  # columns that every row has
-_FIX = "name a folder that compare, run or sweep wrote"
+FIX = "name a folder that compare, run or sweep wrote"
 _MAX_DIGITS = 300  # of a whole number; more may not fit into a float
 
 
@@ -42,23 +42,22 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
             *((name, str) for each in shares for name in each),
         ]
         if (layout := content["layout"]) is not None:
-            kinds += [(layout["source"], str), (layout["layout"], str | int)]
-            kinds += [(layout["devices"], int)]
+            types = {"source": str, "layout": str | int, "devices": int}
+            kinds += [(layout[name], kind) for name, kind in types.items()]
         valid = all(isinstance(value, kind) for value, kind in kinds) and content["methods"]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError):
         valid = False
-    fix = "name another folder"
-    require(valid, f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
+    require(valid, f"{str(file)!r} is not what compare, run or sweep wrote; name another folder")
     return content
 
 
 def facts(content: dict[str, Any]) -> dict[str, Any]:
     """Returns the facts that all folders of one comparison share; only their seeds differ."""
     settings = {name: value for name, value in content["settings"].items() if name != "seeds"}
-    own = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
-    return {"settings": settings, **own}
+    others = {name: content.get(name) for name in _COMPARED if name not in _OF_SEEDS}
+    return {"settings": settings, **others}
 
 
 def folders_of_methods(labels: Iterable[str]) -> dict[str, str]:
@@ -81,26 +80,26 @@ def check_same(
     path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
 ) -> bool:
     """Returns True if the folder's runs get more rounds; raises OtherRunError for other runs."""
-    there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
-    settings, own = earlier["settings"], configuration["settings"] | {"devices": None}
-    settings = settings | {"devices": None}
-    before, rounds = settings.get("rounds"), own.get("rounds")
-    lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
+    both = earlier, configuration
+    there, here = (each["settings"] | {"devices": None} for each in both)
+    lines = differences(there, here, "in the folder")
+    before, rounds, eval_every = there.get("rounds"), here.get("rounds"), here.get("eval_every")
+    there, here = ({name: each.get(name) for name in _COMPARED} for each in both)
+    lines += differences(there, here, "in the folder")
     longer = extends and isinstance(before, int) and rounds is not None and before < rounds
     if longer and len(lines) == 1:
-        lines = []
-        if before % own["eval_every"]:
-            why = off_grid(before, own["eval_every"])
-            lines = [f"rounds: {before} in the folder, {rounds} here; {why}"]
+        reason = off_grid(before, eval_every)
+        line = f"rounds: {before} in the folder, {rounds} here; {reason}"
+        lines = [line] if before % eval_every else []
     if lines:
         fix = "Give the command that made it, or another folder"
         raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
-    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
-    if packages[0] != packages[1]:
-        told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
-        warnings.warn(f"{told}, which may round differently", stacklevel=4)
-    layouts = [each["layout"] or each["settings"] for each in (earlier, configuration)]
-    warn_of_devices(str(path), *(each.get("devices") for each in layouts))
+    old, new = (each["environment"]["packages"] for each in both)
+    if old != new:
+        message = f"{path} was begun with {old} and goes on with {new}, which may round differently"
+        warnings.warn(message, stacklevel=4)
+    layouts = [each["layout"] or each["settings"] for each in both]
+    warn_of_devices(str(path), *(layout.get("devices") for layout in layouts))
     return longer
 
 
@@ -112,7 +111,7 @@ def run_name(label: str, seed: int) -> str:
 def describe_missing(
     missing: Sequence[RunName], shares: Sequence[Sequence[str]] = (), listed: int = 8
 ) -> str:
-    """Lists the first missing runs, with their shares, and the number of the others."""
+    """Lists the first missing runs with their shares, and counts the others."""
     numbers = {name: number for number, names in enumerate(shares, 1) for name in names}
     groups: dict[tuple[int, str], list[int]] = {}  # seeds, by share and label
     for label, seed in missing:
@@ -128,21 +127,18 @@ def describe_missing(
     return "; ".join(texts)
 
 
-def describe_incomplete(
-    path: Path, content: Mapping[str, Any], missing: Sequence[RunName], number: int
-) -> str:
+def describe_incomplete(path: Path, content: dict[str, Any], missing: Sequence[RunName]) -> str:
     """Describes a folder's ended and missing runs, and how to go on."""
-    shares = content.get("shares", ())
+    shares, number = content.get("shares", ()), len(content["methods"])
+    number *= len(content["settings"]["seeds"])
     text = f"{str(path)!r} is not complete: {number - len(missing)} of {number} runs have ended"
-    again = "the same command, --out and --resume"
-    if shares:
-        again = f"the same command and {'their' if missing else 'any'} --share"
-    text += f"; go on with {again}, or wait for the end"
+    options = f"and {'their' if missing else 'any'} --share" if shares else "--out and --resume"
+    text += f"; go on with the same command, {options}, or wait for the end"
     return f"{text}; missing: {describe_missing(missing, shares)}" if missing else text
 
 
 def _options(numbers, shares):
-    """Formats the options of shares; 0 means a whole search, whose runs are its trials."""
+    """Formats the option --share; leaves out 0, which stands for runs that are in no share."""
     texts = [f"{number}/{len(shares)}" for number in numbers if number]
     return f" (--share {', '.join(texts)})" if texts else ""
 
@@ -158,18 +154,18 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Reads the rows that `write_table` wrote; ValueError unless they are a whole metrics table."""
-    with reading(path, "a table of metrics", _FIX, csv.Error):
+    with reading(path, "a table of metrics", FIX, csv.Error):
         text = read_file(path).decode()
         columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         named = len({*columns}) == len(columns) and {*columns} >= _ALWAYS
         whole = rows and text.endswith("\n") and "\0" not in text
-        what = f"it is cut off, has a null character, or has not each of {sorted(_ALWAYS)}"
-        require(named and whole, f"{what} and the other columns once")
+        wrong = f"is cut off, has a null character, lacks one of {sorted(_ALWAYS)}"
+        require(named and whole, f"it {wrong}, or has a column twice")
         seen, read = set[tuple[str, ...]](), list[Row]()
         for number, cells in enumerate(rows, start=1):
-            differs = len(cells) == len(columns) and tuple(cells) not in seen
-            what = f"row {number} has {len(cells)} cells for {len(columns)} columns"
-            require(differs, f"{what}, or is a row before it again")
+            size = f"{len(cells)} cells for {len(columns)} columns"
+            valid = len(cells) == len(columns) and tuple(cells) not in seen
+            require(valid, f"row {number} has {size}, or repeats an earlier row")
             seen.add(tuple(cells))
             filled = {n: c for n, c in zip(columns, cells, strict=True) if c or n in _ALWAYS}
             read.append({n: _value(n, c, f"row {number}") for n, c in filled.items()})

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.planning import check_planner
-from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Local, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, parse_optimizer
 from fedjax_algos.core.options import Option, options
@@ -102,7 +101,7 @@ class Method(NamedTuple):
         """
         name, values, wrapped, planner = parse_spec(spec)
         known = method_options(name)
-        values |= {n: parse_value(known[n], given, name) for n, given in (changes or {}).items()}
+        values |= {n: parse_value(known[n], value, name) for n, value in (changes or {}).items()}
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
         if settings.seconds is None and planner:
@@ -112,8 +111,8 @@ class Method(NamedTuple):
         optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
         rate = settings.client_learning_rate or rate
         optimizer = canonical(settings.client_optimizer or optimizer)
-        names = [_called(wrappers[wrappers.parse(each)[0]]) for each in wrapped]
-        label = "+".join([_called(algorithms[name]), *names])
+        factories = [algorithms[name], *(wrappers[wrappers.parse(spec)[0]] for spec in wrapped)]
+        label = "+".join(map(_label_of, factories))
         planner = planner and _with_steps(planner, settings)
         return cls(label, name, values, rate, planner, optimizer, wrapped)
 
@@ -142,10 +141,10 @@ class Method(NamedTuple):
           values: checked values by name.
         """
         known = options(algorithms[self.algorithm])
-        own = {name: value for name, value in values.items() if name in known}
+        chosen = {name: value for name, value in values.items() if name in known}
         return self._replace(
             label=label,
-            hyperparameters=self.hyperparameters | own,
+            hyperparameters=self.hyperparameters | chosen,
             client_learning_rate=values.get(CLIENT_LEARNING_RATE, self.client_learning_rate),
             client_optimizer=canonical(values.get(CLIENT_OPTIMIZER, self.client_optimizer)),
             swept=values,
@@ -157,8 +156,8 @@ class Method(NamedTuple):
         Args:
           settings: the settings of all methods.
         """
-        own = {name: value for name, value in self.swept.items() if name in LOCAL_WORK}
-        return dataclasses.replace(settings, **own)
+        changes = {name: value for name, value in self.swept.items() if name in LOCAL_WORK}
+        return dataclasses.replace(settings, **changes)
 
     def local(self, settings: Settings) -> Local:
         """Makes a client's local work.
@@ -176,15 +175,16 @@ class Method(NamedTuple):
           problem: what is learned.
           settings: the settings, for a client's local work.
         """
-        own = self.own_settings(settings)
         algorithm = self.factory(settings)(problem, self.local(settings), **self.hyperparameters)
-        reason = algorithm.traits.requires_sgd
-        by_step = own.rate_by == "step" and own.rate_schedule != "constant"
-        wrong = [f"{CLIENT_OPTIMIZER}={self.client_optimizer!r}"]
-        wrong = wrong * (self.client_optimizer != PLAIN) + ["rate_by='step'"] * by_step
-        fix = f"leave it out, or give it to others, as in fedavg:{CLIENT_OPTIMIZER}=..."
-        what = f"{self.algorithm}: {' and '.join(wrong)} is not for it, because {reason}; {fix}"
-        require(not (reason and wrong), what)
+        rates, refused = self.own_settings(settings), []
+        if self.client_optimizer != PLAIN:
+            refused.append(f"{CLIENT_OPTIMIZER}={self.client_optimizer!r}")
+        if rates.rate_by == "step" and rates.rate_schedule != "constant":
+            refused.append("rate_by='step'")
+        if refused and (reason := algorithm.traits.requires_sgd):
+            fix = f"leave it out, or give it to others, as in fedavg:{CLIENT_OPTIMIZER}=..."
+            found = f"{self.algorithm} does not take {' and '.join(refused)}, because {reason}"
+            raise ValueError(f"{found}; {fix}")
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
@@ -193,12 +193,12 @@ class Method(NamedTuple):
         Args:
           settings: the settings, for the wrappers of all methods.
         """
-        own = algorithms[self.algorithm]
+        factory = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
 
-        @functools.wraps(own)
-        def wrapped(*arguments: Any, **given: Any) -> Algorithm:
-            algorithm = own(*arguments, **given)
+        @functools.wraps(factory)
+        def wrapped(*arguments: Any, **options: Any) -> Algorithm:
+            algorithm = factory(*arguments, **options)
             with named_errors(f"{self.algorithm}: ", ValueError):
                 check_algorithm(algorithm)
                 return wrap(algorithm, specs, settings.system_model())
@@ -210,8 +210,7 @@ class Method(NamedTuple):
         """The text that names the method; see `of`. Options that were not given are left out."""
         optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
         local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
-        values = {**self.hyperparameters, **local}
-        return spec_of(self.algorithm, values, self.planner, self.wrappers)
+        return spec_of(self.algorithm, self.hyperparameters | local, self.planner, self.wrappers)
 
     def configuration(self) -> dict[str, Any]:
         """Returns the algorithm, the rate, the planner and all options, including defaults."""
@@ -229,8 +228,8 @@ class Method(NamedTuple):
 
 def _with_steps(planner: str, settings: Settings) -> str:
     """Adds the settings' local steps to a planner's spec if it needs them."""
-    kind, given = planners.parse(planner)
-    if "steps" not in options(planners[kind]) or "steps" in given:
+    name, values = planners.parse(planner)
+    if "steps" not in options(planners[name]) or "steps" in values:
         return planner
     return f"{planner}{',' if ':' in planner else ':'}steps={settings.steps}"
 
@@ -261,15 +260,14 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     check_different(methods, specs)
     default = {} if settings.seconds is None else {"planner": "default"}
     values = [default | method.configuration() for method in methods]
-    named = []
+    optimizers_differ, labelled = len({method.client_optimizer for method in methods}) > 1, []
     for method, own in zip(methods, values, strict=True):
         pairs = zip(methods, values, strict=True)
         label = _label(method, own, [v for m, v in pairs if m.label == method.label])
-        optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
-        if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
+        if optimizers_differ and (optimizer := f" {method.client_optimizer}") not in label:
             label += optimizer
-        named.append(method._replace(label=label))
-    return named
+        labelled.append(method._replace(label=label))
+    return labelled
 
 
 def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
@@ -284,34 +282,30 @@ def check_different(methods: Sequence[Method], names: Sequence[str]) -> None:
 def _meaning(method: Method) -> dict[str, Any]:
     """Returns the configuration, including defaults of wrappers and of the planner."""
 
-    def whole(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
-        name, given = registry.parse(spec)
-        known = options(registry[name]).values()
-        return name, {option.name: given.get(option.name, option.default) for option in known}
+    def with_defaults(registry: Registry, spec: str) -> tuple[str, dict[str, Any]]:
+        name, values = registry.parse(spec)
+        return name, {n: values.get(n, o.default) for n, o in options(registry[name]).items()}
 
-    wrapped = [whole(wrappers, each) for each in method.wrappers]
-    planner = whole(planners, method.planner) if method.planner else ()
+    wrapped = [with_defaults(wrappers, spec) for spec in method.wrappers]
+    planner = with_defaults(planners, method.planner) if method.planner else ()
     return {**method.configuration(), "wrappers": wrapped, "planner": planner}
 
 
 def _label(method: Method, own: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
-    """Returns the name, and the values of the fewest options that distinguish all namesakes."""
+    """Returns the name and the values of the fewest options that distinguish all namesakes."""
     differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
     choices |= {CLIENT_OPTIMIZER, "wrappers"}
     differing.sort(key=lambda n: (n == CLIENT_LEARNING_RATE, n not in {"algorithm", *choices}))
     sizes = range(len(differing) + 1)
-    sets = itertools.chain(*(itertools.combinations(differing, size) for size in sizes))
-    chosen = next(
-        names
-        for names in sets
-        if len({tuple(v.get(name) for name in names) for v in namesakes}) == len(namesakes)
-    )
-    return " ".join([method.label, *(_setting(n, own[n], n in choices) for n in chosen)])
+    for names in itertools.chain(*(itertools.combinations(differing, size) for size in sizes)):
+        if len({tuple(v.get(name) for name in names) for v in namesakes}) == len(namesakes):
+            break
+    return " ".join([method.label, *(_setting(n, own[n], n in choices) for n in names)])
 
 
-def _called(factory: Any) -> str:
+def _label_of(factory: Any) -> str:
     """Returns the name of an algorithm or a wrapper in labels: its `label`, if it has one."""
     return getattr(factory, "label", factory.__name__)
 
@@ -321,7 +315,7 @@ def _setting(name: str, value: Any, is_choice: bool) -> str:
         return f"({value})"
     if name == "wrappers":  # as the label names them
         parts = [(spec, wrappers.parse(spec)[0]) for spec in split_wrappers(value)]
-        return "+".join(_called(wrappers[known]) + spec[len(known) :] for spec, known in parts)
+        return "+".join(_label_of(wrappers[name]) + spec[len(name) :] for spec, name in parts)
     if is_choice:
         return str(value)
     if isinstance(value, float) and float(f"{value:g}") == value:

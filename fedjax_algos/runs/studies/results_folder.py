@@ -18,6 +18,7 @@ from fedjax_algos.engine.placed.processes import from_first, only_first
 from fedjax_algos.runs.loops.checkpoints import Checkpoints
 from fedjax_algos.runs.loops.model_file import save_model
 from fedjax_algos.runs.studies import folder_content
+from fedjax_algos.runs.studies.folder_content import RunName
 
 METRICS_SUM = "metrics_sha256"  # the checksum of metrics.csv in config.json
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # the files of a run that has ended
@@ -42,11 +43,11 @@ class Share(NamedTuple):
         require(1 <= share.number <= share.parts, f"share={text!r} is not a part; {fix}")
         return share
 
-    def divide(self, runs: Sequence[folder_content.RunName]) -> list[list[folder_content.RunName]]:
+    def divide(self, runs: Sequence[RunName]) -> list[list[RunName]]:
         """Returns the runs of all parts, in order; sizes differ by at most one."""
-        fix = f"give at most {len(runs)} parts"
-        require(self.parts <= len(runs), f"share='{self}': there are only {len(runs)} runs; {fix}")
-        ends = [len(runs) * part // self.parts for part in range(self.parts + 1)]
+        if self.parts > (n := len(runs)):
+            raise ValueError(f"share='{self}': there are only {n} runs; give at most {n} parts")
+        ends = [n * part // self.parts for part in range(self.parts + 1)]
         return [[*runs[start:end]] for start, end in itertools.pairwise(ends)]
 
 
@@ -58,9 +59,7 @@ class ResultsFolder:
 
     def __init__(self, path: Path, every: float, keep: int, share: Share | None = None):
         self.path, self.every, self.keep, self.share = path, every, keep, share
-        self.own: frozenset[folder_content.RunName] | None = (
-            None  # the runs of the share; None for all
-        )
+        self.own: frozenset[RunName] | None = None  # the runs of the share; None for all
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
         self.extends = False
@@ -80,7 +79,7 @@ class ResultsFolder:
         """True if all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
 
-    def divide(self, runs: Sequence[folder_content.RunName]) -> dict[str, Any]:
+    def divide(self, runs: Sequence[RunName]) -> dict[str, Any]:
         """Chooses the runs of the share; returns the entry of `config.json` on shares, if any.
 
         `runs` are in the order of their computation, so that a share has few programs.
@@ -89,7 +88,7 @@ class ResultsFolder:
             return {}
         shares = self.share.divide(runs)
         self.own = frozenset(shares[self.share.number - 1])
-        return {"shares": [[folder_content.run_name(*run) for run in each] for each in shares]}
+        return {"shares": [list(itertools.starmap(folder_content.run_name, s)) for s in shares]}
 
     def takes(self, label: str, seed: int) -> bool:
         """Returns True if this process computes a run."""
@@ -99,7 +98,7 @@ class ResultsFolder:
         """Writes `config.json`, or checks that an earlier process's file is of the same runs.
 
         If it `extends`, runs keep their last checkpoints and may go on to more rounds, except in
-        shares. If they do, it returns a line that says so.
+        shares. Returns a line about runs that become longer, if any do.
         """
         self.extends = extends and self.share is None
         self.names = folder_content.folders_of_methods(configuration["methods"])
@@ -107,7 +106,7 @@ class ResultsFolder:
 
     @from_first
     def _begin(self, configuration):
-        """Does the reading and writing of `begin`."""
+        """Reads and writes `config.json` for `begin`, in process 0."""
         earlier, line = self.configuration, None
         if earlier is not None or not self._write_first(configuration):
             line = self._go_on(earlier or self.configuration, configuration)
@@ -128,25 +127,22 @@ class ResultsFolder:
         return self._extend(earlier, configuration) if longer else None
 
     def _extend(self, earlier, configuration):
-        """Unmarks runs that have ended, unless they ended early; returns a line about it."""
+        """Removes the marks of ended runs, except runs that stopped early; returns a line on it."""
         before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
         self._write({n: v for n, v in earlier.items() if n not in ("runs", "complete")})
-        anew = 0
+        restarted = 0
         for sums in self.path.glob(f"runs/*/seed-*/{files.SUMS}"):
             if folder_content.read_rows(sums.parent / "metrics.csv")[-1]["round"] == before:
                 sums.unlink()
                 places = [sums.parent / "checkpoints", self.path / "runs" / "checkpoints"]
-                anew += not any(map(Path.exists, places))
+                restarted += not any(map(Path.exists, places))
         self._write(configuration)
-        line = f"{self.path} goes on from {before} to {rounds} rounds"
-        if anew:
-            line += f"; {anew} of its runs have no checkpoint and begin again at round 0"
-        return line
+        more = f"; {restarted} of its runs have no checkpoint and begin again at round 0"
+        return f"{self.path} goes on from {before} to {rounds} rounds{more if restarted else ''}"
 
     def _write(self, configuration, complete=False, name="config.json"):
-        files.write_json(
-            self.path / name, configuration | {"runs": self.names, "complete": complete}
-        )
+        facts = {"runs": self.names, "complete": complete}
+        files.write_json(self.path / name, configuration | facts)
 
     def _write_first(self, configuration):
         """Writes `config.json`, or returns False if another share has already made the link."""
@@ -177,9 +173,8 @@ class ResultsFolder:
     @only_first
     def add_clients(self, rows: list[Row]) -> None:
         """Writes the metrics of each client at the end of a run, its `client_rows`."""
-        folder_content.write_table(
-            self._of_run(rows[0]["method"], rows[0]["seed"]) / "clients.csv", rows
-        )
+        folder = self._of_run(rows[0]["method"], rows[0]["seed"])
+        folder_content.write_table(folder / "clients.csv", rows)
 
     @only_first
     def end(self, label: str, seed: int, model: Model) -> None:
@@ -232,9 +227,8 @@ class ResultsFolder:
         rows = folder_content.read_rows(folder / name)
         for row in rows:
             if (row["method"], row["seed"]) != (label, seed):
-                what = f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among"
-                fix = f"remove {folder}, and this run is made again"
-                raise ValueError(f"{what} rows of {label}, seed {seed}; {fix}")
+                found = f"{folder / name} has a row of {row['method']}, seed {row['seed']}"
+                raise ValueError(f"{found}; remove {folder}, and the run is computed again")
         return rows
 
     def _of_run(self, label, seed):
@@ -257,9 +251,9 @@ def open_folder(
     with different shares ("1/4") may open one folder at once, and each resumes its own share.
     """
     part = None if share is None else Share.parse(share)
-    what = "resume" if part is None else f"share={share!r}"
-    fix = "needs the folder that the runs are in; give --out FOLDER"
-    require(out is not None or not (resume or part), f"{what} {fix}")
+    if out is None and (resume or part):
+        option = "resume" if part is None else f"share={share!r}"
+        raise ValueError(f"{option} needs the folder that the runs are in; give --out FOLDER")
     with contextlib.ExitStack() as opened:
         locked = _locked(out, default, resume, part)
         path = from_first(lambda: opened.enter_context(locked))()
@@ -268,13 +262,13 @@ def open_folder(
 
 @contextlib.contextmanager
 def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> Iterator[Path]:
-    """Opens the folder of `open_folder`, in process 0."""
+    """Opens and locks the folder of `open_folder`, in process 0."""
     import filelock
 
     with files.writing(Path(out or "results")):
-        wanted = Path("results", default) if out is None else Path(out)
-        made = {each for each in (wanted, *wanted.parents) if not each.exists()}
-        path = _new_path(default) if out is None else wanted
+        first = Path("results", default) if out is None else Path(out)
+        made = {folder for folder in (first, *first.parents) if not folder.exists()}
+        path = _new_path(default) if out is None else first
         path.mkdir(parents=True, exist_ok=True)
     file = path / (_LOCK if part is None else f"{_LOCK}-{part.number}-of-{part.parts}")
     had_lock = file.exists()
@@ -287,11 +281,10 @@ def _locked(out: str | None, default: str, resume: bool, part: Share | None) -> 
             fix = "wait for its end, or name another folder"
             raise ValueError(f"{what} is in use by another run; {fix}") from None
     try:
-        if not (
-            ((resume or part) and folder_content.read_configuration(path))
-            # another share may be about to write config.json
-            or all(each.name == _LOCK or (part and each.name[0] == ".") for each in path.iterdir())
-        ):
+        resumes = (resume or part) and folder_content.read_configuration(path)
+        # another share may be about to write config.json
+        names = (entry.name for entry in path.iterdir())
+        if not (resumes or all(name == _LOCK or (part and name[0] == ".") for name in names)):
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
             fix = f"name another folder or remove it{hint}"
             raise ValueError(f"out={str(path)!r} is not empty; {fix}")

@@ -1,8 +1,8 @@
 """Grids of values: the settings of a sweep, and search spaces of `tune` with equal budgets.
 
 A text of a search space is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that
-have the option. `ALGORITHM:OPTION=...` is for the methods of one algorithm, and prevails. A custom
-algorithm may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
+have the option. `ALGORITHM:OPTION=...` is for the methods of one algorithm and takes precedence. A
+custom algorithm may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
 """
 
 import itertools
@@ -37,8 +37,8 @@ def checked(option: Option, value: Any, owner: str) -> Any:
 class Columns(NamedTuple):
     """Reads the options of a grid.
 
-    `known` are the options that it may have, and `given` have a value beside it. `read`
-    checks a value, and parses it if it is a text; it takes the option, the value and `owner`.
+    `known` has the options that a grid may have, and `given` the values of options that are set
+    elsewhere. `read(option, value, owner)` checks a value, and parses it if it is a text.
     """
 
     owner: str
@@ -47,31 +47,28 @@ class Columns(NamedTuple):
     read: Callable[[Option, Any, str], Any] = parse_value
 
     def values(self, name: str, listed: Sequence[Any]) -> dict[str, Any]:
-        """Returns the checked values of an option, by their texts in labels."""
+        """Returns the checked values of an option, by their texts "name=value" in labels."""
         option, found = require_option(self.known, name, self.owner), dict[str, Any]()
-        told = f"{self.owner}: {name}={self.given.get(name)} is given beside the grid's values"
-        require(name not in self.given, f"{told}; leave it out")
+        fixed = f"{self.owner}: {name}={self.given.get(name)}"
+        require(name not in self.given, f"{fixed} is given beside the grid's values; leave it out")
         is_list = isinstance(listed, Sequence | np.ndarray) and not isinstance(listed, str)
         fix = "give a list of at least one value, such as [0.1]"
         require(is_list and len(listed), f"{self.owner}: the grid has {name}={listed!r}; {fix}")
         for each in listed:
             value = self.read(option, each, self.owner)
-            text = text_of(value, len(found))
-            told = f"{self.owner}: {name}={text} is twice in the grid"
-            require(text not in found, f"{told}; give it once")
+            text = f"{name}={text_of(value, len(found))}"
+            require(text not in found, f"{self.owner}: {text} is twice in the grid; give it once")
             found[text] = value
         return found
 
     def points(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
         """Returns all combinations of values, by a label that names them."""
-        columns = {name: self.values(name, listed) for name, listed in grid.items()}
-        pairs = [[(name, text) for text in column] for name, column in columns.items()]
-        return {
-            " ".join([self.owner, *(f"{name}={text}" for name, text in point)]): {
-                name: columns[name][text] for name, text in point
-            }
-            for point in itertools.product(*pairs)
-        }
+        columns = (self.values(name, listed).items() for name, listed in grid.items())
+        points = {}
+        for point in itertools.product(*columns):
+            label = " ".join([self.owner, *(text for text, _ in point)])
+            points[label] = dict(zip(grid, (value for _, value in point), strict=True))
+        return points
 
 
 def columns_of(
@@ -123,12 +120,12 @@ class SearchSpace(NamedTuple):
 
     def methods(self, trials: int | None, seed: int) -> list[Method]:
         """Returns the method with the values of each of the `points`."""
-        found = []
+        methods = []
         for point in self.points(trials, seed):
             texts = (f"{name}={text_of(value, 0)}" for name, value in point.items())
             label = " ".join([self.method.label, *texts])
-            found.append(self.method.with_values(label, point))
-        return found
+            methods.append(self.method.with_values(label, point))
+        return methods
 
     def points(self, trials: int | None, seed: int) -> list[dict[str, Any]]:
         """Returns all points of a grid, or draws different ones.
@@ -140,7 +137,7 @@ class SearchSpace(NamedTuple):
             columns = ([(name, value) for value in self.values[name]] for name in self.values)
             return [dict(point) for point in itertools.product(*columns)]
         hashes = {name: zlib.crc32(name.encode()) for name in self.values}
-        generators = {n: np.random.default_rng([seed, own]) for n, own in hashes.items()}
+        generators = {n: np.random.default_rng([seed, code]) for n, code in hashes.items()}
         decks = {n: _deck(v, trials, generators[n]) for n, v in self.values.items()}
         streams = {n: _cycles(deck, generators[n]) for n, deck in decks.items()}
         points: dict[tuple, dict[str, Any]] = {}
@@ -151,8 +148,8 @@ class SearchSpace(NamedTuple):
             candidates = itertools.chain([tuple(drawn.values())], others)
             new = next((values for values in candidates if values not in points), None)
             if new is None:
-                fewer = f"fewer than trials={trials} settings within {_DIGITS} digits"
-                raise ValueError(f"{self.method.label} has {fewer}; give fewer, or wider intervals")
+                found = f"{self.method.label} has fewer than trials={trials} settings"
+                raise ValueError(f"{found} of {_DIGITS} digits; give fewer, or wider intervals")
             points[new] = dict(zip(self.values, new, strict=True))
         return list(points.values())
 
@@ -197,15 +194,15 @@ def parse_spaces(
     trials: int | None = None,
 ) -> list[SearchSpace]:
     """Parses the search space of each method, named by `specs`; see the module for the texts."""
-    split = [(text, *split_grid(text)) for text in texts]
-    grids = [(text, _algorithm(owner, methods), *rest) for text, owner, *rest in split]
+    parts = [(text, *split_grid(text)) for text in texts]
+    grids = [(text, _algorithm(owner, methods), *rest) for text, owner, *rest in parts]
     names = [(owner, option) for _, owner, option, _ in grids]
     twice = {option for owner, option in names if names.count((owner, option)) > 1}
     require(not twice, f"{', '.join(twice)} is in two grids; give all its values in one")
     spaces, used = [], set[tuple[str, str]]()
     for method, spec in zip(methods, specs, strict=True):
         known = method_options(method.algorithm)
-        owners = {  # the grid of one algorithm prevails
+        owners = {  # the grid of one algorithm takes precedence
             option: owner
             for owner in ("", method.algorithm)
             for named, option in names
@@ -213,8 +210,8 @@ def parse_spaces(
         }
         used |= {(owner, option) for option, owner in owners.items()}
         columns = columns_of(method, spec, settings, known)
-        own = [(option, listed) for _, name, option, listed in grids if owners.get(option) == name]
-        values = {option: _values(columns, option, listed) for option, listed in own}
+        listed = {option: text for _, owner, option, text in grids if owners.get(option) == owner}
+        values = {option: _values(columns, option, text) for option, text in listed.items()}
         spaces.append(SearchSpace(method, values))
     for text, owner, option, _ in grids:
         if (owner, option) not in used:
@@ -223,9 +220,8 @@ def parse_spaces(
     number = max(sizes.values()) if trials is None else trials
     least = min(sizes, key=sizes.__getitem__)
     require(sizes[least], f"{least} has nothing to tune; give --grid client_learning_rate=0.03,0.1")
-    drawn = "an interval is drawn from; give trials=N (--trials N)"
-    require(number < math.inf, drawn)
-    few = f"{least} has {sizes[least]} settings, but {number} are wanted of each method"
+    require(number < math.inf, "an interval needs a number of draws; give trials=N (--trials N)")
+    few = f"{least} has {sizes[least]} settings, but each method needs {number}"
     fix = "give grids of one size, or fewer trials (--trials N)"
     require(0 < number <= sizes[least], f"{few}; {fix}")
     return spaces
@@ -233,13 +229,13 @@ def parse_spaces(
 
 def _algorithm(owner: str, methods: Sequence[Method]) -> str:
     """Finds the algorithm that the owner of a grid names, in full or as tables show it."""
-    given = dict.fromkeys(method.algorithm for method in methods)
-    alike = [name for name in given if algorithms[name].__name__ == owner]
-    return alike[0] if owner not in given and len(alike) == 1 else owner
+    names = dict.fromkeys(method.algorithm for method in methods)
+    alike = [name for name in names if algorithms[name].__name__ == owner]
+    return alike[0] if owner not in names and len(alike) == 1 else owner
 
 
 def _why_unused(owner: str, option: str, methods: Sequence[Method]) -> str:
-    """Says why no method uses a grid."""
+    """Explains why no method uses a grid."""
     names = [method.algorithm for method in methods]
     known = [each for name in names if owner in ("", name) for each in method_options(name)]
     if owner and owner not in names:

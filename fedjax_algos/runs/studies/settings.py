@@ -31,9 +31,7 @@ from fedjax_algos.core.specs import split_wrappers
 _IN_ROUNDS = (
     "client_state", "examples", "evaluate_clients_at", "budget", "local_epochs", "failures",
 )  # fmt: skip
-
-
-_INSTEAD = {
+_INSTEAD = {  # what to give in place of a refused setting
     ("failures", "the virtual clock"): "give a system with losses, such as simulated:dropout=0.3",
     ("local_epochs", "the virtual clock"): "give local_steps",
 }
@@ -158,7 +156,7 @@ class Settings:
         fa.models.metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
         at_evaluations = self.evaluate_clients_at == "evaluations"
-        if metric_column(self.target_metric) == self.target_metric:  # it is of the clients
+        if metric_column(self.target_metric) == self.target_metric:  # a column of the clients
             columns = fa.analysis.evaluation.CLIENT_COLUMNS.values()
             check_choice("target_metric", self.target_metric, columns)
             fix = "give evaluate_clients as well, and evaluate_clients_at='evaluations'"
@@ -176,17 +174,16 @@ class Settings:
         else:
             Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
             # all rounds are drawn before the first one, so that errors appear early
-            fa.participation.cohorts.check_dispatch_memory(
-                self.rounds, self.cohort_size, "give fewer rounds or clients"
-            )
+            drawn, fix = (self.rounds, self.cohort_size), "give fewer rounds or clients"
+            fa.participation.cohorts.check_dispatch_memory(*drawn, fix)
         for seed in self.seeds:
             fa.core.checks.check_whole("seed", seed, 0)
-        fix = f"give different numbers from 0 to {2**31 - 1}"
-        different = self.seeds and len(set(self.seeds)) == num_seeds
-        require(different, f"seeds={self.seeds} is out of range; {fix}")
-        what = "evaluate_clients_at='evaluations' has no examples"
-        has_examples = self.evaluate_clients != "none" or not at_evaluations
-        require(has_examples, f"{what}; give evaluate_clients='train' or 'held_out'")
+        if not self.seeds or len(set(self.seeds)) < num_seeds:
+            fix = f"give different numbers from 0 to {MAX_INT32}"
+            raise ValueError(f"seeds={self.seeds} is out of range; {fix}")
+        if at_evaluations and self.evaluate_clients == "none":
+            fix = "give evaluate_clients='train' or 'held_out'"
+            raise ValueError(f"evaluate_clients_at='evaluations' has no examples; {fix}")
         fa.engine.slots.chunk_size(self.layout, 1)
 
     @property
@@ -201,8 +198,8 @@ class Settings:
     def in_system(self) -> bool:
         """Returns whether the `system` has an effect."""
         part, wrappers = fa.participation, fa.wrappers.wrappers
-        of_rounds = (part.samplers, self.sampler), (part.failures, self.failures)
-        specs: list[Any] = [*of_rounds, *((wrappers, w) for w in split_wrappers(self.wrap or ""))]
+        specs: list[Any] = [(part.samplers, self.sampler), (part.failures, self.failures)]
+        specs += [(wrappers, spec) for spec in split_wrappers(self.wrap or "")]
         in_rounds = any(part.in_rounds.reads_system(*each) for each in specs if each[1] is not None)
         return self.seconds is not None or in_rounds
 
@@ -247,18 +244,12 @@ class Settings:
           client_learning_rate: the rate that `rate_schedule` starts from.
           client_optimizer: the optimiser of a method; None: the settings' optimiser.
         """
-        of_core = fa.core.optimizers
-        optimizer = client_optimizer or self.client_optimizer or of_core.PLAIN
-        return fa.core.Local(
-            self.batch_size,
-            fa.participation.rate_schedules.make(self.rate_schedule, client_learning_rate),
-            self.steps,
-            self.local_epochs,
-            of_core.local_transform(optimizer, self.clip_norm, self.weight_decay),
-            self.batches,
-            self.rate_by,
-            gradient_accumulation=self.gradient_accumulation,
-        )
+        rate = fa.participation.rate_schedules.make(self.rate_schedule, client_learning_rate)
+        optimizer = client_optimizer or self.client_optimizer or fa.core.optimizers.PLAIN
+        transform = fa.core.optimizers.local_transform(optimizer, self.clip_norm, self.weight_decay)
+        work = self.batch_size, rate, self.steps, self.local_epochs, transform
+        accumulation = self.gradient_accumulation
+        return fa.core.Local(*work, self.batches, self.rate_by, gradient_accumulation=accumulation)
 
     def problem(self, dataset: fa.data.AnyDataset) -> fa.core.Problem:
         """Makes the problem; raises ValueError if the model does not take a data set's examples.
@@ -270,15 +261,15 @@ class Settings:
         name, _ = models.models.parse(self.model)
         num_classes: Any = dataset.num_classes  # None is for the user's models
         if num_classes is None and ":" not in name:
-            what = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
-            fix = "give your own model, FILE.py:NAME, or give the ClientDataset its num_classes"
-            raise ValueError(f"{what}; {fix}")
+            found = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
+            fix = "give a custom model, FILE.py:NAME, or give the ClientDataset its num_classes"
+            raise ValueError(f"{found}; {fix}")
         models.adapters.check_examples(name, dataset.example_shape, dataset.example_dtype)
         problem = models.models.make(self.model, dataset.example_shape, num_classes)
         problem = problem if self.loss is None else models.with_loss(problem, self.loss)
         problem = problem if self.metrics is None else models.with_metrics(problem, self.metrics)
-        dtype = self.compute_dtype
-        problem = problem if dtype == "params" else models.compute_in(problem, dtype)
+        if self.compute_dtype != "params":
+            problem = models.compute_in(problem, self.compute_dtype)
         return models.rematerialise(problem) if self.rematerialise else problem
 
     def load(self) -> fa.data.AnyDataset:
@@ -289,9 +280,9 @@ class Settings:
 def refuse(settings: Settings, what: str, *names: str) -> None:
     """Raises ValueError if one of these settings differs from its default."""
     for name in names:
-        other, value = options(Settings)[name].default, getattr(settings, name)
-        if value != other:
-            fix = "leave it out" if other is None else f"give {name}={other!r}"
+        default, value = options(Settings)[name].default, getattr(settings, name)
+        if value != default:
+            fix = "leave it out" if default is None else f"give {name}={default!r}"
             fix = _INSTEAD.get((name, what), fix)
             raise ValueError(f"{name}={value!r} is not for {what}; {fix}")
 
@@ -312,26 +303,23 @@ class Split(NamedTuple):
 
 def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
     """Divides the training examples of a data set among the clients."""
-    name, options = fa.data.partitions.parse(settings.partition)
+    clients, (name, options) = settings.clients, fa.data.partitions.parse(settings.partition)
     if isinstance(dataset, fa.data.ClientDataset):
-        chosen = fa.data.partitioning.simple.choose_clients(
-            dataset.train.counts, settings.clients, seed, **options
-        )
-        return Split(fa.data.StoredData(dataset.train, chosen))
+        store, choose = dataset.train, fa.data.partitioning.simple.choose_clients
+        return Split(fa.data.StoredData(store, choose(store.counts, clients, seed, **options)))
     source = dataset.users if name == "natural" else np.asarray(dataset.train["y"])
     if source is None:
-        what = f"partition={settings.partition!r} needs a data set with its own clients"
-        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
-    partition = fa.data.partitions.make(settings.partition, source, settings.clients, seed)
-    found = f"partition={settings.partition!r} has {partition.num_clients} clients"
-    fix = f"return so many, or give clients={partition.num_clients}"
-    fits = partition.num_clients == settings.clients
-    require(fits, f"{found}, and not clients={settings.clients}; {fix}")
+        needed = f"partition={settings.partition!r} needs a data set with its own clients"
+        raise ValueError(f"{needed}, which {settings.dataset!r} is not; choose another partition")
+    partition = fa.data.partitions.make(settings.partition, source, clients, seed)
+    if (number := partition.num_clients) != clients:
+        found = f"partition={settings.partition!r} has {number} clients, not clients={clients}"
+        raise ValueError(f"{found}; return {clients}, or give clients={number}")
     if settings.evaluate_clients != "held_out":
         return Split(fa.data.federate(dataset.train, partition), partition)
     partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
-    what = f"held_out={settings.held_out:g} of the examples of each client is less than one"
-    fix = f"give a larger share, or fewer clients than {settings.clients}"
-    require(held_out.indices.size, f"{what}; {fix}")
+    if not held_out.indices.size:
+        found = f"held_out={settings.held_out:g} of the examples of each client is less than one"
+        raise ValueError(f"{found}; give a larger share, or fewer clients than {clients}")
     tested = fa.data.federate(dataset.train, held_out, allow_empty=True)
     return Split(fa.data.federate(dataset.train, partition), partition, tested)

@@ -77,10 +77,10 @@ def sweep(
     known = {**fields, **options(factory), rate: LOCAL_OPTIONS[rate]}
     runs = []
     for label, point in Columns(factory.__name__, known, fixed, checked).points(grid).items():
-        work = {name: value for name, value in point.items() if name in fields}
-        own = {n: value for n, value in point.items() if n not in fields and n != rate}
-        of_point = local._replace(**work, learning_rate=point.get(rate, local.learning_rate))
-        runs += [Run(label, s, by_seed[s], of_point, fixed | own, point) for s in seeds]
+        changes = {name: value for name, value in point.items() if name in fields}
+        work = local._replace(**changes, learning_rate=point.get(rate, local.learning_rate))
+        swept = {n: value for n, value in point.items() if n not in fields and n != rate}
+        runs += [Run(label, s, by_seed[s], work, fixed | swept, point) for s in seeds]
     return run_batched(factory, problem, runs, **batched)
 
 
@@ -110,9 +110,9 @@ class Sweep(NamedTuple):
         """
         if folder.share is None:
             return self
-        own = [(run.label, run.seed) for run in self.runs if folder.takes(run.label, run.seed)]
-        left = frozenset(() if all(itertools.starmap(folder.has_ended, own)) else own)
-        return self._replace(batched=self.batched.only(left))
+        names = [(run.label, run.seed) for run in self.runs if folder.takes(run.label, run.seed)]
+        have_ended = all(itertools.starmap(folder.has_ended, names))
+        return self._replace(batched=self.batched.only(frozenset(() if have_ended else names)))
 
 
 def prepare_sweep(
@@ -157,20 +157,19 @@ def batched_runs(
     test_rows: Mapping[int, np.ndarray] = types.MappingProxyType({}),
     **options: Any,
 ) -> BatchedRuns:
-    """Batches settings of one method on each seed of an experiment; `options` override it."""
-    settings, layout, choice = experiment.settings, experiment.settings.layout, experiment.layout
+    """Batches settings of one method on each seed; `options` override the experiment's."""
+    settings, choice = experiment.settings, experiment.layout
     runs = []
     for method in chosen:
-        of_method = method.local(settings), method.hyperparameters, dict(method.swept)
+        work = method.local(settings), method.hyperparameters, dict(method.swept)
         for seed, data in experiment.data.items():
-            runs.append(Run(method.label, seed, data, *of_method, test_rows.get(seed)))
-    if choice is not None and choice.source == "memory":
-        layout = choice.layout
+            runs.append(Run(method.label, seed, data, *work, test_rows.get(seed)))
+    layout = choice.layout if choice and choice.source == "memory" else settings.layout
     assert experiment.rounds is not None
-    given = experiment.rounds._replace(test=None)._asdict()
-    given |= {"layout": layout, "non_finite": settings.non_finite}
-    given |= {"devices": settings.devices or default_num_devices(), **options}
-    return BatchedRuns(chosen[0].factory(settings), experiment.problem, runs, **given)
+    defaults = experiment.rounds._replace(test=None)._asdict()
+    defaults |= {"layout": layout, "non_finite": settings.non_finite}
+    defaults |= {"devices": settings.devices or default_num_devices()}
+    return BatchedRuns(chosen[0].factory(settings), experiment.problem, runs, **defaults | options)
 
 
 def run_sweep(

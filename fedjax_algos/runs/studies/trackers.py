@@ -43,8 +43,8 @@ class Tracker(Protocol):
         """Begins a run: returns a context manager, whose value is called with each row.
 
         A resumed run begins again, with all its rows from the first one. So a tracker removes or
-        recognises what it wrote of this run before. The end of the `with` block is the end of the
-        run, with an exception if the run did not finish.
+        recognises what it wrote about this run before. The end of the `with` block is the run's
+        end, with an exception if the run did not finish.
         """
 
 
@@ -65,21 +65,21 @@ def track_experiment(
     """
     settings, trackers = experiment.settings, trackers if is_first() else ()
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
-    own = {m.label: shared | m.configuration() | dict(m.swept) for m in experiment.methods}
+    facts = {m.label: shared | m.configuration() | dict(m.swept) for m in experiment.methods}
     axis = "round" if settings.seconds is None else "simulated_seconds"
     length = settings.seconds or settings.rounds
     fix = "decorate with contextmanager a function of a TrackedRun that yields a function of a row"
 
     def begin(stack: contextlib.ExitStack, track: Tracker, run: TrackedRun) -> Callable:
-        entered = track(run)
-        check_kind("what a tracker returned", entered, AbstractContextManager, fix)
-        add = stack.enter_context(entered)
+        context = track(run)
+        check_kind("what a tracker returned", context, AbstractContextManager, fix)
+        add = stack.enter_context(context)
         check_callable("what a tracker yielded", add, fix, "row")
         return add
 
     for track in trackers:
         check_callable("tracker", track, fix, "run")
-    with contextlib.ExitStack() as begun:
+    with contextlib.ExitStack() as all_runs:
         runs: dict[tuple[str, int], tuple[contextlib.ExitStack, list[Callable]]] = {}
 
         def add_row(row: Row) -> None:
@@ -87,14 +87,14 @@ def track_experiment(
             label, seed = row["method"], row["seed"]
             if (label, seed) not in runs:
                 name = f"{folder.names[label]}/seed-{seed}"
-                run = TrackedRun(folder.path, name, label, seed, own[label])
-                end = begun.enter_context(contextlib.ExitStack())
-                runs[label, seed] = end, [begin(end, track, run) for track in trackers]
-            end, add = runs[label, seed]
-            for each in add:
-                each(dict(row))  # a copy, because the tracker may change it
+                run = TrackedRun(folder.path, name, label, seed, facts[label])
+                stack = all_runs.enter_context(contextlib.ExitStack())
+                runs[label, seed] = stack, [begin(stack, track, run) for track in trackers]
+            stack, adders = runs[label, seed]
+            for add in adders:
+                add(dict(row))  # a copy, because the tracker may change it
             if row[axis] >= length:
-                end.close()
+                stack.close()
 
         yield add_row
 
@@ -191,7 +191,7 @@ def wandb(
             for earlier in folder.glob(f"offline-run-*-{identity}"):
                 shutil.rmtree(earlier, ignore_errors=True)
         with _explained(package):
-            own = package.init(
+            tracked = package.init(
                 mode=mode,
                 project=project,
                 entity=entity,
@@ -204,19 +204,19 @@ def wandb(
                 config={**run.settings, "method": run.method, "seed": run.seed},
                 settings=package.Settings(silent=True, console="off", x_disable_stats=True),
             )
-            own.define_metric("*", step_metric="round")
+            tracked.define_metric("*", step_metric="round")
         count = itertools.count()  # on the virtual clock several rows may have the same round
 
         def add_row(row: Row) -> None:
             values = {name: v for name, v in row.items() if name not in ("method", "seed")}
-            own.log(values, step=next(count))
+            tracked.log(values, step=next(count))
 
         exit_code = 1
         try:
             yield add_row
             exit_code = 0
         finally:
-            own.finish(exit_code)
+            tracked.finish(exit_code)
 
     return track
 
@@ -228,8 +228,8 @@ def _identity(folder: Path, name: str) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             write_text(file, secrets.token_hex(8))
-        own = file.read_text()
-    return hashlib.sha256(f"{own}/{name}".encode()).hexdigest()[:16]
+        folder_id = file.read_text()
+    return hashlib.sha256(f"{folder_id}/{name}".encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

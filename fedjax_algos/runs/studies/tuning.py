@@ -119,8 +119,8 @@ def prepare_tuning(
     length, shortest = float(settings.rounds), float(min(settings.eval_every, settings.rounds))
     if settings.seconds is not None:
         length, shortest = settings.seconds, settings.seconds / settings.evaluations
-    how = length, shortest, halving, settings.seconds is None
-    stages = stages_of(min(map(len, tried.values())), *how)
+    number = min(map(len, tried.values()))
+    stages = stages_of(number, length, shortest, halving, whole=settings.seconds is None)
     return Tuning(experiment, spaces, tried, stages, runs)
 
 
@@ -134,10 +134,8 @@ def stages_of(
     while left >= halving and part / halving >= shortest:
         left, part, factors = left // halving, part / halving, factors + 1
     lengths = [length / halving ** (factors - k) for k in range(factors + 1)]
-    return [
-        TuningStage(number // halving**k, round(part) if whole else part)
-        for k, part in enumerate(lengths)
-    ]
+    lengths = [round(part) if whole else part for part in lengths]
+    return [TuningStage(number // halving**k, part) for k, part in enumerate(lengths)]
 
 
 def run_tuning(
@@ -199,24 +197,24 @@ def _run_stages(
             left = {run for run in runs if folder.takes(*run) and _key(number, *run) not in known}
             saved = folder.checkpoints(label)
             saved = saved._replace(folder=Path(saved.folder, f"stage-{number}"))
-            how = methods, executors, stage.length, on_evaluation, saved
-            for rows in _rows_of(experiment, left, *how) if left else ():
+            options = methods, executors, stage.length, on_evaluation, saved
+            for rows in _rows_of(experiment, left, *options) if left else ():
                 for name, by_seed in rows_by_run(rows).items():
-                    for seed, own_rows in by_seed.items():
-                        score = run_score(own_rows, settings.target_metric)
+                    for seed, history in by_seed.items():
+                        score = run_score(history, settings.target_metric)
                         known[_key(number, name, int(seed))] = score
                 only_first(write_json)(path, known)
             trials = []
-            for each in methods:
-                scores = {n: known.get(_key(number, each.label, n)) for n in settings.seeds}
-                trials.append(Trial(each, stage.length, scores))
+            for method in methods:
+                scores = {n: known.get(_key(number, method.label, n)) for n in settings.seeds}
+                trials.append(Trial(method, stage.length, scores))
             stages.append(best_first(trials))
             methods = [trial.method for trial in stages[-1]]
     return results
 
 
 def missing_trials(tuning: Tuning, folder: ResultsFolder) -> list[RunName]:
-    """Lists the runs, by the label of their setting, that have no score yet from any share."""
+    """Lists the runs without a score from any share, by the label of their setting."""
     runs, scores = itertools.chain(*tuning.runs.values()), _scores_of_shares(folder)
     return [run for run in runs if _key(1, *run) not in scores]
 
@@ -233,9 +231,9 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
     settings, best = tuning.experiment.settings, {}
     for label, stages in results.items():
         best[label] = stages[-1][0]
-        what = f"{label}: the model of every setting was not finite on some seed"
-        finite = not math.isnan(best[label].score)
-        require(finite, f"{what}; give a grid with smaller learning rates")
+        if math.isnan(best[label].score):
+            found = f"{label}: the model of every setting was not finite on some seed"
+            raise ValueError(f"{found}; give a grid with smaller learning rates")
     specs = tuple(trial.method.spec for trial in best.values())
     tuned = methods_of(specs, settings)
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
@@ -293,7 +291,7 @@ def _rows_of(
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
 ) -> Iterator[list[Row]]:
-    """Yields the rows of runs: of all at once in rounds, and of each on the virtual clock."""
+    """Yields the rows of all runs at once in rounds, and of each run on the virtual clock."""
     settings, held_out = experiment.settings, held_out_rows(experiment)
     methods = [method for method in methods if method.label in dict(runs)]
     if settings.seconds is None:
@@ -310,11 +308,10 @@ def _rows_of(
         algorithm = experiment.algorithms[method.label]
         if (key := _but_rate(method)) not in executors:
             executors[key] = engine_of(settings, algorithm)
+        arguments = executors[key].with_algorithm(algorithm), data, planners.make(method.planner)
         run: Row = {"method": method.label, "seed": seed}
         result = simulate_async(
-            executors[key].with_algorithm(algorithm),
-            data,
-            planners.make(method.planner),
+            *arguments,
             settings.system_model(),
             seconds=length,
             seed=seed,
@@ -333,9 +330,9 @@ def read_scores(path: Path) -> dict[str, float | None]:
         return {}
     with reading(path, "the scores of a search", "delete it, and the search computes them again"):
         scores = checked_json(parse_json(read_file(path)))
-        kinds = all(isinstance(score, float | None) for score in scores.values())
-        finite = kinds and all(map(math.isfinite, filter(None, scores.values())))
-        require(finite, "it has other values")
+        numbers = [score for score in scores.values() if score is not None]
+        valid = all(isinstance(score, float) and math.isfinite(score) for score in numbers)
+        require(valid, "it has other values")
     return scores
 
 
