@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -199,11 +200,13 @@ def _read_ended(path, content, on_missing):
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
     """Returns the names of different results folders, or their given paths if names are equal."""
-    paths = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
+    for folder in folders:
+        require("\0" not in str(folder), f"folder={str(folder)!r} is not a path; leave \\0 out")
+    paths = list(dict.fromkeys(map(os.path.realpath, folders)))
     given = " ".join(map(str, folders)) or "no results folder"
     fix = "give one or more, such as results/compare, and each of them once"
     require(0 < len(paths) == len(folders), f"{given} is given; {fix}")
-    names = [path.name for path in paths]
+    names = [*map(os.path.basename, paths)]
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 
 

@@ -118,11 +118,11 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
         (MPI, {}, (0, 2, None)),
         (SLURM, {"processes": 2, "process": 0}, "give --coordinator HOST:PORT"),
         ({}, {"coordinator": "a:1"}, "give --processes P"),
-        ({}, {"coordinator": "a:1", "processes": 2}, "process=None is out of range"),
+        ({}, {"coordinator": "a:1", "processes": 2}, "process is missing beside processes=2"),
         (
             {},
             {"coordinator": "a:1", "processes": 2, "process": 2},
-            "process=2 is out of range of processes=2; give --process I, one of 0 to 1",
+            "process 2 is out of range beside processes=2; give --process I, one of 0 to 1",
         ),
         ({}, {"coordinator": "a", "processes": 2, "process": 0}, "coordinator='a'"),
         ({}, {"coordinator": "a:65536", "processes": 2, "process": 0}, "='a:65536'"),
