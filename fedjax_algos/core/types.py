@@ -127,9 +127,8 @@ class Model(NamedTuple):
     frozen: Any = ()
 
     def __repr__(self) -> str:
-        shown = {name: describe_tree(tree) for name, tree in self._asdict().items()}
-        rest = {name: text for name, text in shown.items() if name == "params" or text != "nothing"}
-        return describe(self, **rest)
+        texts = {name: describe_tree(tree) for name, tree in self._asdict().items()}
+        return describe(self, **{n: t for n, t in texts.items() if n == "params" or t != "nothing"})
 
 
 class Mean(NamedTuple):
@@ -212,7 +211,7 @@ class Problem(NamedTuple):
 
     def __repr__(self) -> str:
         params = "unknown"
-        with contextlib.suppress(Exception):  # the user's function may fail, a repr must not
+        with contextlib.suppress(Exception):  # the user's function may fail, but a repr must not
             params = describe_tree(self.shapes().params)
         return describe(self, params=params)
 
