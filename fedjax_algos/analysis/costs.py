@@ -28,7 +28,7 @@ class ClientMemory(NamedTuple):
       between_rounds: the client's state, and whatever later broadcasts build upon.
       in_round: the state, the broadcast, and the arrays that local training changes.
       in_training: the arrays that local training changes, and the arrays that one of its loops
-        reads, as if nothing else were kept.
+        reads; nothing else counts.
     """
 
     between_rounds: int

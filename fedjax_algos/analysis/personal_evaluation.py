@@ -137,8 +137,8 @@ def make_evaluate_own(
 
     Args:
       algorithm: the algorithm whose states are evaluated.
-      local: the further training of a client, if any; None for the algorithm's own. For a client's
-        step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
+      local: how clients train further, if they do; None is the algorithm's `local`. For a client's
+        step of Per-FedAvg, give `steps=1` and its `alpha` as the rate.
       batch_size, layout: as in `make_evaluate_personal`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads settings and methods from a TOML file, written by hand or `tune`, or a `config.json`."""
+"""Reads settings and methods from a TOML file (also one of `tune`) or from a `config.json`."""
 
 import reprlib
 import shlex

@@ -52,7 +52,7 @@ class Training:
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def begin(self, record: dict[str, Any], runs: Sequence[RunName], extends: bool = False) -> bool:
-        """Begins the folder with its configuration; prints and returns False if it is complete.
+        """Begins the results folder; if it is complete, prints that and returns False.
 
         `runs` are the runs of all shares, in the order of computation.
         """
@@ -108,7 +108,7 @@ class Training:
 
 @contextlib.contextmanager
 def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
-    """Yields a command that trains, with the folder that the options of `shared_options` name."""
+    """Sets up devices, processes and the results folder from a command's options."""
     from fedjax_algos.cli.progress import show_progress  # imports rich
 
     cache, devices = values["compilation_cache"], settings.devices

@@ -170,7 +170,7 @@ def _of_methods(
 
 
 def _censored(costs: list[Column]) -> list[str]:
-    """Explains costs that are not known, such as `> 100`, by the first of each form."""
+    """Explains unknown costs such as `> 100`, with the first example of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]

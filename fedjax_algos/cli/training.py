@@ -1,5 +1,6 @@
-"""Implements `compare` and `run`, which train methods one after another, and `sweep`, which trains
-a grid of settings in as few compiled programs as possible.
+"""Implements `compare` and `run`, which train methods one after another, and `sweep`.
+
+`sweep` trains a grid of settings in as few compiled programs as possible.
 """
 
 import inspect
@@ -43,7 +44,7 @@ from fedjax_algos.runs.studies.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.studies.trackers import track_experiment
 
 _MAX_DRAWN = 10  # settings of a sweep in its figure, the best ones
-# settings that say which runs are compared, how they are measured, and how they are computed
+# settings that may change after `tune`: they select runs, or say how to evaluate and compute them
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
     "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "layout", "devices",

@@ -83,7 +83,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options(factory: Callable) -> dict[str, Option]:
-    """Returns a factory's options, in its order. The default gives the type if none is written."""
+    """Returns a factory's options in order; without an annotation, the default gives the type."""
     factory = inspect.unwrap(factory)
     hints = typing.get_type_hints(factory, include_extras=True)
     return {

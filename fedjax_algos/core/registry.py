@@ -26,7 +26,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
     A name with a colon is a user's factory, `my_file.py:fedspeed` or `package.module:fedspeed`. It
-    is imported on first use. Messages call a product by its `kind`; its type is `product`.
+    is imported on first use. `kind` is what messages call a product, and `product` is its type.
     """
 
     def __init__(self, kind: str, product: Any = object):
