@@ -28,7 +28,7 @@ class ClientMemory(NamedTuple):
       between_rounds: the client's state, and whatever later broadcasts build upon.
       in_round: the state, the broadcast, and the arrays that local training changes.
       in_training: the arrays that local training changes, and the arrays that one of its loops
-        reads, as if nothing else were kept.
+        reads; nothing else counts.
     """
 
     between_rounds: int
@@ -61,7 +61,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
 
 
 def count_report_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
-    """Counts the operations of the value that a candidate reports; see `count_flops`."""
+    """Counts the operations of a candidate's report; see `count_flops`."""
     selection = algorithm.selection
     assert selection is not None
     tree, leaves = _shapes_of(state, data)
@@ -98,10 +98,11 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
         changed = sum(changed for changed, _ in loops)
         in_round = max(in_round, exchange.inputs + changed)
         in_training = max(in_training, changed + max((read for _, read in loops), default=0))
-    own = tree_bytes(row_shapes(algorithm, state))
+    between_rounds = tree_bytes(row_shapes(algorithm, state))
     if algorithm.traits.catch_up:
-        own += tree_bytes(jax.eval_shape(functools.partial(send, algorithm), state.server))
-    return ClientMemory(own, in_round, in_training)
+        sent = jax.eval_shape(functools.partial(send, algorithm), state.server)
+        between_rounds += tree_bytes(sent)
+    return ClientMemory(between_rounds, in_round, in_training)
 
 
 _EXAMPLES = (jax.tree_util.SequenceKey(3), jax.tree_util.GetAttrKey("examples"))  # of the view
@@ -119,7 +120,7 @@ class _Exchange(NamedTuple):
 
 
 def _shapes_of(state, data):
-    """Flattens the arguments of `exchange_shapes` after the algorithm into a tree and leaves."""
+    """Flattens the shapes of the arguments of `exchange_shapes` into a tree and leaves."""
     check_not_consumed(state)
     dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in _FIELDS))
     inputs = state.server, shared_of(state), data, dispatch
@@ -133,22 +134,20 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
     """Traces the `client_update`s of a round and its prelude, once for all runs of an engine."""
     shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
 
-    def exchange(phase, broadcast, own):
-        def local_update(dispatch, broadcast, own, view, key):
+    def exchange(phase, broadcast, rows):
+        def local_update(dispatch, broadcast, rows, view, key):
             view = view._replace(num_examples=dispatch.num_examples, first_step=dispatch.first_step)
-            return phase.client_update(broadcast, *own, view, dispatch, key)
+            return phase.client_update(broadcast, *rows, view, dispatch, key)
 
-        arguments = shapes.dispatch, broadcast, own, shapes.view, shapes.key
+        arguments = shapes.dispatch, broadcast, rows, shapes.view, shapes.key
         with without_bounds():
             jaxpr = jax.make_jaxpr(local_update)(*arguments)
         paths = [path for path, _ in jax.tree.leaves_with_path(arguments)]
         examples = [path[:2] == _EXAMPLES for path in paths]
-        return _Exchange(jaxpr, tree_bytes((broadcast, own, shapes.view.statistics)), examples)
+        return _Exchange(jaxpr, tree_bytes((broadcast, rows, shapes.view.statistics)), examples)
 
-    second = exchange(algorithm, shapes.received, (shapes.row,))
-    if algorithm.prelude is None:
-        return [second]
-    return [exchange(algorithm.prelude, shapes.received[0], ()), second]
+    prelude, second = algorithm.prelude, exchange(algorithm, shapes.received, (shapes.row,))
+    return [second] if prelude is None else [exchange(prelude, shapes.received[0], ()), second]
 
 
 def _loops(jaxpr, data):
@@ -178,9 +177,8 @@ def _loop_bytes(eqn, used, from_data):
     results = [None] * num_consts + [next(after) if alive else None for alive in live]
     results += [None] * (len(body.invars) - len(results))  # for scanned inputs
     needed, changed, read = flops.used_by(body), 0, {}
-    for var, result, atom, skip in zip(
-        body.invars, results, eqn.invars[first:], from_data[first:], strict=True
-    ):
+    inputs = zip(body.invars, results, eqn.invars[first:], from_data[first:], strict=True)
+    for var, result, atom, skip in inputs:
         if result is not None and result is not var:
             changed += _float_bytes(atom)
         elif var in needed and not skip and not isinstance(atom, Literal):

@@ -49,15 +49,15 @@ def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Para
       ValueError: for updates without the deltas, such as FedNova's or FedGBO's gradients.
     """
     parts = algorithm.traits.parts
-    found = dict(zip(kinds(parts), split_update(parts, updates), strict=True))
-    deltas = found.get("delta", ())
-    if "model" in found:
-        deltas = jax.tree.map(lambda x, y: x[None] - y, params, found["model"])
-    elif "change" in found:
-        deltas = jax.tree.map(jnp.negative, found["change"])
-    each = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), deltas)
+    trees = dict(zip(kinds(parts), split_update(parts, updates), strict=True))
+    deltas = trees.get("delta", ())
+    if "model" in trees:
+        deltas = jax.tree.map(lambda x, y: x[None] - y, params, trees["model"])
+    elif "change" in trees:
+        deltas = jax.tree.map(jnp.negative, trees["change"])
+    delta = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), deltas)
     fix = "use an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
-    check_like(f"x - y_i of updates with parts={parts!r}", each, params, fix, any_dtype=True)
+    check_like(f"x - y_i of updates with parts={parts!r}", delta, params, fix, any_dtype=True)
     return deltas
 
 
@@ -84,8 +84,7 @@ def cosine_drift(models: Params) -> jax.Array:
     Args:
       models: `local_models` of at least two clients, leaves [cohort, ...]; or their deltas.
     """
-    cohort = jax.tree.leaves(models)[0].shape[0]
-    check_whole("the number of models", cohort, 2)
+    check_whole("the number of models", jax.tree.leaves(models)[0].shape[0], 2)
 
     def unit(y):
         y = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), y)
@@ -170,7 +169,7 @@ def _distance_engine(problem, local, correct, layout):
     """Makes an engine whose clients upload the mean of |y_i^k - z^k|^2 over their steps."""
     train = local_training(problem, local)
 
-    def client_update(server, own, view, dispatch, key):
+    def client_update(server, row, view, dispatch, key):
         x, shadows = server
 
         def distance(params, number):  # |y_i^k - z^k|^2, 0 for k = 0
@@ -179,7 +178,7 @@ def _distance_engine(problem, local, correct, layout):
             return jnp.where(number > 0, square, 0).astype(float)
 
         def observe(gradient, state, params):
-            """Returns the gradient; adds up the distances of the models where it is taken."""
+            """Returns the gradient, and adds up the distances of the models."""
             number, total = state
             return gradient, (number + 1, total + distance(params, number))
 
@@ -188,12 +187,10 @@ def _distance_engine(problem, local, correct, layout):
         trained = train(x, view, dispatch, key, correct=correct, transform=observed)
         number, total = trained.transform_state[0]
         total += distance(trained.params, number)
-        return own, total / jnp.maximum(number, 1), trained.report
+        return row, total / jnp.maximum(number, 1), trained.report
 
-    algorithm = fedavg(problem, local)._replace(
-        broadcast=lambda server, group: server, client_update=client_update
-    )
-    return make_engine(algorithm, layout)
+    functions = {"broadcast": lambda server, group: server, "client_update": client_update}
+    return make_engine(fedavg(problem, local)._replace(**functions), layout)
 
 
 class AveragedGradientError(NamedTuple):
@@ -250,8 +247,8 @@ def averaged_gradient_error(
       batch_size: examples computed at once.
     """
     cohorts = np.asarray(cohorts)
-    found = f"cohorts have shape {cohorts.shape}"
-    require(cohorts.ndim == 2, f"{found}; give the clients of each round as [rounds, cohort]")
+    fix = "give the clients of each round as [rounds, cohort]"
+    require(cohorts.ndim == 2, f"cohorts have shape {cohorts.shape}; {fix}")
     check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])
@@ -260,9 +257,9 @@ def averaged_gradient_error(
     weights = np.full(number, -1 / number)
     weights[recent] += 1 / len(recent)
     seed, missing = jnp.asarray(seed, jnp.uint32), 1 - len(recent) / number
-    arguments = problem, batch_size, model, data, weights, seed
-    error, dissimilarity, largest, gradient = _averaged_gradient_error(*arguments)
-    bound, worst_case = (8 * missing**2 * (each + gradient) for each in (dissimilarity, largest))
+    norms = _averaged_gradient_error(problem, batch_size, model, data, weights, seed)
+    error, dissimilarity, largest, gradient = norms
+    bound, worst_case = (8 * missing**2 * (g + gradient) for g in (dissimilarity, largest))
     return AveragedGradientError(error, bound, worst_case, dissimilarity, largest, gradient)
 
 

@@ -123,22 +123,22 @@ def make_evaluate_clients(
     check = LabelCheck(problem, "the clients' examples")
 
     def evaluate(model: Model, data: FederatedData | StoredData) -> Metrics:
-        found = []
+        metrics = []
         for part in _parts(data, _PART * batch_size):
-            found.append(compute(model, part))  # checks the types first
+            metrics.append(compute(model, part))  # checks the types first
             check(part.examples)
-        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found)
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *metrics)
 
     return evaluate
 
 
 def _parts(data: Any, rows: int) -> Iterator[Any]:
-    """Yields data in memory whole, and data in files in parts of one shape, about `rows` rows."""
+    """Yields data in memory whole, and data in files in equal shapes of about `rows` examples."""
     if not isinstance(data, StoredData):
         yield data
         return
     counts = data.counts().astype(np.int64)
-    number = (np.cumsum(counts) - 1) // rows  # of the part with a client
+    number = (np.cumsum(counts) - 1) // rows  # of each client's part
     parts = [np.flatnonzero(number == part) for part in np.unique(number)]
     longest = max(int(counts[clients].sum()) for clients in parts)
     for clients in parts:
@@ -195,21 +195,21 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     fix = "give one metric, such as evaluate(model, data)['loss']"
     checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
-    fix = "evaluate on data of at least one client with some"
+    fix = "evaluate on data with at least one example"
     require(nonempty.any(), f"none of the {nonempty.size} clients has examples; {fix}")
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
-    sign, num_worst = 1 if worst == "highest" else -1, -(-means.size // 10)
+    sign, tenth = 1 if worst == "highest" else -1, -(-means.size // 10)
     ordered = sign * np.sort(sign * means)  # NaN last
-    deciles = ordered[-num_worst:].mean(), ordered[:num_worst].mean()
+    worst_decile, best_decile = ordered[-tenth:].mean(), ordered[:tenth].mean()
     squares = means.size * (means**2).sum()
     jain = means.sum() ** 2 / squares if squares else 1.0
-    found = means.mean(), means.std(), deciles[0], pooled, deciles[1], jain
-    return ClientSummary(*map(float, found))
+    fields = means.mean(), means.std(), worst_decile, pooled, best_decile, jain
+    return ClientSummary(*map(float, fields))
 
 
 def _quotients(values: Mean) -> np.ndarray:
-    """Divides means of positive weight in float64; JAX averages over classes first."""
+    """Returns the values of means of positive weight; only the division is in float64."""
     total, weight = (np.asarray(leaf, np.float64) for leaf in values.over_classes())
     return total / weight
 
@@ -221,7 +221,7 @@ def check_model(problem: Problem, model: Model) -> None:
 
 
 def places(step: Any, size: int, total: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the places of a batch among `total` examples, int[size], and which are real."""
+    """Returns the positions of a batch among `total` examples, int[size], and which are real."""
     slots = step * size + jnp.arange(size, dtype=jnp.int32)
     return jnp.minimum(slots, total - 1), slots < total
 
@@ -236,12 +236,12 @@ def evaluate_batch(
 
 
 def _as_mean(sums: jax.Array | Mean, count: jax.Array) -> Mean:
-    """Makes sums over `count` examples a `Mean`; keeps a `Mean` that has its own weights."""
+    """Makes a `Mean` of sums over `count` examples; returns a `Mean` unchanged."""
     return sums if isinstance(sums, Mean) else Mean(sums, count.astype(sums.dtype))
 
 
 def _values(problem, model, examples, rows, real):
-    """Computes each example's loss and metrics, float[batch] or a `Mean`; 0 unless `real`."""
+    """Computes each example's loss and metrics, float[batch] or `Mean`s; 0 for padding."""
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = checks.apply_model(problem, model, batch, jax.random.key(0), False)
     values = {"loss": checks.losses_of(problem, outputs, batch)}
@@ -264,5 +264,5 @@ def _check_shapes(name, value, real):
     kind, shapes = type(value).__name__, [jnp.shape(leaf) for leaf in value]
     axes, rest = (2, ", classes") if isinstance(value, ClassMean) else (1, ",")
     if shapes[0] != shapes[1] or len(shapes[0]) != axes or shapes[0][0] != len(real):
-        what = f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}"
-        raise ValueError(f"{what}, but must give both for each example, shape ({len(real)}{rest})")
+        found = f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}"
+        raise ValueError(f"{found}, but must give both for each example, shape ({len(real)}{rest})")

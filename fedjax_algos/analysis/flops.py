@@ -32,7 +32,7 @@ DispatchInteger = Callable[[Dispatch], Any]  # from dispatches of NumPy arrays [
 
 
 class UncountedError(ValueError):
-    """The operations of a computation cannot be counted from its trace."""
+    """The trace of a computation has operations that cannot be counted."""
 
 
 class Flops(NamedTuple):
@@ -105,8 +105,7 @@ def _convolution(eqn):
         window = np.arange(kernel[kernel_axes[2 + axis]]) * params["rhs_dilation"][axis]
         starts = np.arange(outputs[output_axes[2 + axis]]) * params["window_strides"][axis]
         positions = starts[:, None] + window - padding
-        last = (images[image_axes[2 + axis]] - 1) * dilation
-        inside = (positions >= 0) & (positions <= last)
+        inside = (positions >= 0) & (positions <= (images[image_axes[2 + axis]] - 1) * dilation)
         flops *= int((inside & (positions % dilation == 0)).sum())
     return flops
 
@@ -208,9 +207,8 @@ def _equation(eqn, arguments, used):
     if name in _FREE or not any(map(is_float, outputs)):
         return Flops(0), []
     if name not in _RULES:
-        what = f"the operation {name!r} at {_source_line(eqn)} has no count"
-        fix = "give it a rule in fedjax_algos/analysis/flops.py"
-        raise UncountedError(f"{what} of floating-point operations; {fix}")
+        found = f"the operation {name!r} at {_source_line(eqn)} has no rule for counting it"
+        raise UncountedError(f"{found}; add one to fedjax_algos/analysis/flops.py")
     return Flops(float(_RULES[name](eqn))), []
 
 
@@ -228,13 +226,13 @@ def _cond(eqn, arguments, used):
         branches = branches[-1:]
     parts = [_walk(branch, arguments[1:])[0] for branch in branches]
     if any(part.loops for part in parts):
-        what = "holds a loop whose length depends on the dispatch; take the loop out of it"
-        raise UncountedError(f"the conditional at {_source_line(eqn)} {what}")
+        problem = "has a loop whose length depends on the dispatch; take the loop out of it"
+        raise UncountedError(f"the conditional at {_source_line(eqn)} {problem}")
     return max(parts)
 
 
 def _while(eqn, arguments, used):
-    """Counts a loop between known integers, or one without floats, such as a permutation's."""
+    """Counts a loop between known integers; a loop without floats, as in `permute`, counts 0."""
     body, _ = live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
@@ -245,9 +243,9 @@ def _while(eqn, arguments, used):
     bounds = _bounds(eqn)
     start, stop = (arguments[first + index] for index in bounds) if bounds else (None, None)
     if start is None or stop is None:
-        why = "computes with floats, and its length does not follow from the dispatch"
-        fix = "loop with fori_loop up to an integer made of the dispatch's"
-        raise UncountedError(f"the loop at {_source_line(eqn)} {why}; {fix}")
+        problem = "computes with floats, and its length does not follow from the dispatch"
+        fix = "use fori_loop up to an integer computed from the dispatch's"
+        raise UncountedError(f"the loop at {_source_line(eqn)} {problem}; {fix}")
     return Flops(0, (Loop(lambda dispatches: stop(dispatches) - start(dispatches), part),))
 
 
@@ -255,7 +253,7 @@ _CONTROL = {"scan": _scan, "cond": _cond, "while": _while}
 
 
 def _bounds(eqn):
-    """Returns the carries that are counter and bound of `while counter < bound`, or None."""
+    """Returns the positions of counter and bound in a loop `while counter < bound`, or None."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     carried = body.invars[eqn.params["body_nconsts"] :]
     if len(test.eqns) != 1 or test.eqns[0].primitive.name != "lt" or eqn.params["cond_nconsts"]:
@@ -275,7 +273,7 @@ def _bounds(eqn):
 
 
 def live_body(eqn, used):
-    """Removes what no iteration uses from a loop's body; returns (body, carries used)."""
+    """Removes unused operations from a loop's body; returns (body, which carries are used)."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     tested = used_by(test)
     tests = test.invars[eqn.params["cond_nconsts"] :]

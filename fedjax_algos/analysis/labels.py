@@ -11,10 +11,9 @@ from fedjax_algos.core.options import check_choice
 _MAX_CHARACTERS = 80  # of a label in a table or figure
 SEPARATOR = ": "  # between a results folder and a method, in labels of several folders
 
-# Algorithms of the package as the papers spell them, in the order of their styles in figures: a
-# column for each colour. Algorithms that are often compared are in different columns; algorithms in
-# one column differ in the marker and the line. An algorithm that is not here keeps the name of its
-# label, which also sets its style.
+# Algorithms of the package as the papers spell them. The position sets the style in figures: each
+# column has a colour, and algorithms in one column differ in marker and line. Algorithms that are
+# often compared are in different columns. Others keep their label, which also sets their style.
 _LINES = (
     "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
     "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
@@ -27,14 +26,14 @@ DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if 
 
 
 def algorithm_of(label: str) -> str | None:
-    """Returns the algorithm that a label's first word names: `fedavg` in `iid: FedAvg-2, tuned`."""
+    """Finds the algorithm in a label's first word, such as `fedavg` in `iid: FedAvg-2, tuned`."""
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
     return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
 
 
 def file_name(label: str) -> str:
-    """Makes a label fit for the name of a file."""
+    """Replaces characters of a label that do not suit the name of a file."""
     return re.sub(r"[^\w.=+-]+", "-", label)
 
 
@@ -53,15 +52,15 @@ def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequ
 
 
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the names of methods in tables and figures, by label: the papers' if all differ."""
-    given, labels = given or {}, list(labels)
+    """Returns names for tables and figures by label: `given`, or the paper's if it is unique."""
     names = {label: _display_name(label) for label in labels}
     uses = Counter(names.values())
-    names = {own: given.get(own, name if uses[name] == 1 else own) for own, name in names.items()}
+    names = {label: name if uses[name] == 1 else label for label, name in names.items()}
+    names |= {label: name for label, name in (given or {}).items() if label in names}
     for name in names.values():
-        others = [repr(label) for label in names if names[label] == name]
-        what = f"the methods {' and '.join(others)} would have the same label {name!r}"
-        require(len(others) < 2, f"{what}; give them different ones")
+        same = " and ".join(repr(label) for label in names if names[label] == name)
+        text = f"the methods {same} would have the same label {name!r}; give them different ones"
+        require([*names.values()].count(name) == 1, text)
     return names
 
 

@@ -23,7 +23,7 @@ from fedjax_algos.engine.state import FederatedState, RowTable
 from fedjax_algos.models.outputs import LabelCheck
 from fedjax_algos.participation.cohorts import full_steps, rate_at
 
-# The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
+# The dispatch number of personal training. Runs count from 0, so no run has the same draws.
 _DISPATCH_NUMBER = -1
 _MAX_AUTO_CHUNK = 32  # the most clients that "auto" maps at once, as each has its own weights
 _MAX_ROWS = 128  # rows of host memory that the device holds at once
@@ -137,8 +137,8 @@ def make_evaluate_own(
 
     Args:
       algorithm: the algorithm whose states are evaluated.
-      local: the further training of a client, if any; None for the algorithm's own. For a client's
-        step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
+      local: how clients train further, if they do; None is the algorithm's `local`. For a client's
+        step of Per-FedAvg, give `steps=1` and its `alpha` as the rate.
       batch_size, layout: as in `make_evaluate_personal`.
 
     Raises:
@@ -194,8 +194,8 @@ def _evaluation(problem, local, layout, model_of):
     """Builds a compiled evaluation of `model_of(state, rows, client, place)` after local steps."""
     train_client = local_training(problem, local)
 
-    def tuned(model, train, client, num_steps, seed):
-        # an order of its own, independent of the run's batches
+    def trained_model(model, train, client, num_steps, seed):
+        # the dispatch number makes the batches independent of a run's
         draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
         data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
         zero, real = jnp.int32(0), jnp.result_type(float)
@@ -217,7 +217,7 @@ def _evaluation(problem, local, layout, model_of):
     def compute(state, rows, clients, data, train, num_steps, seed, *, size):
         def of_client(client, steps, place):
             model = model_of(state, rows, client, place)
-            model = model if train is None else tuned(model, train, client, steps, seed)
+            model = model if train is None else trained_model(model, train, client, steps, seed)
             return _evaluate_client(problem, model, data, client, size)
 
         number, num_clients = clients.size, data.num_clients
@@ -236,13 +236,13 @@ def _evaluation(problem, local, layout, model_of):
 
 def _data_check(problem):
     """Builds a check of the clients' data, by the names of the arguments."""
-    labels = LabelCheck(problem, "the clients' examples")
-    of_training = LabelCheck(problem, "the training examples")
+    check_clients = LabelCheck(problem, "the clients' examples")
+    check_training = LabelCheck(problem, "the training examples")
 
-    def check(**given):
-        for name, data in given.items():
+    def check(**stores):
+        for name, data in stores.items():
             checks.check_kind(name, data, FederatedData, "give what federate returned")
-            (of_training if name == "train" else labels)(data.examples)
+            (check_training if name == "train" else check_clients)(data.examples)
 
     return check
 
@@ -255,8 +255,8 @@ def _pieces(rows, num_clients, device):
     size = min(num_clients, _MAX_ROWS)
     for start in range(0, num_clients, size):
         clients = np.minimum(np.arange(start, start + size, dtype=np.int32), num_clients)
-        own = [rows[client] for client in clients.tolist()]
-        yield clients, jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *own), device)
+        trees = [rows[client] for client in clients.tolist()]
+        yield clients, jax.device_put(jax.tree.map(lambda *x: np.stack(x), *trees), device)
 
 
 def _checked_steps(train, test, local, num_steps):
@@ -265,10 +265,10 @@ def _checked_steps(train, test, local, num_steps):
     steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
     for end in (steps.min(), steps.max()):
         checks.check_whole("num_steps", end.item(), 0)
-    what = f"{len(counts)} clients train, {test.num_clients} are tested"
+    found = f"{len(counts)} clients train, {test.num_clients} are tested"
     fix = "give data of the same clients, and one num_steps, or one for each client"
     fits = test.num_clients == len(counts) and steps.shape in ((), counts.shape)
-    require(fits, f"{what} and num_steps has shape {steps.shape}; {fix}")
+    require(fits, f"{found} and num_steps has shape {steps.shape}; {fix}")
     return np.where(counts > 0, steps, 0).astype(np.int32)
 
 
@@ -279,9 +279,8 @@ def _evaluate_client(problem, model, data, client, size):
 
     def measure(step):
         slots, real = evaluation.places(step, size, count)
-        return evaluation.evaluate_batch(
-            problem, model, data.examples, data.indices[offset + slots], real
-        )
+        rows = data.indices[offset + slots]
+        return evaluation.evaluate_batch(problem, model, data.examples, rows, real)
 
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))

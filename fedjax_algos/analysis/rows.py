@@ -1,4 +1,4 @@
-"""Makes the rows of a run, and each method's columns of a comparison's rows as arrays."""
+"""Makes the rows of runs, limits them to a budget, and converts their columns to arrays."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ class Budget(NamedTuple):
     @classmethod
     def of(cls, text: str) -> "Budget":
         """Parses a text such as `upload_bytes=5e5`; raises ValueError for other texts."""
-        column, _, given = text.partition("=")
+        column, _, number = text.partition("=")
         check_choice("the column of a budget", column, BUDGETS)
         try:
-            most = float(given)
+            most = float(number)
         except ValueError:
             most = np.nan
-        wrong = f"budget={text!r} is not a budget; give {column}=NUMBER, above 0"
-        require(0 < most < np.inf, wrong)
+        message = f"budget={text!r} is not a budget; give {column}=NUMBER, above 0"
+        require(0 < most < np.inf, message)
         return cls(column, most)
 
     def is_used(self, row: Row) -> bool:
@@ -38,32 +38,32 @@ class Budget(NamedTuple):
         return row[self.column] >= self.most
 
     def within(self, rows: list[Row]) -> list[Row]:
-        """Keeps rows within the budget; the last one of a run also replaces those beyond it."""
+        """Replaces each row beyond the budget by the run's last row within it."""
         known = all(not np.isnan(row.get(self.column, np.nan)) for row in rows)
         require(known, f"the rows have no {self.column}; give a budget of another column")
-        kept: list[Row] = []
-        for own in _runs(self.repeat_last(rows)):
-            within = [row for row in own if row[self.column] <= self.most]
-            kept += within + within[-1:] * (len(own) - len(within))
-        return kept
+        replaced: list[Row] = []
+        for run in _runs(self.repeat_last(rows)):
+            within = [row for row in run if row[self.column] <= self.most]
+            replaced += within + within[-1:] * (len(run) - len(within))
+        return replaced
 
     def repeat_last(self, rows: list[Row]) -> list[Row]:
-        """Repeats the last row of runs that have used the budget until all have equal numbers."""
+        """Repeats the last row of runs that have used the budget, so that all are as long."""
         runs = _runs(rows)
         most = max(map(len, runs), default=0)
-        missing = [(most - len(own)) * self.is_used(own[-1]) for own in runs]
-        return [row for own, n in zip(runs, missing, strict=True) for row in own + own[-1:] * n]
+        missing = [(most - len(run)) * self.is_used(run[-1]) for run in runs]
+        return [row for run, n in zip(runs, missing, strict=True) for row in run + run[-1:] * n]
 
     def describe(self, rows: list[Row]) -> list[str]:
         """Writes notes for a table of the rows `within`; they name methods below the budget."""
         used = {row["method"] for row in rows if self.is_used(row)}
         less = [label for label in rows_by_run(rows) if label not in used]
-        told = f"All values are of the last evaluation with at most {self.most:g} {self.column}."
-        return [told] + [f"Ended before: {', '.join(less)}."] * bool(less)
+        note = f"All values are of the last evaluation with at most {self.most:g} {self.column}."
+        return [note] + [f"Ended before: {', '.join(less)}."] * bool(less)
 
 
 def _runs(rows):
-    return [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
+    return [run for by_seed in rows_by_run(rows).values() for run in by_seed.values()]
 
 
 def within_budget(rows: list[Row], text: str | None) -> tuple[list[Row], list[str]]:
@@ -127,8 +127,8 @@ def metrics_row(
 
 def finite_quality(row: Row, metric: str = METRIC) -> float:
     """Returns the quality of an evaluation; NaN if its model is not finite."""
-    # a model of NaN predicts class 0, so its accuracy is finite; the train loss does not decide: it
-    # is also NaN if all updates of some rounds were left out
+    # A model of NaN predicts class 0, so its accuracy is finite. The train loss does not tell: it
+    # is also NaN if all updates since the last row were left out.
     quality, loss = row.get(metric), row.get("test_loss")
     finite = loss is None or math.isfinite(loss)
     return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
@@ -159,8 +159,8 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
             if seed not in by_seed:
                 fix = "give the rows of all methods on the same seeds"
                 raise ValueError(f"method {method!r} has no rows on seed {seed:g}; {fix}")
-            own = [row.get(column, np.nan) for row in by_seed[seed]]
-            curve[: len(own)] = np.array(own, float)
+            measured = [row.get(column, np.nan) for row in by_seed[seed]]
+            curve[: len(measured)] = np.array(measured, float)
         arrays[method] = values
     return arrays
 

@@ -176,8 +176,8 @@ def paired_p_value(differences: Sequence[float] | np.ndarray) -> Any:
     values = np.asarray(differences, float)
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = 2 * special.stdtr(len(values) - 1, -abs(values.mean(axis=0) / error))
-    return np.where(error == 0, values[0] == 0, found)[()]
+        p_values = 2 * special.stdtr(len(values) - 1, -abs(values.mean(axis=0) / error))
+    return np.where(error == 0, values[0] == 0, p_values)[()]
 
 
 def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -> np.ndarray:
@@ -195,8 +195,7 @@ def holm(p_values: Sequence[float] | np.ndarray, most_left: int | None = None) -
     left = np.arange(len(values), 0, -1)
     left[1:] = np.minimum(left[1:], len(values) if most_left is None else most_left)
     corrected = np.empty_like(values)
-    scaled = values[order] * left
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * left), 1)
     return corrected
 
 
@@ -217,16 +216,16 @@ def p_values_against_best(values: Mapping[str, Sequence[float]]) -> dict[str, fl
       The p-values; the best method has 1. They are NaN below five seeds, and for methods with a
       value that is not finite, which are not compared.
     """
-    found = dict.fromkeys(values, math.nan)
+    unknown = dict.fromkeys(values, math.nan)
     finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
     if not finite or min(map(len, finite.values())) < MIN_SEEDS_OF_AN_INTERVAL:
-        return found
+        return unknown
     labels = sorted(finite, key=lambda label: -finite[label].mean())  # the best is the first
     pairs = [finite[a] - finite[b] for a, b in itertools.combinations(labels, 2)]
     others = len(labels) - 1
-    own = paired_p_value(np.transpose(pairs)) if pairs else ()
-    corrected = holm(own, most_left=others * (others - 1) // 2)
-    return found | dict(zip(labels, [1.0, *corrected[:others].tolist()], strict=True))
+    p_values = paired_p_value(np.transpose(pairs)) if pairs else ()
+    corrected = holm(p_values, most_left=others * (others - 1) // 2)
+    return unknown | dict(zip(labels, [1.0, *corrected[:others].tolist()], strict=True))
 
 
 def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
@@ -239,7 +238,7 @@ def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
       values: float[seeds] of each method by label, on the same seeds.
     """
     p_values = p_values_against_best(values)
-    marks: dict[str, Mark] = {own: "not told" if p > LEVEL else "" for own, p in p_values.items()}
+    marks: dict[str, Mark] = {name: "not told" if p > LEVEL else "" for name, p in p_values.items()}
     compared = [label for label, p_value in p_values.items() if not math.isnan(p_value)]
     best = max(compared, key=lambda label: np.mean(values[label]), default=None)
     return marks if best is None else {**marks, best: "best"}
@@ -313,7 +312,7 @@ class CostToTarget(NamedTuple):
 
 
 def _lower_median(values: Collection[float]) -> float | None:
-    """Returns the value of rank ceil(n / 2); None if it is infinite or without values."""
+    """Returns the value of rank ceil(n / 2); None if it is infinite or there are no values."""
     middle = median_low(values) if values else np.inf
     return middle if np.isfinite(middle) else None
 
@@ -332,8 +331,8 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
     require(is_higher, f"target_metric={name!r} is lower for better models, or not a text; {fix}")
     known = [other for other in measured or () if not _falls(other)]
     choice = f"choose {one_of(known)}, or " if known else ""
-    what = f"target_metric={name!r} is not measured; {choice}name it in metrics too"
-    require(measured is None or name in measured, what)
+    text = f"target_metric={name!r} is not measured; {choice}add it to metrics"
+    require(measured is None or name in measured, text)
 
 
 def metric_column(target_metric: str) -> str:
@@ -346,5 +345,5 @@ def _falls(name):
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
-    """Returns the index of the first of float[evaluations] at the target, or None."""
+    """Returns the index of the first evaluation that reaches the target, or None."""
     return next((i for i, each in enumerate(quality) if each >= target - _TOLERANCE), None)

@@ -1,4 +1,4 @@
-"""The quality of each method of a comparison, the costs to reach a target, and paired differences.
+"""Summarises comparisons: each method's quality, costs to a target, and paired differences.
 
 The quality is the test accuracy, or another metric that is higher for better models. An evaluation
 of a model that is not finite never counts as the best and never reaches a target.
@@ -84,12 +84,8 @@ class PairedSummary(NamedTuple):
     seeds_common: int
 
 
-COSTS = {  # fields of the summaries, and their columns
-    "rounds": "round",
-    "upload_bytes": "upload_bytes",
-    "simulated_seconds": "simulated_seconds",
-    "flops": "flops",
-}
+# fields of the summaries, and their columns
+COSTS = {"rounds": "round"} | {n: n for n in ("upload_bytes", "simulated_seconds", "flops")}
 
 
 def summarise(
@@ -130,29 +126,26 @@ def summarise(
     seeds, has_target = np.array(_seeds(rows), int), ~np.isnan(targets)
     summary, without = [], tuple(seeds[~has_target].tolist())
     for label, quality in qualities.items():
-        own = {name: column[label] for name, column in columns.items()}
-        found = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
+        arrays = {name: column[label] for name, column in columns.items()}
+        firsts = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
         lost = statistics.diverged(quality)
-        costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
+        costs = {n: _cost(arrays.get(c), firsts, has_target, lost) for n, c in COSTS.items()}
         final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
-        seconds = float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1)))
+        seconds = float(np.median(np.fmax.reduce(arrays["wall_seconds"], axis=1)))
         facts: Any = {"seeds": len(seeds), "seeds_without_target": without, "seconds": seconds}
-        facts["seeds_reaching"] = sum(index is not None for index in found)
+        facts["seeds_reaching"] = sum(index is not None for index in firsts)
         facts["seeds_diverged"] = int(lost.sum())
         summary.append(MethodSummary(label, final, best, **costs, **facts))
     for name in ("final", "best"):
         p_values = statistics.p_values_against_best(compared_values(summary, name))
-        fields: list[Any] = [{f"{name}_p_value": p_values[line.label]} for line in summary]
-        summary = [line._replace(**own) for line, own in zip(summary, fields, strict=True)]
+        fields: Any = ({f"{name}_p_value": p_values[line.label]} for line in summary)
+        summary = [line._replace(**field) for line, field in zip(summary, fields, strict=True)]
     return summary
 
 
 def compared_values(summary: list[MethodSummary], name: str) -> dict[str, Sequence[float]]:
     """Returns `final` or `best` over seeds, by label; NaN for a method that has diverged."""
-    return {
-        line.label: (math.nan,) if line.seeds_diverged else getattr(line, name).values
-        for line in summary
-    }
+    return {m.label: (math.nan,) if m.seeds_diverged else getattr(m, name).values for m in summary}
 
 
 def summarise_pairs(
@@ -170,10 +163,10 @@ def summarise_pairs(
     summary = {line.label: line for line in summarise(rows, target, reference, metric=metric)}
     seeds = _seeds(rows)
     base, lines = summary.pop(next(iter(summary)) if reference is None else reference), []
-    for label, own in summary.items():
-        pairs = zip(_final_and_best(own), _final_and_best(base), strict=True)
+    for label, method in summary.items():
+        pairs = zip(_final_and_best(method), _final_and_best(base), strict=True)
         final, best = (statistics.paired_difference(*pair, seeds) for pair in pairs)
-        found = {name: _ratio(getattr(own, name), getattr(base, name)) for name in COSTS}
+        found = {name: _ratio(getattr(method, name), getattr(base, name)) for name in COSTS}
         ratios = {f"{name}_ratio": ratio for name, (ratio, _) in found.items()}
         numbers = {"seeds": len(seeds), "seeds_common": found["rounds"][1]}
         lines.append(PairedSummary(label, final, best, **ratios, **numbers))
@@ -190,17 +183,17 @@ def _best(quality):
 
 
 def _final_and_best(summary):
-    """Returns both, float[seeds] each; NaN for seeds that have diverged."""
+    """Returns both qualities, float[seeds] each; NaN for seeds that have diverged."""
     final = np.array(summary.final.values)
     return final, np.where(np.isnan(final), np.nan, summary.best.values)
 
 
-def _cost(column, found, has_target, lost):
-    """Returns each seed's cost up to its evaluation `found`; columns are [seeds, evaluations]."""
+def _cost(column, firsts, has_target, lost):
+    """Returns each seed's cost up to evaluation `firsts[seed]` of float[seeds, evaluations]."""
     if column is None:
         return None
     whole = np.fmax.reduce(column, axis=1)
-    at = np.array([np.inf if i is None else column[seed, i] for seed, i in enumerate(found)])
+    at = np.array([np.inf if i is None else column[seed, i] for seed, i in enumerate(firsts)])
     if np.isnan(at).any() or not np.isfinite(whole).all():  # it was not measured
         return None
     horizons = np.where(lost, np.nan, whole)[has_target]
@@ -208,14 +201,14 @@ def _cost(column, found, has_target, lost):
 
 
 def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
-    """Returns the ratio of mean costs over common seeds, None if not known, and their number."""
-    # otherwise a method that reaches the target only on easy seeds would look fast
+    """Returns the ratio of mean costs over common seeds (None without any) and their number."""
+    # over all its seeds, a method that reaches the target only on easy seeds would look fast
     common = np.isfinite(costs) & np.isfinite(reference)
     total = float(reference[common].sum())
     return (float(costs[common].sum()) / total if total else None), int(common.sum())
 
 
-def _ratio(own, reference):
-    if own is None or reference is None:
+def _ratio(cost, reference):
+    if cost is None or reference is None:
         return None, 0
-    return ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))
+    return ratio_on_common_seeds(np.array(cost.costs), np.array(reference.costs))

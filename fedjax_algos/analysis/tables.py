@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MISSING = "-"
-# marked cells, and the other cells of such a column
+# forms of marked cells, and of the other cells in a column with marks
 _OF_TEXT = {"best": "{} *", "not told": "{} ~", "": "{}  "}
 _OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*", "": "{}"}
 _OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}", "": "{}"}
@@ -50,9 +51,7 @@ class Column(NamedTuple):
     def cells(self, with_unit: bool = False) -> list[str]:
         """Formats the values; percentages and percentage points have no unit."""
         unit = f" {self.unit}" if with_unit and self.unit not in ("", "%", "points") else ""
-        return [
-            _cell(each, lambda v: f"{v / self.scale:{self.form}}{unit}") for each in self.values
-        ]
+        return [_cell(x, lambda v: f"{v / self.scale:{self.form}}{unit}") for x in self.values]
 
     def title(self) -> str:
         """Returns the heading, with the unit if there is one."""
@@ -92,8 +91,8 @@ def choose_columns(tables: Sequence[ResultTable], names: Sequence[str]) -> list[
     """Chooses columns of tables, with `_` for a space; leaves out tables without any of them."""
     known = dict.fromkeys(c.heading for table in tables for c in table.columns[1:])
     chosen = check_names("columns", [name.replace("_", " ") for name in names], known)
-    shown = [table.choose(chosen) for table in tables]
-    return [table for table in shown if len(table.columns) > 1]
+    reduced = (table.choose(chosen) for table in tables)
+    return [table for table in reduced if len(table.columns) > 1]
 
 
 def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) -> bool:
@@ -119,7 +118,7 @@ class SeedCount(NamedTuple):
 
 
 def amounts(heading: str, values: Sequence[Any], unit: str) -> Column:
-    """Makes a column of bytes or operations, with the largest prefix that keeps values >= 1."""
+    """Makes a column of bytes or operations, with the largest prefix that leaves values >= 1."""
     seen: list[float] = []
 
     def collect(number: float) -> str:
@@ -207,7 +206,7 @@ def latex(tables: Sequence[ResultTable]) -> str:
 
 
 def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the fields of named tuples of one type by column; all have the same columns."""
+    """Converts named tuples of one type to records that all have the same columns."""
     found: list[dict[str, Any]] = []
     for line in lines:
         record: dict[str, Any] = {}
@@ -215,8 +214,8 @@ def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
             plain = " ".join(map(str, value)) if isinstance(value, tuple) else value
             record |= value.record(name) if hasattr(value, "record") else {name: plain}
         found.append(record)
-    columns = dict.fromkeys(name for own in sorted(found, key=len, reverse=True) for name in own)
-    return [{name: own.get(name) for name in columns} for own in found]
+    columns = dict.fromkeys(itertools.chain(*sorted(found, key=len, reverse=True)))
+    return [{name: record.get(name) for name in columns} for record in found]
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
@@ -249,14 +248,14 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 def _lines(
     table: ResultTable, marks: Mapping[str, str], show: Callable[[str, Column], str] | None = None
 ) -> list[list[str]]:
-    """Returns each line's cells with their marks; cells have units, or `show` makes them."""
-    cells = []
+    """Returns each line's cells with their marks; `show` replaces the format with units."""
+    columns = []
     for column in table.columns:
-        own = column.cells(with_unit=show is None)
-        shown = own if show is None else [show(cell, column) for cell in own]
-        looks = [marks[mark] for mark in column.marks if any(column.marks)] or ["{}"] * len(shown)
-        cells.append([look.format(cell) for look, cell in zip(looks, shown, strict=True)])
-    return [list(line) for line in zip(*cells, strict=True)]
+        cells = column.cells(with_unit=show is None)
+        cells = cells if show is None else [show(cell, column) for cell in cells]
+        forms = [marks[mark] for mark in column.marks if any(column.marks)] or ["{}"] * len(cells)
+        columns.append([form.format(cell) for form, cell in zip(forms, cells, strict=True)])
+    return [list(line) for line in zip(*columns, strict=True)]
 
 
 def _tabular(table: ResultTable) -> str:

@@ -68,9 +68,7 @@ _PLOT_HELP = {
     "style": f"{' or '.join(PICTURE_STYLES)}: as wide as one or two columns, with a Times font",
     "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
 }
-
-
-REGISTRIES = {  # the package or the module of each
+REGISTRIES = {  # the package or module of each registry
     "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
     "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
     "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
@@ -152,10 +150,10 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     fedjax-algos sweep fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.3
     fedjax-algos sweep fedgbo --grid optimizer=sgdm,adam --seeds 5
 
-    Two grids of three and two values are six settings. A grid
-    may contain the method's options, client_learning_rate, and settings of the local work such as
-    local_steps. Settings that differ in real numbers share a program; others have one each. METHOD
-    may be your own function: my_file.py:fedspeed --grid rho=0.1,0.2.
+    Two grids of three and two values are six settings. A grid may contain the method's options,
+    client_learning_rate, and settings of the local work such as local_steps. Settings that differ
+    only in real numbers share a compiled program. METHOD may be your own function:
+    my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     from fedjax_algos.cli import training
 
@@ -203,9 +201,7 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
 @click.option("--partition", metavar="NAME", help="divides a data set in memory [natural]")
 @click.option("--clients", type=click.IntRange(1, MAX_INT32), help="clients of the partition")
 @click.option("--seed", type=click.IntRange(0, MAX_SEED), help="seed of the partition [0]")
-def pack(
-    source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
-) -> None:
+def pack(source: str, folder: str, **values: Any) -> None:
     """Write the examples of all clients into a folder, for populations larger than the memory.
 
     SOURCE is a data set, see `list datasets`, or your own function that returns a data set or a
@@ -214,7 +210,7 @@ def pack(
     """
     from fedjax_algos.cli.pack import pack_clients
 
-    pack_clients(source, folder, partition, clients, seed)
+    pack_clients(source, folder, **values)
 
 
 @cli.command()
@@ -226,8 +222,8 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
     The target, its metric and the reference of the runs hold here too, if all folders share them.
 
     text, markdown and latex have units and notes on the columns. They mark the best method and the
-    methods that cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes,
-    operations and seconds; with them, --columns chooses these columns.
+    methods that do not differ significantly from it. csv and json have plain numbers: shares from 0
+    to 1, bytes, operations and seconds; --columns chooses among the columns of the format.
     """
     from fedjax_algos.cli.finished import show_table
 
@@ -240,8 +236,8 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 
-    Several folders are in one panel, with the folder's name before each method, or in a panel each
-    with --facet results. The command prints what the figure does not show.
+    Several folders share one panel, with the folder's name before each method; with --facet
+    results, each has a panel. The command prints what the figure does not show.
     """
     from fedjax_algos.cli.finished import draw
 
@@ -264,30 +260,23 @@ def report(folder: str, out: str | None) -> None:
 
 @cli.command("list", help=f"List the names in one of: {', '.join(REGISTRIES)}.")
 @click.argument("what", type=click.Choice([*REGISTRIES]), metavar="WHAT")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print JSON: each name with its description and its options",
-)
+@click.option("--json", "as_json", is_flag=True, help="print descriptions and options as JSON")
 def list_names(what: str, as_json: bool) -> None:
     """Lists a registry."""
     registry = registry_of(what)
     if as_json:
-        listed = {name: options.described(registry[name]) for name in sorted(registry)}
-        click.echo(json.dumps(listed))
-        return
+        described = {name: options.described(registry[name]) for name in sorted(registry)}
+        return click.echo(json.dumps(described))
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
     table = Table(Column("name", no_wrap=True), "description", "options")
     for name in sorted(registry):
-        own = "\n".join(
-            f"{o.name}: {options.range_of(o)}" for o in options.text_options(registry[name])
-        )
+        known = options.text_options(registry[name])
+        lines = "\n".join(f"{option.name}: {options.range_of(option)}" for option in known)
         title = (registry[name].__doc__ or "").split("\n")[0]
-        table.add_row(*map(Text, [printable(name), printable(title), own]))
+        table.add_row(*map(Text, [printable(name), printable(title), lines]))
     Console().print(table)
 
 

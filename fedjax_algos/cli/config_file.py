@@ -1,4 +1,4 @@
-"""Reads settings and methods from a TOML file, written by hand or `tune`, or a `config.json`."""
+"""Reads settings and methods from a TOML file (also one of `tune`) or from a `config.json`."""
 
 import reprlib
 import shlex
@@ -34,11 +34,11 @@ def read_config(path: str) -> ConfigFile:
     """
     with reading(path, _KIND, _FIX):
         if path.lower().endswith(".json"):
-            return _of_results(parse_json(read_file(path)))
-        return _of_toml(parse_toml(read_file(path, MAX_TOML_BYTES)))
+            return _from_results(parse_json(read_file(path)))
+        return _from_toml(parse_toml(read_file(path, MAX_TOML_BYTES)))
 
 
-def _of_toml(content: dict[str, Any]) -> ConfigFile:
+def _from_toml(content: dict[str, Any]) -> ConfigFile:
     methods, cache = content.pop("methods", None), content.pop("compilation_cache", None)
     tuning = _checked_tuning(content.pop("tuning", None))
     if methods is not None:
@@ -49,18 +49,17 @@ def _of_toml(content: dict[str, Any]) -> ConfigFile:
     return ConfigFile(settings, tuple(methods or ()), cache, tuning)
 
 
-def _of_results(content: Any) -> ConfigFile:
+def _from_results(content: Any) -> ConfigFile:
     """Reads the settings and methods of an earlier run."""
     from fedjax_algos.runs.studies.method import configured_spec
 
-    kinds: dict[str, Any] = {"settings": dict, "methods": dict, "command": list}
-    held = isinstance(content, dict) and all(
-        isinstance(content.get(name), kind) for name, kind in kinds.items()
-    )
-    require(held and content["methods"], "it has no settings and methods of a run")
+    kinds = {"settings": dict, "methods": dict, "command": list}
+    parts = content if isinstance(content, dict) else {}
+    complete = all(isinstance(parts.get(name), kind) for name, kind in kinds.items())
+    require(complete and parts["methods"], "it has no settings and methods of a run")
     command = shlex.join(["fedjax-algos", *map(str, content["command"])])
-    searched = f"it is from a search, which compare cannot repeat; its command was {command}"
-    require("grid" not in content, searched)
+    text = f"it is from a search, which compare cannot repeat; its command was {command}"
+    require("grid" not in content, text)
     for method in content["methods"].values():
         named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
         nested = named and any(isinstance(value, list | dict) for value in method.values())
@@ -75,19 +74,19 @@ def stored_settings(
 ) -> Settings:
     """Returns the settings of a results folder with these names; skips names of other versions."""
     content = configuration.get("settings", {})
-    given = {n: value for n, value in content.items() if n in names and value is not None}
+    values = {n: value for n, value in content.items() if n in names and value is not None}
     with reading(folder / "config.json", _KIND, _FIX):
-        settings = Settings(**_settings(given))
+        settings = Settings(**_settings(values))
         check_target_metric(settings.target_metric)
     return settings
 
 
 def _checked_tuning(tuning: Any) -> Mapping[str, Any] | None:
-    """Checks the record that `tune` wrote of its search."""
+    """Checks that the record of `tune`'s search has the seeds."""
     seeds = tuning.get("seeds") if isinstance(tuning, dict) else None
-    right = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
+    valid = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
     text = f"tuning={reprlib.repr(tuning)} is not what tune wrote; leave it out"
-    require(tuning is None or right, text)
+    require(tuning is None or valid, text)
     return tuning
 
 
@@ -105,5 +104,5 @@ def parse_setting(name: str, given: Any) -> Any:
     if name == "seeds":
         return parse_seeds(given)
     value = parse_value(options(Settings)[name], given)
-    is_count = name == "cohort" and "." not in str(given)  # 1.0 is not known to be one client
+    is_count = name == "cohort" and "." not in str(given)  # 1.0 may be a share or one client
     return int(value) if is_count and value.is_integer() else value

@@ -12,7 +12,7 @@ from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.tables import Column, ResultTable, amounts
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core import Algorithm, Dispatch, Population
-from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.slots import Placement
@@ -39,22 +39,21 @@ _NOTES = [
 def costs_of(
     algorithm: Algorithm, data: RunData, dispatches: Dispatch, population: Population
 ) -> dict[str, float | None]:
-    """Counts an algorithm's bytes from shapes alone, and its operations if that is possible."""
+    """Counts an algorithm's bytes from shapes, and its operations unless one is unknown."""
 
     def init(seed: jax.Array) -> Any:
         placement = Placement("sequential")
         return initial_state(algorithm, placement, seed, None, population, on_device=False)
 
     state, shapes = jax.eval_shape(init, np.uint32(0)), data_shapes(data)
-    transfer = count_transfer(algorithm, state, data, dispatches)
     try:
-        of_each = count_flops(algorithm, state, shapes).of(dispatches)
-        flops = float(of_each[dispatches.client < population.num_clients].mean())
+        by_client = count_flops(algorithm, state, shapes).of(dispatches)
+        flops = float(by_client[dispatches.client < population.num_clients].mean())
     except UncountedError:
         flops = None
     memory = count_memory(algorithm, state, shapes)
     return {
-        **transfer._asdict(),
+        **count_transfer(algorithm, state, data, dispatches)._asdict(),
         "flops": flops,
         "client state": memory.between_rounds,
         "all states": memory.between_rounds * population.num_clients,
@@ -69,21 +68,17 @@ def show_costs(methods: tuple[str, ...], values: dict[str, str | None]) -> None:
     laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
     experiment = prepare(laid_out, methods_of(methods, settings), files=True)
     data = experiment.data[0]
-    counts = data.counts()
-    population = Population(data.num_clients, settings.cohort_size, int(counts.sum()))
-    found: dict[str, dict[str, float | None]] = {}
+    population = Population(data.num_clients, settings.cohort_size, int(data.counts().sum()))
+    costs: dict[str, dict[str, float | None]] = {}
     for label, engine in experiment.engines.items():
-        cohorts = Rounds(**settings.loop()).cohorts(
-            data, engine.algorithm, engine.algorithm.local, 0
-        )
-        first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
-        found[label] = costs_of(engine.algorithm, data, first, population)
-    names = display_names(found)
-    columns = [Column("method", [names[label] for label in found])]
-    for name in next(iter(found.values())):
-        of_each = [own[name] for own in found.values()]
-        columns.append(amounts(name, of_each, "FLOP" if name == "flops" else "B"))
-    hidden = ["message", "missed"] * all(o["message"] == o["download"] for o in found.values())
-    hidden += ["report"] * all(own["report"] is None for own in found.values())
-    shown = [column.heading for column in columns if column.heading not in hidden]
-    click.echo(tables.text([ResultTable(columns, _NOTES).choose(shown)]), nl=False)
+        algorithm = engine.algorithm
+        cohorts = Rounds(**settings.loop()).cohorts(data, algorithm, algorithm.local, 0)
+        costs[label] = costs_of(algorithm, data, take(cohorts.dispatches(1), 0), population)
+    names, rows = display_names(costs), costs.values()
+    columns = [Column("method", [names[label] for label in costs])]
+    for name in next(iter(rows)):
+        columns.append(amounts(name, [r[name] for r in rows], "FLOP" if name == "flops" else "B"))
+    hidden = ["message", "missed"] * all(row["message"] == row["download"] for row in rows)
+    hidden += ["report"] * all(row["report"] is None for row in rows)
+    headings = [column.heading for column in columns if column.heading not in hidden]
+    click.echo(tables.text([ResultTable(columns, _NOTES).choose(headings)]), nl=False)

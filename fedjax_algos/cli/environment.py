@@ -51,10 +51,8 @@ class Training:
     record: dict[str, Any] = dataclasses.field(default_factory=dict)
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
-    def begin(
-        self, record: dict[str, Any], runs: Sequence[RunName], *, extends: bool = False
-    ) -> bool:
-        """Begins the folder with its configuration; prints and returns False if it is complete.
+    def begin(self, record: dict[str, Any], runs: Sequence[RunName], extends: bool = False) -> bool:
+        """Begins the results folder; if it is complete, prints that and returns False.
 
         `runs` are the runs of all shares, in the order of computation.
         """
@@ -66,7 +64,7 @@ class Training:
         return not complete
 
     def join(self, rows: list[Row]) -> list[Row]:
-        """Returns the rows of all shares; prints and returns none if some runs have not ended."""
+        """Returns the rows of all shares; if runs are missing, reports them and returns []."""
         if self.folder.share is None:
             return rows
         if missing := from_first(missing_runs)(self.folder.path, self.record):
@@ -110,30 +108,26 @@ class Training:
 
 @contextlib.contextmanager
 def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[Training]:
-    """Yields a command that trains, with the folder that the options of `shared_options` name."""
+    """Sets up devices, processes and the results folder from a command's options."""
     from fedjax_algos.cli.progress import show_progress  # imports rich
 
     cache, devices = values["compilation_cache"], settings.devices
     check_path("out", values["out"])
     check_path("compilation_cache", cache)
-    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    given = values_of(options(open_folder), texts | {"share": values["share"]})
+    checkpoints = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
+    of_folder = values_of(options(open_folder), checkpoints | {"share": values["share"]})
     place = processes.place_of(**values_of(options(processes.place_of), values))
     number = 1 if place is None else place.processes
     fix = f"do not divide over {number} processes; give a multiple of {number}"
     require((devices or 0) % number == 0, f"devices={devices} {fix}")
     if cache is not None:
         keep_compiled(cache)
-    _make_cpu_devices(
-        devices // number if devices else max(settings.devices_per_client, usable_cores())
-    )
-    with (
-        processes.joined(place),
-        measure_compilation() as compiled,
-        show_progress(compiled) as progress,
-    ):
+    cores = max(settings.devices_per_client, usable_cores())
+    _make_cpu_devices(devices // number if devices else cores)
+    measured = measure_compilation()
+    with processes.joined(place), measured as compiled, show_progress(compiled) as progress:
         processes.check_same_command(click.get_current_context().params)
-        with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
+        with open_folder(values["out"], name, resume=values["resume"], **of_folder) as folder:
             open_folders[:] = [folder.path]
             yield Training(folder, compiled, progress, cache)
 
@@ -149,8 +143,7 @@ def _make_cpu_devices(number: int) -> None:
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:
     """Makes the trackers that --track names."""
-    names = [trackers.parse(spec)[0] for spec in specs]
-    if names:
+    if names := [trackers.parse(spec)[0] for spec in specs]:
         check_names("track", names, names)
     return [trackers.make(spec) for spec in specs]
 
@@ -162,7 +155,7 @@ def computing() -> Iterator[None]:
     Warnings are one line each; the command lists diverged runs at its end.
     """
 
-    def show(message: Warning | str, *place: Any, **where: Any) -> None:
+    def show(message: Warning | str, *more: Any, **keywords: Any) -> None:
         click.echo(f"warning: {printable(message)}", err=True)
 
     with finish_calls(), warnings.catch_warnings():

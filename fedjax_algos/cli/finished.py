@@ -36,19 +36,19 @@ _FIX = "name a folder that compare, run or sweep wrote"
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # for the name of the file
 
 
-def show_table(
-    folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]
-) -> None:
+def show_table(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, Any]) -> None:
     """Prints or writes results folders as a table."""
     form, columns, out = values["format"] or "text", values["columns"], values["out"]
     path = None if out is None else new_file(out)
-    rows = results.read_folders(
-        folders, on_missing=lambda text: click.echo(f"warning: {printable(text)}", err=True)
-    )
+
+    def warn(text: str) -> None:
+        click.echo(f"warning: {printable(text)}", err=True)
+
+    rows = results.read_folders(folders, on_missing=warn)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
-    given = target, values["target_metric"], values["reference"], values["at"]
-    goal = goal_of_folders(folders, configurations, *given)
+    goal_options = target, values["target_metric"], values["reference"], values["at"]
+    goal = goal_of_folders(folders, configurations, *goal_options)
     is_sweep = any("grid" in configuration for configuration in configurations)
     if is_sweep and len(set(results.comparison_names(folders))) == 1:
         rows = best_first(rows, goal.metric)
@@ -82,12 +82,12 @@ def goal_of_folders(
     reference: str | None,
     budget: str | None = None,
 ) -> Goal:
-    """Returns the goal from what is given, else from what all folders share."""
+    """Returns the goal from the arguments, else from what all folders share."""
     names = ("target", "target_metric", "reference", "budget")
     pairs = zip(folders, configurations, strict=True)
     stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
-    values = {name: {getattr(each, name) for each in stored} for name in names}
-    shared = {name: found.pop() if len(found) == 1 else None for name, found in values.items()}
+    sets = {name: {getattr(settings, name) for settings in stored} for name in names}
+    shared = {name: values.pop() if len(values) == 1 else None for name, values in sets.items()}
     metric = target_metric or shared["target_metric"] or "accuracy"
     check_target_metric(metric)
     if target is None and metric == shared["target_metric"]:
@@ -102,13 +102,13 @@ def goal_of_folders(
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
     """Returns the records of methods and of their differences from the reference."""
     rows, _ = within_budget(rows, goal.budget)
-    own = records(summarise(rows, goal.target, goal.reference, metric=goal.metric))
-    lines = records(summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric))
-    if not lines or (is_sweep and goal.reference is None):  # as in `method_tables`
-        return own
-    pairs = {each["label"]: each for each in lines}
-    without = dict.fromkeys(lines[0]) | {"reference": goal.reference or own[0]["label"]}
-    return [each | without | pairs.get(each["label"], {}) | each for each in own]
+    methods = records(summarise(rows, goal.target, goal.reference, metric=goal.metric))
+    pairs = records(summarise_pairs(rows, goal.target, goal.reference, metric=goal.metric))
+    if not pairs or (is_sweep and goal.reference is None):  # as in `method_tables`
+        return methods
+    by_label = {pair["label"]: pair for pair in pairs}
+    empty = dict.fromkeys(pairs[0]) | {"reference": goal.reference or methods[0]["label"]}
+    return [each | empty | by_label.get(each["label"], {}) | each for each in methods]
 
 
 def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str | None]) -> None:
@@ -117,19 +117,18 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     apart = texts.get("facet") == "results"
     rows = results.read_folders(folders, apart=apart)
     seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
-    text = "the results folders have different seeds, whose means are not comparable"
-    comparable = apart or len(folders) == 1 or len(seeds) == 1
-    require(comparable, f"{text}; add --facet results, for a panel each")
+    text = "the results folders have different seeds, so their means are not comparable; add "
+    require(apart or 1 in (len(folders), len(seeds)), f"{text}--facet results, for a panel each")
     options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
     for name in {"metric", "x"} & texts.keys():
-        whole = texts[name] in rows[0]  # one name, which may contain commas
-        options[name] = [texts[name]] if whole else texts[name].split(",")
+        is_one = texts[name] in rows[0]  # a column's name may contain commas
+        options[name] = [texts[name]] if is_one else texts[name].split(",")
     if "methods" in texts:
         text, known = texts["methods"], dict.fromkeys(str(row["method"]) for row in rows)
-        named = [text] if known_as(text, known) else text.split(",")
-        options["methods"] = [own for name in named for own in known_as(name, known) or [name]]
+        names = [text] if known_as(text, known) else text.split(",")
+        options["methods"] = [each for name in names for each in known_as(name, known) or [name]]
     for name in {"x_limits", "y_limits", "size"} & texts.keys():
-        parts = texts[name].split("x" if name == "size" else ",")  # one may be left out
+        parts = texts[name].split("x" if name == "size" else ",")  # a limit may be left out
         form = "WIDTHxHEIGHT, such as 3.5x2.6" if name == "size" else "A,B, or A, or ,B"
         with named_errors(f"{name}={texts[name]!r} is not {form}: ", ValueError):
             options[name] = tuple(float(part) if part or not any(parts) else None for part in parts)
@@ -137,9 +136,9 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]
     path = new_file(default if out is None else out)
     with written(path) as beside:
-        hidden = pictures.plot_metric(rows, beside, **options).notes
-    for line in hidden:
-        click.echo(printable(line), err=True)
+        notes = pictures.plot_metric(rows, beside, **options).notes
+    for note in notes:
+        click.echo(printable(note), err=True)
     click.echo(printable(path))
 
 
@@ -156,8 +155,8 @@ def write_report(folder: str, out: str | None) -> None:
         rows_of_clients = read_rows(place / "clients.csv")
         complete = {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients))
         require(complete, f"{place / 'clients.csv'} has no accuracy of each client; {_FIX}")
-        own = clients_table(rows_of_clients, settings)
-        tables = [*tables, own._replace(title="Each client's own model")]
+        of_clients = clients_table(rows_of_clients, settings)
+        tables = [*tables, of_clients._replace(title="Each client's own model")]
     report = make_report(place, rows, configuration, settings, tables, non_finite_lines(rows))
     write_text(path, report)
     click.echo(printable(path))

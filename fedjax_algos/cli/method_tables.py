@@ -1,5 +1,6 @@
 """Makes the tables and lines that commands print: of methods, settings, clients and divergence."""
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -7,11 +8,7 @@ from typing import Any, NamedTuple
 from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import display_names, label_text
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run, within_budget
-from fedjax_algos.analysis.statistics import (
-    METRIC,
-    describe_estimates,
-    metric_column,
-)
+from fedjax_algos.analysis.statistics import METRIC, describe_estimates, metric_column
 from fedjax_algos.analysis.summary import (
     MethodSummary,
     PairedSummary,
@@ -169,18 +166,17 @@ def _of_methods(
             notes.append(f"Costs to a {quality} are shown with --target.")
     if len(summary) > 1 and not any(final_marks):
         notes.append(_NOT_MARKED)
-    marked = _MARKED.replace("{seeds}", str(summary[0].seeds))
-    return ResultTable(columns, notes, marked=marked)
+    return ResultTable(columns, notes, marked=_MARKED.replace("{seeds}", str(summary[0].seeds)))
 
 
 def _censored(costs: list[Column]) -> list[str]:
-    """Explains costs that are not known, such as `> 100`, by the first of each form."""
+    """Explains unknown costs such as `> 100`, with the first example of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
-    shown = ", ".join(filter(None, first))
-    why = "all that is known, because seeds had not reached the target when their runs ended."
-    return [f"{shown}: {why}"] if shown else []
+    examples = ", ".join(filter(None, first))
+    reason = "all that is known, because seeds had not reached the target when their runs ended."
+    return [f"{examples}: {reason}"] if examples else []
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
@@ -220,8 +216,8 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
     headings = ("mean", "spread", "worst tenth", "pooled", "best tenth", "Jain index")
     *shares, jain = zip(headings, zip(*summaries.values(), strict=True), strict=True)
     columns = [*(percentages(*each) for each in shares), Column(*jain, ".3f")]
-    unequal = participation_ginis(rows_of_clients)
-    columns += [Column("Gini", unequal, ".3f")] if unequal else []
+    ginis = participation_ginis(rows_of_clients)
+    columns += [Column("Gini", ginis, ".3f")] if ginis else []
     steps = f", after {settings.personal_steps} more local steps" if settings.personal_steps else ""
     where = settings.evaluate_clients.replace("_", "-")
     mean = ", mean of the seeds" if len(settings.seeds) > 1 else ""
@@ -230,18 +226,18 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
         f"method makes none, of the global one{steps}.",
         "mean, spread (the standard deviation), worst and best tenth are over clients, pooled over "
         "examples. Jain index: 1 if all clients have the same accuracy.",
-        *["Gini: of the clients' numbers of dispatches; 0 if all are equal."] * bool(unequal),
+        *["Gini: of the clients' numbers of dispatches; 0 if all are equal."] * bool(ginis),
     ]
     return ResultTable([Column("method", [names[label] for label in summaries]), *columns], notes)
 
 
 def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
-    """Says in a line how the compared methods were tuned; `tuning` is the record of `tune`."""
+    """Describes how the compared methods were tuned; `tuning` is the record of `tune`."""
     line = "The methods were tuned without test data, with seeds "
     line += label_text(", ".join(map(str, tuning["seeds"])))
-    if both := {*tuning["seeds"]} & {*settings.seeds}:
+    if common := {*tuning["seeds"]} & {*settings.seeds}:
         fix = "which favours methods that were tuned more: give other --seeds"
-        line += f"; this comparison also uses {', '.join(map(str, sorted(both)))}, {fix}"
+        line += f"; this comparison also uses {', '.join(map(str, sorted(common)))}, {fix}"
     return f"{line}.\n"
 
 
@@ -250,15 +246,10 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
     seeds = dict.fromkeys(row["seed"] for row in rows)
     quality, lines = quality_by_method(rows), []
     for label, by_seed in rows_by_run(rows).items():
-        excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
-        if excluded:
-            told = describe_excluded(excluded)
-            lines.append(f"{label}: {told} (excluded_updates in metrics.csv)")
-        runs = [
-            f"seed {seed:g} {describe_divergence(by_seed[seed])}"
-            for seed, lost in zip(seeds, statistics.diverged(quality[label]), strict=True)
-            if lost
-        ]
+        if number := sum(run[-1].get("excluded_updates", 0) for run in by_seed.values()):
+            lines.append(f"{label}: {describe_excluded(number)} (excluded_updates in metrics.csv)")
+        diverged = itertools.compress(seeds, statistics.diverged(quality[label]))
+        runs = [f"seed {seed:g} {describe_divergence(by_seed[seed])}" for seed in diverged]
         if runs:
             lines.append(f"{label}: {'; '.join(runs)}. What usually helps is {WHAT_HELPS}")
     return lines

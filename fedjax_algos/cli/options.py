@@ -92,8 +92,8 @@ GROUPS = {  # of the options in `--help`
     },
 }
 HELP = {name: text for texts in GROUPS.values() for name, text in texts.items()}
-# how options look that are not texts, or whose text is of a special form
-_LOOKS: dict[str, dict[str, Any]] = {
+# click's keywords for options that are not plain texts
+_KEYWORDS: dict[str, dict[str, Any]] = {
     "columns": {"metavar": "A,B"},
     "compilation_cache": {"metavar": "FOLDER"},
     "config": {"metavar": "FILE"},
@@ -121,35 +121,33 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Click's hook; raises UsageError for a repeated option."""
-        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
             repeatable = isinstance(parameter, click.Argument) or parameter.multiple
-            if not repeatable and given.count(parameter) > 1:
+            if not repeatable and order.count(parameter) > 1:
                 raise click.UsageError(f"{parameter.opts[0]} is given twice; give it once")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Click's hook; writes the options of the command itself before the groups."""
-        given = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
-        records = {each.name: each.get_help_record(ctx) for each in given}
+        parameters = (each for each in self.get_params(ctx) if isinstance(each, click.Option))
+        records = {each.name: each.get_help_record(ctx) for each in parameters}
         groups = GROUPS if "dataset" in records else {}  # the commands that train, and `costs`
         grouped = {name for names in groups.values() for name in names}
-        own = {"Options": {name: "" for name in records if name not in grouped}}
-        for title, names in (own | groups).items():
-            if shown := [record for name in names if (record := records.get(name))]:
+        others = {name: "" for name in records if name not in grouped}
+        for title, names in {"Options": others, **groups}.items():
+            if lines := [record for name in names if (record := records.get(name))]:
                 with formatter.section(title):
-                    formatter.write_dl(shown)
+                    formatter.write_dl(lines)
 
 
-def add_options(
-    texts: Mapping[str, str], looks: Mapping[str, dict[str, Any]] = _LOOKS
-) -> Callable[[Callable], Callable]:
+def add_options(texts: Mapping[str, str], keywords: Mapping[str, dict] = _KEYWORDS) -> Callable:
     """Returns a decorator that adds an option for each name, with its help text."""
 
     def decorate(command: Callable) -> Callable:
         for name, text in reversed([*texts.items()]):
-            look = looks.get(name, {"metavar": "VALUE"})
-            command = click.option(flag(name), name, help=text, **look)(command)
+            of_option = keywords.get(name, {"metavar": "VALUE"})
+            command = click.option(flag(name), name, help=text, **of_option)(command)
         return command
 
     return decorate
@@ -165,16 +163,15 @@ def settings_texts(names: Iterable[str], **defaults: Any) -> dict[str, str]:
     return texts
 
 
-def shared_options(seeds: str, leave_out: Collection[str] = ()) -> Callable[[Callable], Callable]:
+def shared_options(seeds: str, leave_out: Collection[str] = ()) -> Callable:
     """Returns a decorator that adds the options of training commands; see `settings_of`."""
-    names = [name for name in HELP if name not in leave_out]
-    known = options(Settings)
-    settings = settings_texts([name for name in known if name in names], seeds=seeds)
-    return add_options(settings | {name: HELP[name] for name in names if name not in known})
+    texts = {name: text for name, text in HELP.items() if name not in leave_out}
+    settings = settings_texts([name for name in options(Settings) if name in texts], seeds=seeds)
+    return add_options(settings | {n: text for n, text in texts.items() if n not in settings})
 
 
 def values_of(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the typed values of a command's given options that are `known`; no objects."""
+    """Parses the values of those `known` options that a command was given; skips objects."""
     return {
         name: parse_value(option, text)
         for name, option in known.items()
@@ -214,11 +211,7 @@ def text_options(factory: Callable) -> list[Option]:
 
 
 def settings_of(
-    values: dict[str, Any],
-    seeds: str,
-    config: ConfigFile = _NO_FILE,
-    *,
-    methods: Iterable[str] = (),
+    values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE, methods: Iterable[str] = ()
 ) -> Settings:
     """Makes the settings of a file and the command line; the command line takes precedence."""
     given = {name: values[name] for name in options(Settings) if values.get(name) is not None}
@@ -243,12 +236,12 @@ def _wrapper_reads_system(methods: Iterable[str]) -> bool:
     from fedjax_algos.runs.studies.method import parse_spec
     from fedjax_algos.wrappers import wrappers
 
-    wrapped = (each for method in methods for each in parse_spec(method)[2])
-    return any(reads_system(wrappers, each) for each in wrapped)
+    specs = (spec for method in methods for spec in parse_spec(method)[2])
+    return any(reads_system(wrappers, spec) for spec in specs)
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:
-    """Returns what to do instead of options that have no effect with the others."""
+    """Returns the options that have no effect with the others, each with the fix."""
     if settings.seconds is None:
         fixes = {"evaluations": "is for the virtual clock; give --seconds too"}
     else:
@@ -268,24 +261,24 @@ def check_path(name: str, path: Any) -> None:
     require(is_path or path is None, f"{name}={path!r} is not a path; {fix}")
 
 
-def new_file(given: str | Path) -> Path:
+def new_file(out: str | Path) -> Path:
     """Returns the file that --out (a text) names, or a default path; it must not exist."""
-    if isinstance(given, str):
-        check_path("out", given)
-    path = Path(given)
+    if isinstance(out, str):
+        check_path("out", out)
+    path = Path(out)
     with writing(path):
-        if path.exists() or path.is_symlink() or str(given).endswith("/"):  # also a broken link
-            raise ValueError(f"out={str(given)!r} exists or is a folder; name a new file")
+        if path.exists() or path.is_symlink() or str(out).endswith("/"):  # also a broken link
+            raise ValueError(f"out={str(out)!r} exists or is a folder; name a new file")
     return path
 
 
 def known_as(name: str, labels: Collection[str]) -> list[str]:
     """Returns the labels that a name means: itself, or the method of that name in each folder."""
-    return [name] if name in labels else [own for own in labels if own.endswith(SEPARATOR + name)]
+    return [name] if name in labels else [old for old in labels if old.endswith(SEPARATOR + name)]
 
 
 def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
-    """Parses texts OLD=NEW that replace labels; a label may contain equals signs."""
+    """Parses texts OLD=NEW, which replace labels; a label may contain equals signs."""
     columns = ("method", "results")
     known = dict.fromkeys(str(row[name]) for name in columns for row in rows if name in row)
     labels: dict[str, str] = {}
@@ -295,8 +288,8 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
         found = [(old, new) for old, new in splits if known_as(old, known)]
         require("=" in text, f"label={text!r} has no new text; give OLD=NEW")
         if not found:
-            wrong = unknown("label", text.rpartition("=")[0], known)
-            raise ValueError(f"label={text!r} is not OLD=NEW with a label of its own: {wrong}")
+            error = unknown("label", text.rpartition("=")[0], known)
+            raise ValueError(f"label={text!r} is not OLD=NEW with a label of its own: {error}")
         old, new = found[0]
         for label in known_as(old, known):
             del known[label]

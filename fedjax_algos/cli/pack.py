@@ -12,16 +12,13 @@ from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack,
 from fedjax_algos.data.federated_data import as_dataset
 
 
-def pack_clients(
-    source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
-) -> None:
-    """Packs a data set or the clients of a source."""
+def pack_clients(source: str, folder: str, **values: Any) -> None:
+    """Packs a data set or the clients of a source; `values` are those of the partition."""
     check_path("folder", folder)
     dataset = as_dataset(datasets.make(source))
-    given = {"partition": partition, "clients": clients, "seed": seed}
     if isinstance(dataset, Dataset):
-        dataset = _divided(dataset, source, partition or "natural", clients, seed or 0)
-    elif name := next((name for name, value in given.items() if value is not None), None):
+        dataset = _partitioned(dataset, source, **values)
+    elif name := next((name for name, value in values.items() if value is not None), None):
         raise ValueError(f"{source} already has clients; leave --{name} out")
     from rich.console import Console
 
@@ -49,15 +46,15 @@ def pack_clients(
     )
 
 
-def _divided(
-    dataset: Dataset, source: str, spec: str, clients: int | None, seed: int
+def _partitioned(
+    dataset: Dataset, source: str, partition: str | None, clients: int | None, seed: int | None
 ) -> ClientDataset:
-    """Divides a data set in memory over clients by a partition."""
-    natural = partitions.parse(spec)[0] == "natural"
-    users = dataset.users if natural else dataset.train["y"]
-    what = f"{source} has no clients with partition={spec} and clients={clients}"
-    fix = "give both, such as --partition dirichlet:alpha=0.1 --clients 100"
-    if users is None or not (natural or clients):
-        raise ValueError(f"{what}; {fix}")
+    """Divides a data set in memory over clients."""
+    partition = partition or "natural"
+    is_natural = partitions.parse(partition)[0] == "natural"
+    users = dataset.users if is_natural else dataset.train["y"]
+    if users is None or not (is_natural or clients):
+        text = f"{source} has no clients with partition={partition} and clients={clients}; give "
+        raise ValueError(f"{text}both, such as --partition dirichlet:alpha=0.1 --clients 100")
     number = clients or len(set(users.tolist()))
-    return by_client(dataset, partitions.make(spec, users, number, seed))
+    return by_client(dataset, partitions.make(partition, users, number, seed or 0))

@@ -25,10 +25,8 @@ _MAX_PORT = 65535
 _LOST = 30  # seconds after which a process that does not answer is lost
 _END = 10  # seconds between the ends of the first and the last process
 # variables of schedulers: the number of processes, and the number of this process
-_SCHEDULERS = (
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-)
+_SLURM = "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
+_OPEN_MPI = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"
 _STATUS = re.compile("(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
 _FIX = "give --coordinator HOST:PORT, where process 0 is and a port that is free there"
 
@@ -48,8 +46,8 @@ def place_of(
     process: Annotated[int, Range(0, MAX_INT32)] | None = None,
 ) -> Place | None:
     """Returns the place that options or a scheduler give; None for a single process."""
-    known = [[os.environ.get(name) for name in names] for names in _SCHEDULERS]
-    size, rank = next((pair for pair in known if None not in pair), (None, None))
+    pairs = [[os.environ.get(name) for name in names] for names in (_SLURM, _OPEN_MPI)]
+    size, rank = next((pair for pair in pairs if None not in pair), (None, None))
     number = processes or int(size or 1)
     if number == 1:
         alone = coordinator is None and (process is None or processes == 1 + process)
@@ -60,12 +58,12 @@ def place_of(
         process = int(rank or 0)
     if process is None or process >= number:
         fix = f"give --process I, one of 0 to {number - 1}, or let srun or mpirun start so many"
-        what = "is missing" if process is None else f"{process} is out of range"
-        raise ValueError(f"process {what} beside processes={number}; {fix}")
+        state = "is missing" if process is None else f"{process} is out of range"
+        raise ValueError(f"process {state} beside processes={number}; {fix}")
     host, _, port = (coordinator or "").rpartition(":")
     is_address = host and port.isdecimal() and 1 <= int(port) <= _MAX_PORT
-    what = f"coordinator={coordinator!r} is not the address of processes={number}"
-    require(is_address or (scheduled and coordinator is None), f"{what}; {_FIX}")
+    text = f"coordinator={coordinator!r} is not the address of processes={number}; {_FIX}"
+    require(is_address or (scheduled and coordinator is None), text)
     return Place(process, number, coordinator)
 
 
@@ -94,8 +92,8 @@ def joined(place: Place | None) -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     devices, own = jax.device_count(), jax.local_device_count()
-    told = f"this one has {own} of {devices} devices, and not all have as many"
-    require(devices == own * jax.process_count(), f"{told}; give all the same arguments")
+    text = f"this process has {own} of {devices} devices, and others have more or fewer; give all "
+    require(devices == own * jax.process_count(), f"{text}the same arguments")
     output = os.dup(1) if is_first() else os.open(os.devnull, os.O_WRONLY)
     os.dup2(2, 1)  # libraries print there
     sys.stdout = os.fdopen(output, "w", 1, sys.stdout.encoding, sys.stdout.errors)
@@ -104,14 +102,14 @@ def joined(place: Place | None) -> Iterator[None]:
         yield
 
 
-def check_same_command(given: dict[str, Any]) -> None:
+def check_same_command(arguments: dict[str, Any]) -> None:
     """Raises ValueError in all processes if one has other arguments than process 0."""
-    texts = {name: repr(value) for name, value in given.items() if name != "process"}
-    first = from_first(lambda: texts)()
-    others = [name for name in texts | first if texts.get(name) != first.get(name)]
-    told = "; ".join(f"{name}={texts.get(name)}, not {first.get(name)}" for name in others)
+    own = {name: repr(value) for name, value in arguments.items() if name != "process"}
+    first = from_first(lambda: own)()
+    names = [name for name in own | first if own.get(name) != first.get(name)]
+    differ = "; ".join(f"{name}={own.get(name)}, not {first.get(name)}" for name in names) or "-"
     fix = "give all the same arguments, or --processes 1 if each is a separate command"
-    require(not largest(bool(others)), f"the processes have other arguments: {told or '-'}; {fix}")
+    require(not largest(bool(names)), f"the processes have other arguments: {differ}; {fix}")
 
 
 def name() -> str:
@@ -121,9 +119,9 @@ def name() -> str:
 
 
 def end_if_lost(error: BaseException, how_to_continue: str) -> None:
-    """Ends this process at once if the error comes from jax's runtime: another one may be lost.
+    """Ends this process at once if the error comes from jax's runtime.
 
-    In a normal exit jax would wait for it.
+    Another process may be lost then, and jax would wait for it in a normal exit.
     """
     # a compiled function raises a ValueError with a status in place of jax's error
     status = isinstance(error, ValueError) and _STATUS.match(str(error))

@@ -20,7 +20,7 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.studies.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
-_REPLAYED = 0.5  # a row that takes less than this share of its time is from an earlier process
+_REPLAYED = 0.5  # a row that arrives within this share of its wall time is from an earlier process
 
 
 def make_bars(console: Console, unit: str, *more: ProgressColumn, **options: Any) -> Progress:
@@ -81,9 +81,7 @@ class RunProgress:
             self._tasks[part] = self.bars.add_task(text, total=total, status="", start=False)
         self.bars.start()
 
-    def start(
-        self, part: str, seed: int | None = None, label: str | None = None, length: float = 0
-    ) -> None:
+    def start(self, part: str, seed: int | None = None, label: str = "", length: float = 0) -> None:
         """Begins a part: the runs of a method, or a stage of it. Earlier parts have ended."""
         self.end()
         self._task = self._status.current = self._tasks[part]
@@ -131,10 +129,10 @@ class RunProgress:
         self._done += amount
         self.bars.advance(self._task, amount)
 
-    def _end(self, run: tuple[str, int], how: str) -> None:
-        """Forgets a run, and says where the next one begins."""
+    def _end(self, run: tuple[str, int], status: str) -> None:
+        """Forgets a run, and moves on to the next seed of its method."""
         del self._rows[run]
-        self.say(f"{_run(*run)}: {how}; {self._left}")
+        self.say(f"{_run(*run)}: {status}; {self._left}")
         for seed in self._seeds[self._seeds.index(run[1]) + 1 :][:1]:
             self._where = f"{_run(run[0], seed)}: "
 

@@ -1,5 +1,6 @@
-"""Implements `compare` and `run`, which train methods one after another, and `sweep`, which trains
-a grid of settings in as few compiled programs as possible.
+"""Implements `compare` and `run`, which train methods one after another, and `sweep`.
+
+`sweep` trains a grid of settings in as few compiled programs as possible.
 """
 
 import inspect
@@ -43,7 +44,7 @@ from fedjax_algos.runs.studies.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.studies.trackers import track_experiment
 
 _MAX_DRAWN = 10  # settings of a sweep in its figure, the best ones
-# settings that say which runs are compared, how they are measured, and how they are computed
+# settings that may change after `tune`: they select runs, or say how to evaluate and compute them
 _NOT_TUNED = {
     "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
     "evaluate_clients", "evaluate_clients_at", "held_out", "personal_steps", "layout", "devices",
@@ -56,34 +57,32 @@ def compare(methods: tuple[str, ...], values: dict[str, Any]) -> None:
     file = ConfigFile() if values["config"] is None else read_config(values["config"])
     settings = settings_of(values, SEEDS["compare"], file, methods=methods or file.methods)
     specs = methods or file.methods or comparison.TUNED
-    chosen = methods_of(specs, settings)
+    methods_of_run = methods_of(specs, settings)
     if values["compilation_cache"] is None:
         values["compilation_cache"] = file.compilation_cache
     before = settings_of({}, SEEDS["compare"], file)
     changed = {name for name, value in vars(settings).items() if value != vars(before)[name]}
     if specs != file.methods or changed - _NOT_TUNED:
         file = file._replace(tuning=None)  # they were not tuned
-    train(settings, chosen, "compare", values, file.tuning)
+    train(settings, methods_of_run, "compare", values, file.tuning)
 
 
 def method_command(spec: str) -> click.Command:
     """Makes the command of a method; raises UsageError for a wrong spec."""
     name, in_spec, _, _ = parse_spec(spec)
     factory = algorithms[name]
-    own = [option for option in text_options(factory) if option.name not in HELP]
+    texts = {o.name: range_of(o) for o in text_options(factory) if o.name not in HELP}
 
     def command(**values: Any) -> None:
         settings = settings_of(values, SEEDS["run"], methods=[spec])
-        changes = {o.name: text for o in own if (text := values[o.name]) is not None}
+        changes = {name: values[name] for name in texts if values[name] is not None}
         for name in changes:
-            fix = f"{flag(name)} is given beside {spec}; give {name} once"
-            require(name not in in_spec, fix)
+            require(name not in in_spec, f"{flag(name)} is given beside {spec}; give {name} once")
         method = Method.of(spec, settings, changes)
         train(settings, [method], method.label, values)
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
-    texts = {option.name: range_of(option) for option in own}  # listed first
-    decorated = add_options(texts, {})(shared_options(SEEDS["run"])(command))
+    decorated = add_options(texts, {})(shared_options(SEEDS["run"])(command))  # `texts` are first
     return click.command(printable(spec), cls=Command)(decorated)
 
 
@@ -101,10 +100,8 @@ def train(
     texts = labels_of(values.get("label", ()), [{"method": label} for label in labels])
     with training(values, name, settings) as command:
         folder, progress = command.folder, command.progress
-        place = folder.client_state
-        experiment = prepare(
-            settings, methods, files=True, client_state_folder=place, on_plan=progress.plan
-        )
+        place, plan = folder.client_state, progress.plan
+        experiment = prepare(settings, methods, files=True, client_state_folder=place, on_plan=plan)
         extra = {"tuning": dict(tuning)} if tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         on_disk = settings.client_state == "disk"  # the rows are removed when the runs have ended
@@ -118,8 +115,8 @@ def train(
             for line in _introduction(experiment):
                 progress.note(line)
             span = settings.seconds or settings.rounds
-            own = Counter(label for label, seed in runs if folder.takes(label, seed))
-            progress.begin({label: span * number for label, number in own.items()}, settings)
+            counts = Counter(label for label, seed in runs if folder.takes(label, seed))
+            progress.begin({label: span * number for label, number in counts.items()}, settings)
             with track_experiment(trackers, folder, experiment, progress.row) as add_row:
                 rows = comparison.run(experiment, add_row, show_memory, folder, progress.start)
             progress.finish()
@@ -154,15 +151,13 @@ def _introduction(experiment: Experiment) -> list[str]:
     if settings.seconds is None and (note := getattr(settings.cohorts()["sampler"], "note", None)):
         lines.append(note(settings.clients, settings.cohort_size))
     if ratios := experiment.speed_ratios():
-        each = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
-        lines.append(f"seconds per step of the slowest client / the fastest: {each}")
+        values = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
+        lines.append(f"seconds per step of the slowest client / the fastest: {values}")
     if settings.evaluate_clients_at == "evaluations" and experiment.client_data:
         number = 1 + -(-settings.rounds // settings.eval_every)
-        examples = next(iter(experiment.client_data.values())).counts().sum()
-        lines.append(
-            f"clients are evaluated {number} times in a run, with {number * examples} examples "
-            f"in all{', after local steps' * bool(settings.personal_steps)}"
-        )
+        total = number * next(iter(experiment.client_data.values())).counts().sum()
+        steps = ", after local steps" * bool(settings.personal_steps)
+        lines.append(f"clients are evaluated {number} times in a run, with {total} examples{steps}")
     return [*lines, *experiment.notes]
 
 

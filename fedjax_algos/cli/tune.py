@@ -33,19 +33,18 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
     """Tunes methods and writes their best settings."""
     settings = settings_of(values, SEEDS["tune"], methods=methods)
     with training(values, "tune", settings) as command:
-        given, share = values_of(options(prepare_tuning), values), command.folder.share
-        halving = given.get("halving")
-        what = f"halving={halving} chooses trials by the scores of all earlier trials"
-        fix = f"leave --share {share} or --halving out"
-        require(halving is None or share is None, f"{what}, which no share has; {fix}")
-        tuning = prepare_tuning(settings, methods, grid, **given)
+        search, share = values_of(options(prepare_tuning), values), command.folder.share
+        halving = search.get("halving")
+        fix = f"which no share has; leave --share {share} or --halving out"
+        text = f"halving={halving} needs the scores of all trials of a stage, {fix}"
+        require(halving is None or share is None, text)
+        tuning = prepare_tuning(settings, methods, grid, **search)
         experiment, progress = tuning.experiment, command.progress
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
-        record = results.configuration(experiment, extra={"grid": spaces, "tuning": given})
-        for label, known in record["methods"].items():
-            record["methods"][label] = {n: v for n, v in known.items() if n not in spaces[label]}
-        runs = [*itertools.chain(*tuning.runs.values())]
-        if not command.begin(record, runs):
+        record = results.configuration(experiment, extra={"grid": spaces, "tuning": search})
+        for label, method in record["methods"].items():
+            record["methods"][label] = {n: v for n, v in method.items() if n not in spaces[label]}
+        if not command.begin(record, [*itertools.chain(*tuning.runs.values())]):
             return
 
         def start(label: str, stage: TuningStage) -> None:
@@ -57,10 +56,10 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
         with computing():
             for note in [f"each method: {budget}", *experiment.notes]:
                 progress.note(note)
-            totals = {
-                label: tuning.budget * sum(itertools.starmap(command.folder.takes, own)) / len(own)
-                for label, own in tuning.runs.items()
-            }
+            totals = {}
+            for label, runs in tuning.runs.items():
+                taken = sum(itertools.starmap(command.folder.takes, runs))
+                totals[label] = tuning.budget * taken / len(runs)
             progress.begin(totals, experiment.settings)
             trials = run_tuning(tuning, command.folder, progress.row, start)
             progress.finish()
@@ -71,29 +70,25 @@ def tune_methods(methods: tuple[str, ...], grid: tuple[str, ...], values: dict[s
         only_first(write_text)(path, tuned_text(tuning, trials))
         command.complete(experiment)
     click.echo(f"\n{tables.text([_table(tuning, trials)])}")
-    way = f"go on with: fedjax-algos compare --config {printable(path)}"
-    command.say_end("all trials", way)
+    next_command = f"fedjax-algos compare --config {printable(path)}"
+    command.say_end("all trials", f"go on with: {next_command}")
 
 
 def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> ResultTable:
     """Makes a line for each method: its best setting, its score, and values at an edge."""
-    lines = []
-    for space in tuning.spaces:
-        label = space.method.label
-        best, *others = trials[label][-1]
-        values = best.method.label.removeprefix(label).strip()
-        next_best = others[0].score if others else None
-        edges = ", ".join(space.edges(best.method.swept)) or None
-        diverged = sum(math.isnan(trial.score) for stage in trials[label] for trial in stage)
-        lines.append((label, values, best.score, next_best, edges, diverged or None))
-    labels, settings_of_each, scores, next_scores, edges_of_each, numbers = zip(*lines, strict=True)
+    labels = [space.method.label for space in tuning.spaces]
+    last = [trials[label][-1] for label in labels]  # of the last stage, the best ones first
+    best = [stage[0].method for stage in last]
+    values = [m.label.removeprefix(label).strip() for m, label in zip(best, labels, strict=True)]
+    edges = [", ".join(s.edges(m.swept)) for s, m in zip(tuning.spaces, best, strict=True)]
+    scores = [[trial.score for stage in trials[label] for trial in stage] for label in labels]
     columns = [
         Column("method", labels),
-        Column("best setting", settings_of_each),
-        percentages("score", scores),
-        percentages("next best", next_scores),
-        Column("at the edge", edges_of_each),
-        Column("diverged", numbers),
+        Column("best setting", values),
+        percentages("score", [stage[0].score for stage in last]),
+        percentages("next best", [stage[1].score if stage[1:] else None for stage in last]),
+        Column("at the edge", [text or None for text in edges]),
+        Column("diverged", [sum(map(math.isnan, each)) or None for each in scores]),
     ]
     settings, engines = tuning.experiment.settings, tuning.experiment.engines
     notes = [
@@ -103,17 +98,16 @@ def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> R
         "mean over the last fifth of the evaluations and over seeds.",
         "at the edge: the smallest or largest value that was tried; a wider grid may be better.",
     ]
-    personal = [label for label, engine in engines.items() if engine.algorithm.personal is not None]
-    if personal:
-        who = " and ".join(personal)
-        notes.append(f"{who}: the score is the global model's, not the clients' own models'.")
+    if personal := [label for label, e in engines.items() if e.algorithm.personal is not None]:
+        methods = " and ".join(personal)
+        notes.append(f"{methods}: the score is the global model's, not the clients' own models'.")
     return ResultTable(columns, notes)
 
 
 def _stages(tuning: Tuning) -> str:
     """Describes the number of settings and the length of each stage."""
-    each = (f"{s.settings} settings for {s.length:g} {_unit(tuning)}" for s in tuning.stages)
-    return ", then ".join(each)
+    stages = (f"{s.settings} settings for {s.length:g} {_unit(tuning)}" for s in tuning.stages)
+    return ", then ".join(stages)
 
 
 def _unit(tuning: Tuning) -> str:

@@ -72,12 +72,12 @@ VECTORS = (*MODELS, "vector", "moments")  # trees of floats
 
 
 def unchanged(tree: Any) -> Any:
-    """The `decode` of an algorithm whose clients send the update itself, and `Traits.like`."""
+    """Returns its argument: the default of `Algorithm.decode` and `Traits.like`."""
     return tree
 
 
 def send_params(server: ServerState, group: jax.Array) -> Broadcast:
-    """The `broadcast` of an algorithm whose clients download the model alone."""
+    """Returns the params: the default of `Algorithm.broadcast`."""
     return server.params
 
 
@@ -153,7 +153,7 @@ class Static:
 
 
 class Arrived(NamedTuple):
-    """The result of a wrapper's `decode` if more than an update has arrived."""
+    """The result of a wrapper's `decode` if more than the update was sent."""
 
     vectors: list[Any]  # their shapes may differ from the algorithm's
     rest: list[Any]  # counts and choices
@@ -164,7 +164,7 @@ class Arrived(NamedTuple):
 
 
 def update_in(parts: PartKinds, decoded: Any) -> Update:
-    """Returns the update alone from the result of `decode`."""
+    """Returns the update from the result of `decode`."""
     if not isinstance(decoded, Arrived):
         return decoded
     return unite(parts, decoded.vectors, decoded.rest)
@@ -291,20 +291,19 @@ class Algorithm(NamedTuple):
     transport: Any = None
 
     def __repr__(self) -> str:
-        own = self.transport.base if self.transport else self
-        made_by = {
-            name: getattr(getattr(own, name), "__qualname__", "unknown").split(".")[0]
-            for name in ("client_update", "server_update")
-        }
-        return describe(self, **made_by, problem=self.problem, local=self.local)
+        base = self.transport.base if self.transport else self
+        functions = {"client_update": base.client_update, "server_update": base.server_update}
+        texts = {n: getattr(f, "__qualname__", "unknown") for n, f in functions.items()}
+        factories = {name: text.split(".")[0] for name, text in texts.items()}
+        return describe(self, **factories, problem=self.problem, local=self.local)
 
 
 def contribution_of(
     phase: Algorithm | Prelude, update: Any, dispatch: Dispatch, staleness: Any, server: ServerState
 ) -> Contribution:
     """Calls `contribute`, with the server state if there are wrappers."""
-    more = () if phase.transport is None else (server,)
-    return phase.contribute(update, dispatch, staleness, *more)
+    server_state = () if phase.transport is None else (server,)
+    return phase.contribute(update, dispatch, staleness, *server_state)
 
 
 def kinds(parts: PartKinds) -> tuple[str, ...]:
@@ -317,16 +316,14 @@ def vector_kinds(parts: PartKinds) -> tuple[str, ...]:
     return tuple(kind for kind in kinds(parts) if kind in VECTORS)
 
 
-def split_update(
-    parts: PartKinds, update: Update, field: Literal["parts", "broadcast"] = "parts"
-) -> list[Any]:
-    """Returns the parts of an update, or of a broadcast, one tree for each of `kinds(parts)`."""
-    what = "update" if field == "parts" else "broadcast"
+def split_update(parts: PartKinds, update: Update, field: str = "parts") -> list[Any]:
+    """Returns one tree for each of `kinds(parts)`; `field` is "parts" or "broadcast"."""
     structure: Any = jax.tree.structure(parts)
     try:
         trees = structure.flatten_up_to(update)
     except (TypeError, ValueError) as error:
-        found = f"the {what} is {jax.tree.structure(update)}"
+        noun = "update" if field == "parts" else "broadcast"
+        found = f"the {noun} is {jax.tree.structure(update)}"
         raise ValueError(mismatch(parts, found, field)) from error
     for kind, tree in zip(kinds(parts), trees, strict=True):
         for leaf in jax.tree.leaves(tree) if kind in VECTORS else []:
@@ -346,5 +343,5 @@ def mismatch(parts: PartKinds, found: str, field: str = "parts") -> str:
 def unite(parts: PartKinds, vectors: Iterable[Any], rest: Iterable[Any]) -> Update:
     """Puts an update, or a broadcast, together from its vectors and its counts and choices."""
     structure: Any = jax.tree.structure(parts)
-    given = iter(vectors), iter(rest)
-    return structure.unflatten(next(given[kind not in VECTORS]) for kind in kinds(parts))
+    trees = iter(vectors), iter(rest)
+    return structure.unflatten(next(trees[kind not in VECTORS]) for kind in kinds(parts))

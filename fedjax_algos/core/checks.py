@@ -1,6 +1,6 @@
-"""Validation shared by the public entry points: of arguments, and of what a problem returns.
+"""Validates arguments of the public functions, and the results of a user's problem.
 
-Arguments are kinds, seeds, local work, params and dispatches. Values of tracers always pass.
+Values of tracers always pass.
 """
 
 import contextlib
@@ -67,19 +67,19 @@ def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
     """Checks that an object is of a class."""
     if not isinstance(value, kind):
         kinds = [each.__name__ for each in typing.get_args(kind) or (kind,)]
-        raise KindError(f"{name}={_shown(value)} is not of type {' or '.join(kinds)}; {fix}")
+        raise KindError(f"{name}={_short(value)} is not of type {' or '.join(kinds)}; {fix}")
 
 
 def check_callable(name: str, value: Any, fix: str, *arguments: str, **keywords: Any) -> None:
     """Checks that an object is a function, and that it takes these arguments."""
     if not callable(value):
-        raise KindError(f"{name}={_shown(value)} cannot be called; {fix}")
+        raise KindError(f"{name}={_short(value)} cannot be called; {fix}")
     try:
         if arguments:
             inspect.signature(value).bind(*arguments, **keywords)
     except TypeError as error:
         given = ", ".join([*arguments, *(f"{keyword}=..." for keyword in keywords)])
-        found = f"{name}={_shown(value)} does not take ({given}): {error}"
+        found = f"{name}={_short(value)} does not take ({given}): {error}"
         raise KindError(f"{found}; {fix}") from None
     except ValueError:  # some functions of C have no signature
         pass
@@ -96,7 +96,7 @@ def check_functions(owner: Any, **more: str) -> None:
             check_callable(f"{kind}: {name}", function, fix, *names)
 
 
-def _shown(value):
+def _short(value):
     text = repr(value) if not callable(value) else getattr(value, "__name__", "a function")
     return text if len(text) <= _SHOWN and "\n" not in text else f"<{type(value).__name__}>"
 
@@ -110,7 +110,7 @@ def check_whole(name: str, value: Any, low: int = 1, high: int = MAX_INT32) -> N
     if not is_number(value, int) or not low <= value <= high:
         most = f" and at most {high}" if is_number(value, float) and value > high else ""
         fix = f"give a whole number of at least {low}{most}"
-        raise ValueError(f"{name}={_shown(value)} is out of range; {fix}")
+        raise ValueError(f"{name}={_short(value)} is out of range; {fix}")
 
 
 def check_seed(seed: Any) -> None:
@@ -124,15 +124,14 @@ def check_local(local: Local) -> None:
     check_whole("Local: batch_size", local.batch_size)
     pieces, size = local.gradient_accumulation, local.batch_size
     divides = is_number(pieces, int) and pieces >= 1 and size % pieces == 0
-    found = f"gradient_accumulation={_shown(pieces)} does not divide batch_size={size}"
+    found = f"gradient_accumulation={_short(pieces)} does not divide batch_size={size}"
     require(divides, f"Local: {found}; give a whole number that does")
-    if local.steps is not None:
-        check_whole("Local: steps", local.steps)
+    check_whole("Local: steps", 1 if local.steps is None else local.steps)
     rate = 1 if callable(local.learning_rate) else local.learning_rate
     epochs = 1 if local.epochs is None else local.epochs
     for name, value in {"epochs": epochs, "learning_rate": rate}.items():
         fits = isinstance(value, jax.core.Tracer) or (is_number(value, float) and value > 0)
-        require(fits, f"Local: {name}={_shown(value)} is out of range; give a number above 0")
+        require(fits, f"Local: {name}={_short(value)} is out of range; give a number above 0")
     check_choice("Local: batches", local.batches, typing.get_args(Batches))
     check_choice("Local: rate_by", local.rate_by, typing.get_args(RateBy))
     if local.reverse is not None:
@@ -150,11 +149,11 @@ def as_model(problem: Problem, params: Params | Model | None) -> Model | None:
     if params is None:
         return None
     model = params if isinstance(params, Model) else Model(params)
-    for name, given, own in zip(Model._fields, model, problem.shapes(), strict=True):
+    for name, given, expected in zip(Model._fields, model, problem.shapes(), strict=True):
         fix = f"give {name} as problem.init(key).{name} has them"
-        if name != "params" and jax.tree.leaves(own) and not jax.tree.leaves(given):
+        if name != "params" and jax.tree.leaves(expected) and not jax.tree.leaves(given):
             fix = "give fedjax_algos.Model(params, statistics, frozen), such as state.model"
-        check_like(f"params: {name}", given, own, fix, any_dtype=True)
+        check_like(f"params: {name}", given, expected, fix, any_dtype=True)
         check_not_consumed(given)
     return model
 
@@ -170,10 +169,10 @@ def check_like(name: str, given: Any, expected: Any, fix: str, *, any_dtype: boo
             kinds[jax.tree_util.keystr(path)] = f"{dtype}{[*np.shape(leaf)]}"
         return kinds | {" as a whole": structure}
 
-    own, wanted = parts(given), parts(expected)
-    for path in sorted(own | wanted, key=" as a whole".__eq__):
-        found, expects = own.get(path, "missing"), wanted.get(path, "nothing")
-        require(found == expects, f"{name}{path} is {found}, where {expects} is expected; {fix}")
+    given_parts, expected_parts = parts(given), parts(expected)
+    for path in sorted(given_parts | expected_parts, key=" as a whole".__eq__):
+        found, wanted = given_parts.get(path, "missing"), expected_parts.get(path, "nothing")
+        require(found == wanted, f"{name}{path} is {found}, where {wanted} is expected; {fix}")
 
 
 def check_not_consumed(tree: Any) -> None:
@@ -235,9 +234,9 @@ def check_initial(model: Any) -> None:
         trains = jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.float16
         require(trains, f"{found}, which has no gradient or overflows in sums; {fix}")
         if dtype == jnp.bfloat16:
-            why = "which holds 8 bits of a number: steps below a 256th of a weight are lost"
             fix = "keep float32 params and compute in bfloat16 with models.compute_in(problem)"
-            warnings.warn(f"{found}, {why}; {fix}", stacklevel=2)
+            found += ", which has 8 bits of precision: steps below a 256th of a weight are lost"
+            warnings.warn(f"{found}; {fix}", stacklevel=2)
             return  # one warning is enough
 
 
@@ -282,7 +281,7 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
 
 @contextlib.contextmanager
 def named_errors(name: str, given: str, fix: str) -> Iterator[None]:
-    """Adds to an error in a user's function its name, its line and what it was given."""
+    """Adds the function's name, the line and the arguments to an error in a user's function."""
     try:
         yield
     except Exception as error:
@@ -290,16 +289,16 @@ def named_errors(name: str, given: str, fix: str) -> Iterator[None]:
         is_ours = Path(frames[-1].filename).is_relative_to(_PACKAGE)
         if is_ours and isinstance(error, ValueError | TypeError):
             raise
-        own = [frame for frame in frames if is_own(Path(frame.filename))]
-        place = f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
-        text = str(error).partition("\n")[0]
-        found = f"{name} raised {type(error).__name__}{place} ({text})"
-        raise ValueError(f"{found}: {given}; mend it, or {fix}") from error
+        users = [frame for frame in frames if is_own(Path(frame.filename))]
+        place = f" in {Path(users[-1].filename).name}, line {users[-1].lineno}" if users else ""
+        first_line = str(error).partition("\n")[0]
+        found = f"{name} raised {type(error).__name__}{place} ({first_line})"
+        raise ValueError(f"{found}: {given}; fix it, or {fix}") from error
 
 
 def _of_problem(name, batch, rest):
     given = f"its batch holds {describe_tree(batch)}, and {rest}"
-    return named_errors(f"Problem.{name}", given, "give federate examples that it takes")
+    return named_errors(f"Problem.{name}", given, "give federate examples that it accepts")
 
 
 def described(value: Any) -> str:

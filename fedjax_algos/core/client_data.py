@@ -94,15 +94,15 @@ class ClientData(NamedTuple):
         return take(self.examples, rows), real
 
     def local_batch(self, step: jax.Array, local: Local) -> tuple[Batch, jax.Array]:
-        """Returns the batch of one of the dispatch's local steps, which may be drawn already.
+        """Returns the batch of a local step of the dispatch, which may have been drawn before.
 
         Args:
           step: int32[]: below the dispatch's number of steps.
           local: how the client trains.
         """
-        drawn, own = self.drawn, self._stream()
+        drawn, stream = self.drawn, self._stream()
         # an algorithm may have changed the view, for example to the examples of all clients
-        if not drawn or any(a is not b for a, b in zip(drawn.source, own, strict=True)):
+        if not drawn or any(a is not b for a, b in zip(drawn.source, stream, strict=True)):
             return self.batch(step, local.batch_size, local.batches)
         return take(self.examples, drawn.rows[step]), drawn.real[step]
 
@@ -117,7 +117,7 @@ class ClientData(NamedTuple):
         return jax.vmap(draw)(jnp.arange(steps, dtype=jnp.int32))
 
     def with_drawn(self, batches: tuple[jax.Array, jax.Array] | tuple[()]) -> "ClientData":
-        """Returns the view with the result of `draw_batches`; `()` for nothing.
+        """Returns the view with batches that `draw_batches` drew; `()` changes nothing.
 
         Args:
           batches: rows, int32[steps, batch_size], and masks, bool[steps, batch_size].
@@ -154,7 +154,7 @@ class ClientData(NamedTuple):
 class Drawn(NamedTuple):
     """The batches of all local steps of a view."""
 
-    source: tuple  # the fields of the view that decide about batches, when these were drawn
+    source: tuple  # the view's `_stream()` when they were drawn
     rows: jax.Array  # int32[steps, batch_size]: rows of `examples`
     real: jax.Array  # bool[steps, batch_size]: False for padding
 

@@ -1,4 +1,4 @@
-"""Local training, shared by all algorithms: SGD steps with hooks for the gradient and the model."""
+"""Local training for all algorithms: SGD steps with hooks for the gradient and the model."""
 
 import contextlib
 import contextvars
@@ -37,7 +37,7 @@ _bounds_apply = contextvars.ContextVar("bounds_apply", default=True)
 
 @contextlib.contextmanager
 def without_bounds() -> Iterator[None]:
-    """Makes `repeat` ignore bounds in a `with` block, so that traces show how often loops run."""
+    """Makes `repeat` ignore bounds in a `with` block, so that a trace has the real loop lengths."""
     token = _bounds_apply.set(False)
     try:
         yield
@@ -55,7 +55,6 @@ def repeat(
     """Applies `step(k, carry)` for k = 0 to `number` - 1; for `most` see `ReverseMode`."""
     if most is None or not _bounds_apply.get():
         return jax.lax.fori_loop(0, number, step, start)
-
     known = not isinstance(number, jax.core.Tracer)
 
     def masked(carry, k):
@@ -174,7 +173,7 @@ def _accumulate(gradient, piece, number, most, model, key) -> Gradient:
 
 
 def full_size(local: Local) -> int:
-    """Returns the examples in a piece of a full gradient outside local steps."""
+    """Returns the number of examples in a piece of a full gradient outside local steps."""
     pieces = local.gradient_accumulation
     return 128 if pieces == 1 else min(128, local.batch_size // pieces)
 
@@ -191,7 +190,7 @@ def full_gradient(
     def run(model, data, key):
         width = min(size, data.indices.shape[0])
         most = None
-        if reverse is not None:  # a pool of all clients' examples has a number that is known
+        if reverse is not None:  # a pool of all clients' examples has a static number
             known = not isinstance(data.num_examples, jax.core.Tracer)
             most = -(-(int(data.num_examples) if known else reverse.max_examples) // width)
         number = -(-data.num_examples // width)
@@ -201,7 +200,7 @@ def full_gradient(
 
 
 def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Key], jax.Array]:
-    """`(model, data, key) -> F_i`, float[]: the mean loss of all examples, as in an evaluation."""
+    """Returns `(model, data, key) -> F_i`, float[], the mean loss of all examples in evaluation."""
 
     def run(model, data, key):
         width = min(local.batch_size, data.indices.shape[0])
@@ -218,7 +217,7 @@ def mean_loss(problem: Problem, local: Local) -> Callable[[Model, ClientData, Ke
 
 
 def loss_of_batch(problem: Problem, model: Model, batch: Batch, mask: jax.Array, key: Key) -> Mean:
-    """Returns the loss over the real examples of a batch, as in an evaluation."""
+    """Returns the loss over the real examples of a batch, computed as in an evaluation."""
     outputs, _ = apply_model(problem, model, with_mask(batch, mask | ~mask.any()), key, False)
     losses = losses_of(problem, outputs, batch)
     float_type = jnp.result_type(float)

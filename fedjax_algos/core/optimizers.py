@@ -36,8 +36,7 @@ _ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
 # update functions that passed the probe; it starts with the default of `Local`
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
 _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
-
-
+_OPTIONAL = Decay | None
 client_optimizers: Registry[optax.GradientTransformation] = Registry(
     "client optimiser", optax.GradientTransformation
 )
@@ -46,8 +45,9 @@ client_optimizers: Registry[optax.GradientTransformation] = Registry(
 def _offer(name: str) -> None:
     """Registers an optimiser of optax, with its options that are numbers or bools."""
     optimizer = getattr(optax, name)
-    given = inspect.signature(optimizer).parameters.values()
-    types = {each.name: kind for each in given if (kind := _type(each)) is not None}
+    parameters = inspect.signature(optimizer).parameters.values()
+    types = {each.name: kind for each in parameters if (kind := _type(each)) is not None}
+    offered = [each for each in parameters if each.name in types]
 
     def factory(**values: Any) -> optax.GradientTransformation:
         without = types.get("momentum") == _OPTIONAL and values.get("momentum") is None
@@ -57,16 +57,12 @@ def _offer(name: str) -> None:
 
     factory.__name__ = factory.__qualname__ = name
     factory.__annotations__ = types
-    factory.__dict__["__signature__"] = inspect.Signature(
-        [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in given if p.name in types]
-    )
+    keywords = [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in offered]
+    factory.__dict__["__signature__"] = inspect.Signature(keywords)
     entries = "".join(f"\n  {option}: as in `optax.{name}`." for option in types)
     first_line = str(inspect.getdoc(optimizer)).splitlines()[0].rstrip(".")
     factory.__doc__ = f"{first_line}, without its rate.\n" + f"\nArgs:{entries}\n" * bool(entries)
     client_optimizers.register(factory)
-
-
-_OPTIONAL = Decay | None
 
 
 def _type(parameter: inspect.Parameter) -> Any:
@@ -111,8 +107,7 @@ def client_optimizer(spec: str) -> optax.GradientTransformation:
 def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]]:
     """Returns the name and the options of an optimiser, which must not hold the rate."""
     fix = "give client_learning_rate, in a method before client_optimizer"
-    found = f"client_optimizer={spec!r} has a learning rate"
-    require("learning_rate=" not in spec, f"{found}; {fix}")
+    require("learning_rate=" not in spec, f"client_optimizer={spec!r} has a learning rate; {fix}")
     return client_optimizers.parse(spec)
 
 
@@ -132,13 +127,11 @@ def canonical(spec: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def local_transform(
-    spec: str, clip_norm: float, weight_decay: float
-) -> optax.GradientTransformation:
+def local_transform(spec: str, clip_norm: float, decay: float) -> optax.GradientTransformation:
     """Chains clipping, weight decay and an optimiser in this order, as torch's SGD does."""
     optimizer = client_optimizer(spec)
     transforms = [optax.clip_by_global_norm(clip_norm)] * (clip_norm > 0)
-    transforms += [optax.add_decayed_weights(weight_decay)] * (weight_decay > 0)
+    transforms += [optax.add_decayed_weights(decay)] * (decay > 0)
     if optimizer is client_optimizer(PLAIN):
         return trusted(optax.chain(*transforms) if transforms else optimizer)
     return optax.chain(*transforms, optimizer) if transforms else optimizer
@@ -161,14 +154,13 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
             sign = _sign(transform, problem)
     except Exception:  # the transformation needs more than gradients, or the problem fails
         return
-    found = f"{name} points against the gradient, so the model would climb: it holds a learning"
-    fix = "give the transformation without them, such as optax.scale_by_adam()"
-    require(sign >= 0, f"{found} rate and its sign; {fix}")
+    found = f"{name} points against the gradient, because it has a learning rate and its sign"
+    require(sign >= 0, f"{found}; {fix}")
     _PROBED.add(transform.update)
 
 
 def trusted(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Exempts a transformation of this package from the probe, and returns it."""
+    """Exempts a transformation of this package from `check_transform`, and returns it."""
     _PROBED.add(transform.update)
     return transform
 

@@ -44,8 +44,8 @@ class Range(NamedTuple):
     def __str__(self) -> str:
         low = f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
         high = f"below {self.high:g}" if self.high_open else f"at most {self.high:g}"
-        shown = self.high < math.inf and not self.reason
-        bounds = [low] * (self.low > -math.inf) + [high] * shown
+        has_high = self.high < math.inf and not self.reason
+        bounds = [low] * (self.low > -math.inf) + [high] * has_high
         return "a number " + " and ".join(bounds) if bounds else "a number"
 
     def why(self, value: Any) -> str:
@@ -83,7 +83,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options(factory: Callable) -> dict[str, Option]:
-    """Returns a factory's options, in its order. The default gives the type if none is written."""
+    """Returns a factory's options in order; without an annotation, the default gives the type."""
     factory = inspect.unwrap(factory)
     hints = typing.get_type_hints(factory, include_extras=True)
     return {
@@ -127,8 +127,8 @@ def check_value(option: Option, value: Any, owner: str) -> None:
             problem = "is out of range" if is_number(value, option.kind) else f"is not a {number}"
             if isinstance(value, float) and math.isinf(value):
                 problem = "is not finite"
-            what = str(limits).replace("number", number)
-            raise ValueError(f"{name}={value!r} {problem}; give {what}{limits.why(value)}")
+            fix = f"give {str(limits).replace('number', number)}{limits.why(value)}"
+            raise ValueError(f"{name}={value!r} {problem}; {fix}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
@@ -141,13 +141,13 @@ def is_number(value: Any, kind: type) -> bool:
     """Returns whether a value is a finite number; an array without axes counts as one."""
     import jax
 
-    wanted = numbers.Integral if kind is int else numbers.Real
     is_array = isinstance(value, jax.Array | np.ndarray)
     # a random key of jax is not a number
     if is_array and value.ndim == 0 and jax.numpy.issubdtype(value.dtype, np.number):
         value = value.item()
-    is_wanted = isinstance(value, wanted) and not isinstance(value, bool)
-    return is_wanted and abs(value) < math.inf  # math.isfinite raises for huge whole numbers
+    is_kind = isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    # math.isfinite raises for huge whole numbers
+    return is_kind and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def one_of(names: Iterable[str]) -> str:
@@ -164,11 +164,10 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     if near := ends or difflib.get_close_matches(plain, known, n=1):
         fix = f"did you mean {one_of(known[each] for each in near)}?"
     elif len(known) > _MAX_NAMES:
-        nearest = difflib.get_close_matches(plain, known, n=_NEAREST, cutoff=0)
-        shown = [known[each] for each in nearest]
-        fix = f"choose {', '.join(shown)} or one of {len(known) - len(shown)} others"
+        near = difflib.get_close_matches(plain, known, n=_NEAREST, cutoff=0)
+        fix = f"choose {', '.join(known[n] for n in near)} or one of {len(known) - _NEAREST} others"
     else:
-        fix = f"choose {one_of(known.values())}" if known else "leave it out, for there is none"
+        fix = f"choose {one_of(known.values())}" if known else "leave it out, there are none"
     return f"unknown {what} {name!r}; {fix}"
 
 

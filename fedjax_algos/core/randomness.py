@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_algos.core.types import Array, Key
 
 _MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE, _SELECTION = range(7)
-ONCE = np.uint32(2**32 - 1)  # replaces a number from 0 if something is drawn once
+ONCE = np.uint32(2**32 - 1)  # the number of a draw that happens once; others count from 0
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 

@@ -26,7 +26,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
     A name with a colon is a user's factory, `my_file.py:fedspeed` or `package.module:fedspeed`. It
-    is imported on first use. Messages call a product by its `kind`; its type is `product`.
+    is imported on first use. `kind` is what messages call a product, and `product` is its type.
     """
 
     def __init__(self, kind: str, product: Any = object):
@@ -57,11 +57,11 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
         fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
         try:
-            own = inspect.unwrap(factory)
-            module = str(getattr(own, "__module__", "")).partition(".")[0]
-            is_class = inspect.isclass(own)
-            makes = issubclass(own, self.product) if is_class else hasattr(own, "__name__")
-            if not makes or inspect.isbuiltin(own) or module in sys.stdlib_module_names:
+            function = inspect.unwrap(factory)
+            module = str(getattr(function, "__module__", "")).partition(".")[0]
+            is_class = inspect.isclass(function)
+            fits = issubclass(function, self.product) if is_class else hasattr(function, "__name__")
+            if not fits or inspect.isbuiltin(function) or module in sys.stdlib_module_names:
                 raise TypeError("it is an object or a class, or a part of Python")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
@@ -87,14 +87,14 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """Returns a spec's name and typed options; option `last` of `more` takes its rest."""
+        """Returns a spec's name and typed options; option `last` of `more` takes the rest."""
         name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
-            own, colon, text = text.partition(":")
-            name = f"{name}:{own}"
+            function, colon, text = text.partition(":")
+            name = f"{name}:{function}"
         known = options(self[name])
-        fix = "leave it out, or give one"
-        require(text or not colon, f"{spec!r} has no options after the colon; {fix}")
+        message = f"{spec!r} has no options after the colon; leave it out, or give one"
+        require(text or not colon, message)
         first = next(iter(known), "")
         return name, parse_options(text, {**known, **(more or {})}, name, first=first, last=last)
 
@@ -103,8 +103,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         specs = split_specs(text)
         parsed = [self.parse(spec) for spec in specs]
         for spec, each in zip(specs, parsed, strict=True):
-            twice = parsed.count(each) > 1
-            require(not twice, f"{self.kind} {spec!r} is given twice; give it once")
+            require(parsed.count(each) == 1, f"{self.kind} {spec!r} is given twice; give it once")
         return parsed
 
     def make(self, spec: str, *args: Any) -> T:
@@ -158,9 +157,8 @@ def is_own(file: Path) -> bool:
     """Returns whether a file is the user's, or is in a package that the user named in a spec."""
     if any(map(file.is_relative_to, own_places)):
         return True
-    places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    installed = [_PACKAGE, *map(Path, places)]
-    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
+    paths = [_PACKAGE, *(Path(sysconfig.get_path(n)) for n in ("stdlib", "purelib", "platlib"))]
+    return file.exists() and not any(map(file.is_relative_to, paths)) and file != _PROGRAM
 
 
 def _is_module(name: str) -> bool:
@@ -171,7 +169,7 @@ def _is_module(name: str) -> bool:
 
 
 def _file_module(path: str) -> Any:
-    """Imports a file as a module named by its whole path, so that no names clash."""
+    """Imports a file as a module; the name is its whole path, so that no names clash."""
     require_regular(path)
     name = str(Path(path).resolve().with_suffix("")).replace(".", "_")
     specification = importlib.util.spec_from_file_location(name, path)

@@ -22,10 +22,8 @@ _MAX_SEEDS = 10_000  # each has its own partition and runs
 
 def parse_value(option: Option, given: Any, owner: str = "") -> Any:
     """Parses and checks an option's value: a text, or a value of a TOML or JSON file."""
-    value = given
-    is_object = option.kind is object
-    require(not is_object, f"{owner}: {option.name} is an object; give it in Python")
-    is_one = not isinstance(given, list | dict)
+    value, is_one = given, not isinstance(given, list | dict)
+    require(option.kind is not object, f"{owner}: {option.name} is an object; give it in Python")
     require(is_one, f"{option.name}={given!r:.200} is not one value; give a number or a text")
     if option.kind is str:
         value = str(given)
@@ -41,7 +39,7 @@ def parse_value(option: Option, given: Any, owner: str = "") -> Any:
 
 
 def _number(given):
-    """Parses a number; returns anything else, and what is not finite, unchanged."""
+    """Parses a finite number; returns anything else unchanged."""
     try:
         number = math.nan if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
@@ -134,14 +132,12 @@ def split_grid(text: str) -> tuple[str, str, str]:
     return owner, option.replace("-", "_"), listed
 
 
-def spec_of(
-    name: str, values: Mapping[str, Any], planner: str = "", wrappers: Sequence[str] = ()
-) -> str:
-    """Writes the spec of these values, without values that are None."""
+def spec_of(name: str, values: Mapping, planner: str = "", wrappers: Sequence[str] = ()) -> str:
+    """Writes the spec of these values by option; leaves out None."""
     texts = []
     for option, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         text = text if option == _SPEC else text.replace(",", "\\,")
         texts += [f"{option}={text}"] * (value is not None)
-    own = name + f":{','.join(texts)}" * bool(texts)
-    return join_wrappers([own, *wrappers]) + f"@{planner}" * bool(planner)
+    spec = name + f":{','.join(texts)}" * bool(texts)
+    return join_wrappers([spec, *wrappers]) + f"@{planner}" * bool(planner)

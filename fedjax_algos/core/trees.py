@@ -46,8 +46,7 @@ def tree_bytes(tree: Any) -> int:
 
 def sent_bytes(tree: Any) -> int:
     """Returns the bytes of a message. Random keys are not sent, because both ends derive them."""
-    leaves = jax.tree.leaves(tree)
-    return tree_bytes([leaf for leaf in leaves if not is_key(leaf)])
+    return tree_bytes([leaf for leaf in jax.tree.leaves(tree) if not is_key(leaf)])
 
 
 def is_key(leaf: Any) -> bool:
@@ -62,7 +61,7 @@ def add_trees(left: Any, right: Any) -> Any:
 
 
 class Parts(NamedTuple):
-    """A partition of the params into leaves that clients share and leaves that stay with each."""
+    """A partition of the params: leaves that clients share, and leaves that each client keeps."""
 
     own: tuple[bool, ...]  # whether each leaf stays, in the order of the tree
     structure: Any  # of the params
@@ -83,9 +82,8 @@ class Parts(NamedTuple):
 
 
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
-    """Finds the params that stay with each client: their paths, such as "Dense_1/bias", match."""
-    params = problem.shapes().params
-    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    """Divides params: leaves whose path, such as "Dense_1/bias", matches stay with each client."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(problem.shapes().params)
     paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     if isinstance(pattern, str):
         chosen = pattern.lower()  # the path of a bare array is also empty
@@ -96,7 +94,7 @@ def split_params(problem: Problem, pattern: Pattern) -> Parts:
 
 
 def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") -> None:
-    """Refuses a pattern that matches no leaf, or leaves none for `rest`, such as "the body"."""
+    """Raises ValueError if a pattern matches no leaf, or all although there must be a `rest`."""
     if any(parts.own) and not (rest and all(parts.own)):
         return
     paths, more = parts.paths[:_SHOWN], len(parts.paths) - _SHOWN
@@ -104,6 +102,6 @@ def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") ->
     fix = f"give a pattern such as {paths[-1].rpartition('/')[0] or paths[-1]}*"
     if paths == ("",):
         among, fix = "of the params, which are one array", "give a model of several arrays"
-    shown = getattr(pattern, "__name__", repr(pattern))
+    text = getattr(pattern, "__name__", repr(pattern))
     matched = f"all {among}, which leaves none for {rest}" if any(parts.own) else f"none {among}"
-    raise ValueError(f"{name}={shown} matches {matched}; {fix}")
+    raise ValueError(f"{name}={text} matches {matched}; {fix}")

@@ -127,9 +127,8 @@ class Model(NamedTuple):
     frozen: Any = ()
 
     def __repr__(self) -> str:
-        shown = {name: describe_tree(tree) for name, tree in self._asdict().items()}
-        rest = {name: text for name, text in shown.items() if name == "params" or text != "nothing"}
-        return describe(self, **rest)
+        texts = {name: describe_tree(tree) for name, tree in self._asdict().items()}
+        return describe(self, **{n: t for n, t in texts.items() if n == "params" or t != "nothing"})
 
 
 class Mean(NamedTuple):
@@ -187,9 +186,9 @@ class Problem(NamedTuple):
 
     `loss` and `metrics` return one value for EACH example, because batches may be short: the engine
     masks the values and divides by the real count. A metric that is not a mean over examples
-    returns a `Mean`, whose weights are summed like its values. A mean over words has float[batch]
-    of both, a `ClassMean` float[batch, classes]. In training, a dict batch also holds "mask",
-    bool[batch], for layers that mix examples, such as BatchNorm. Masked rows repeat real ones.
+    returns a `Mean`: a mean over words has totals and weights float[batch], and a `ClassMean` has
+    float[batch, classes]. In training, a dict batch also holds "mask", bool[batch], for layers that
+    mix examples, such as BatchNorm. Masked rows repeat real ones.
 
     The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
     model is being trained. It returns the outputs and the new statistics.
@@ -212,7 +211,7 @@ class Problem(NamedTuple):
 
     def __repr__(self) -> str:
         params = "unknown"
-        with contextlib.suppress(Exception):  # the user's function may fail, a repr must not
+        with contextlib.suppress(Exception):  # the user's function may fail, but a repr must not
             params = describe_tree(self.shapes().params)
         return describe(self, params=params)
 

@@ -31,7 +31,7 @@ models = Registry[Problem]("model", Problem)
 
 
 class ExampleKind(NamedTuple):
-    """A kind of examples that models take: a description for messages, the axes, and the type."""
+    """A kind of examples that models accept, with a description for messages."""
 
     description: str
     axes: tuple[int, ...] = ()  # the numbers of axes that one example may have; () for any
@@ -53,7 +53,7 @@ _taken: dict[str, ExampleKind] = {}  # by model
 
 
 def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Problem]]:
-    """Decorates a factory: registers it, and refuses other examples."""
+    """Decorates a factory of models: registers it and makes it refuse other examples."""
 
     def decorate(factory: Callable[P, Problem]) -> Callable[P, Problem]:
         name = factory.__name__
@@ -77,7 +77,7 @@ def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, 
 
 
 def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> None:
-    """Raises ValueError for examples that a model of this package refuses; others take all."""
+    """Raises ValueError if a model of this package does not accept examples; others accept all."""
     kind = _taken.get(model)
     if kind is None:
         return
@@ -102,24 +102,23 @@ def _check_shape(owner, shape):
 def scale_pixels(x: jax.Array) -> jax.Array:
     """Divides images [batch, ...] of uint8 by 255; returns floats, counts and codes unchanged.
 
-    Images of other integers and vectors of uint8, whose range is not known, are a ValueError.
+    Raises ValueError for images of other integers and vectors of uint8: their range is not known.
     """
     is_byte, is_image = x.dtype == jnp.uint8, x.ndim > 2
     if is_byte and is_image:
         return x / 255
     known = not (is_byte or (is_image and jnp.issubdtype(x.dtype, jnp.integer)))
-    what = "images of any range" if is_image else "pixels or numbers"
-    found = f"examples are {x.dtype}{list(x.shape[1:])}, which may be {what}"
+    meaning = "images of any range" if is_image else "pixels or numbers"
+    found = f"examples are {x.dtype}{list(x.shape[1:])}, which may be {meaning}"
     fix = "divide them by their largest value and give float32, or give counts as float32"
     require(known, f"{found}; {fix}")
     return x
 
 
 def in_precision(x: jax.Array, params: Params) -> jax.Array:
-    """Casts float inputs to 16 bits if the params are; else they would be computed in 32."""
+    """Casts float inputs to 16 bits if the params have 16; else the model would compute in 32."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
-    narrow = dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating)
-    return x.astype(dtype) if narrow else x
+    return x.astype(dtype) if dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def classifier(
@@ -190,7 +189,7 @@ def classifier(
 
 @contextlib.contextmanager
 def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
-    """Makes Linen's BatchNorm layers count only the rows of the mask; yields their paths."""
+    """Makes Linen's BatchNorm layers leave out rows outside the mask; yields the layers' paths."""
     layers: set[Path] = set()
 
     def intercept(call, args, keywords, context):
@@ -198,8 +197,7 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
         if isinstance(module, nn.BatchNorm | nn.SpectralNorm):
             layers.add(tuple(module.scope.path))
         if isinstance(module, nn.BatchNorm) and takes_mask(context.orig_method):
-            name = "/".join(map(str, module.path))
-            keywords = with_mask(name, mask, module, args, keywords)
+            keywords = with_mask("/".join(map(str, module.path)), mask, module, args, keywords)
         return call(*args, **keywords)
 
     with nn.intercept_methods(intercept) if mask is not None else contextlib.nullcontext():
@@ -223,13 +221,12 @@ def takes_mask(call: Callable) -> bool:
 
 def with_mask(name, mask, layer, args, keywords):
     """Adds the rows' mask, in the shape of the layer's inputs, to the keywords of its call."""
-    named = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
-    x, use_average = named["x"], named.get("use_running_average")
+    arguments = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
+    x, use_average = arguments["x"], arguments.get("use_running_average")
     if layer.use_running_average if use_average is None else use_average:
         return keywords
-    given = keywords.get("mask")
-    mask = mask if given is None else given
-    if mask.ndim != 1:  # the caller's own, which broadcasts to the inputs
+    mask = mask if keywords.get("mask") is None else keywords["mask"]
+    if mask.ndim != 1:  # the caller's own mask, which broadcasts to the inputs
         return keywords
     axes = layer.axis if isinstance(layer.axis, tuple | list) else (layer.axis,)
     is_batch = len(mask) == x.shape[0] and all(axis % x.ndim for axis in axes)

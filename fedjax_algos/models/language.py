@@ -52,8 +52,8 @@ def token_cross_entropy(
     """
     _check_texts(outputs, batch)
     labels, is_token = batch["y"], batch["y"] != PADDING
-    each = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels)
-    total = jnp.where(is_token, each, 0).sum(-1)
+    entropies = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels)
+    total = jnp.where(is_token, entropies, 0).sum(-1)
     if divide_by == "positions":
         return total / labels.shape[-1]
     return total / jnp.maximum(is_token.sum(-1), 1).astype(total.dtype)
@@ -88,8 +88,8 @@ def token_accuracy(
     _check_texts(outputs, batch)
     labels, begin = batch["y"], outputs.logits.shape[-1] - 2
     unknown = begin - buckets  # the first class of words out of the vocabulary
-    few = f"{begin + 2} classes have no word beside padding, buckets={buckets}, begin and end"
-    require(unknown > 1, f"{few}; give fewer buckets or a larger vocabulary")
+    found = f"{begin + 2} classes have no word beside padding, buckets={buckets}, begin and end"
+    require(unknown > 1, f"{found}; give fewer buckets or a larger vocabulary")
     is_token = labels != PADDING
     is_counted, name = {
         "all": (is_token, "accuracy_with_oov"),
@@ -114,7 +114,7 @@ def _check_texts(outputs, batch):
 
 
 def _gru(gates, hidden, recurrent):
-    """`r, z = sigmoid(...)`, `n = tanh(x W_n + r (h U_n))`, `h <- (1 - z) n + z h`."""
+    """Computes `r, z = sigmoid(...)`, `n = tanh(x W_n + r (h U_n))`, `h <- (1 - z) n + z h`."""
     reset = jax.nn.sigmoid(gates[0] + recurrent[0])
     update = jax.nn.sigmoid(gates[1] + recurrent[1])
     new = jnp.tanh(gates[2] + reset * recurrent[2])
@@ -122,7 +122,7 @@ def _gru(gates, hidden, recurrent):
 
 
 def _lstm(gates, hidden, recurrent):
-    """`i, f, o = sigmoid(...)`, `g = tanh(...)`, `c <- f c + i g`, `h <- o tanh(c)`."""
+    """Computes `i, f, o = sigmoid(...)`, `g = tanh(...)`, `c <- f c + i g`, `h <- o tanh(c)`."""
     enter, forget, new, leave = map(jnp.add, gates, recurrent)
     cell = jax.nn.sigmoid(forget) * hidden[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
     return jax.nn.sigmoid(leave) * jnp.tanh(cell), cell
@@ -200,7 +200,7 @@ class Recurrent(nn.Module):
 
 
 def _orthogonal_blocks(blocks):
-    """Flax's initialisation of recurrent kernels: an orthogonal matrix for each gate."""
+    """Returns Flax's initialiser of recurrent kernels: an orthogonal matrix for each gate."""
 
     def draw(key, shape, dtype):
         make, block = nn.initializers.orthogonal(), (shape[0], shape[1] // blocks)

@@ -91,7 +91,7 @@ def nnx_classifier(
 
 
 def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
-    """Changes an NNX module, made for one call, as `masking` does; returns the layers' paths."""
+    """Does what `masking` does for an NNX module made for one call; returns the layers' paths."""
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):

@@ -175,9 +175,9 @@ def with_loss(problem: Problem, loss: str) -> Problem:
         a problem with a custom loss.
     """
     name, values = losses.parse(loss)
-    wrong = f"loss={loss!r} is for classifiers, but the model has a loss of its own"
+    text = f"loss={loss!r} is for classifiers, but the model has a loss of its own; leave loss out"
     fits = ":" in name or _reads_classes(problem.loss)
-    require(fits, f"{wrong}; leave loss out, or give a function of your own")
+    require(fits, f"{text}, or give a function of your own")
     return problem._replace(loss=_with_options(losses[name], frozenset(values.items())))
 
 
@@ -189,8 +189,8 @@ def _with_options(function, values):
 
 def _reads_classes(loss: Callable) -> bool:
     """Returns whether a loss is of this package, where labels "y" are classes of the logits."""
-    own = [function for name, function in losses.items() if ":" not in name]
-    return getattr(loss, "func", loss) in own
+    of_package = [function for name, function in losses.items() if ":" not in name]
+    return getattr(loss, "func", loss) in of_package
 
 
 def with_metrics(problem: Problem, metrics: str) -> Problem:
@@ -231,13 +231,12 @@ def _joined(*functions):
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
-    """Raises ValueError for examples that a model does not take, or labels that are not classes."""
+    """Raises ValueError if a model rejects the examples, or if labels are not classes."""
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
-        _check_own_loss(problem, name, leaves, tree, shapes)
-        return
-    held = f"{name} hold {describe_tree(jax.tree.unflatten(tree, shapes))} of one example"
+        return _check_own_loss(problem, name, leaves, tree, shapes)
+    found = f"{name} hold {describe_tree(jax.tree.unflatten(tree, shapes))} of one example"
     fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
     try:
         logits = _outputs_of(problem, tree, shapes).logits
@@ -245,8 +244,8 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
         fits = (1, *labels.shape[1:]) == logits.shape[:-1]
     except Exception as error:  # of the module's own layers
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
-    require(fits, f"{held}, of which the model makes logits {list(logits.shape)}; {fix}")
+        raise ValueError(f"{found}, which the model does not accept ({reason}); {fix}") from error
+    require(fits, f"{found}, for which the model returns logits {list(logits.shape)}; {fix}")
     fix = f"give whole numbers from 0 to {logits.shape[-1] - 1}, or a model with more classes"
     for label in (labels.min(), labels.max()) if labels.size else ():
         is_class = labels.dtype.kind in "iu" and 0 <= label < logits.shape[-1]
@@ -254,7 +253,7 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
 
 
 class LabelCheck:
-    """Calls `check_labels` on examples that the host can read, once for the same arrays."""
+    """Calls `check_labels` on examples that the host can read, once for each store."""
 
     def __init__(self, problem: Problem, name: str):
         self.problem, self.name = problem, name
@@ -266,7 +265,7 @@ class LabelCheck:
         known = [id(reference()) for reference in self._checked]
         if known != list(map(id, leaves)) and all(map(is_readable, leaves)):
             check_labels(self.problem, self.name, examples)
-            # the values of NumPy's arrays may change
+            # NumPy arrays are checked again: their values may have changed
             self._checked = [weakref.ref(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
 
 
@@ -281,9 +280,9 @@ def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
 
 
 def _check_own_loss(problem, name, leaves, tree, shapes):
-    """Raises ValueError for labels that a custom loss takes for another class."""
-    # To a custom loss, other whole numbers may mean something, such as examples to leave out. They
-    # are refused if their loss is not finite, or if indexing takes them for a class.
+    """Raises ValueError for labels that a custom loss mistakes for another class."""
+    # A custom loss may give a meaning to other integers, such as examples to leave out. Such a
+    # label is refused if its loss is not finite, or equals the loss of a class by wrong indexing.
     try:
         outputs = _outputs_of(problem, tree, shapes)
         *shape, num_classes = getattr(outputs, "logits", outputs).shape
@@ -307,18 +306,17 @@ def _check_own_loss(problem, name, leaves, tree, shapes):
 
 
 def _taken_for(problem, outputs, example, tree, position, label, num_classes):
-    """Says what a loss makes of a label that is not a class; empty if it may be right."""
-    # indexing takes larger labels for the last class, and counts negative ones from the end
+    """Describes a wrong loss of a label that is not a class; "" if the loss may be right."""
+    # JAX reads index C or more as the last class, and counts negative ones from the end
     classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
     tried = np.array([label, *classes]).astype(np.int32)
     batch = [each.repeat(len(tried), axis=0) for each in example]
     shape = len(tried), *[1] * (batch[position].ndim - 1)
     batch[position] = np.broadcast_to(tried.reshape(shape), batch[position].shape)
-    rng = np.random.default_rng(0)  # at random outputs classes have different losses, if it is read
+    rng = np.random.default_rng(0)  # with random outputs, each class has its own loss
 
     def random(leaf):
-        values = rng.normal(size=leaf.shape).repeat(len(tried), axis=0)
-        return jnp.asarray(values, leaf.dtype)
+        return jnp.asarray(rng.normal(size=leaf.shape).repeat(len(tried), axis=0), leaf.dtype)
 
     try:
         values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(batch))

@@ -84,9 +84,7 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
             start = (first,) * (image.ndim - 3) + (offset[0], offset[1], first)
             return jax.lax.dynamic_slice(image, start, images.shape[-image.ndim :])
 
-        if per_batch:
-            return crop(padded, key)
-        return jax.vmap(crop)(padded, _keys(key, images))
+        return crop(padded, key) if per_batch else jax.vmap(crop)(padded, _keys(key, images))
 
     return preprocess
 
@@ -120,9 +118,9 @@ def random_resized_crop(
       TypeError: in evaluation, for images that are smaller than `size`.
     """
     in_range = 0 < area[0] <= area[1] <= 1 and 0 < aspect[0] <= aspect[1]
-    wrong = f"size={size}, area={area} and aspect={aspect} do not fit"
+    found = f"size={size}, area={area} and aspect={aspect} do not fit"
     fix = "give a size of at least 1, shares of at most 1 and ratios, both in order and above 0"
-    require(in_range and (size is None or size > 0), f"{wrong}; {fix}")
+    require(in_range and (size is None or size > 0), f"{found}; {fix}")
 
     def preprocess(images, key, training):
         _check_images(images)
@@ -263,5 +261,5 @@ def _keys(key, images):
 
 
 def _check_images(images):
-    wrong = f"images have shape {images.shape}; give [batch, height, width, channels]"
-    require(images.ndim == 4, wrong)
+    text = f"images have shape {images.shape}; give [batch, height, width, channels]"
+    require(images.ndim == 4, text)

@@ -59,27 +59,26 @@ def rematerialise(problem: Problem) -> Problem:
 
 def _parts(jaxpr: Jaxpr) -> list[Jaxpr]:
     """Cuts the operations into parts; each returns what later parts or the results need."""
-    starts = [0, *_cuts(jaxpr), len(jaxpr.eqns)]
     parts, later = [], _variables(jaxpr.outvars)
-    for start, end in reversed([*itertools.pairwise(starts)]):
-        own = jaxpr.eqns[start:end]
-        made = dict.fromkeys(var for each in own for var in each.outvars)
-        read = _variables(atom for each in own for atom in each.invars)
+    for start, end in reversed([*itertools.pairwise([0, *_cuts(jaxpr), len(jaxpr.eqns)])]):
+        eqns = jaxpr.eqns[start:end]
+        made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
+        read = _variables(atom for eqn in eqns for atom in eqn.invars)
         read = {var: None for var in read if var not in made}
-        makes = [var for var in made if var in later]
-        parts.append(jaxpr.replace(constvars=[], invars=[*read], outvars=makes, eqns=own))
+        outvars = [var for var in made if var in later]
+        parts.append(jaxpr.replace(constvars=[], invars=[*read], outvars=outvars, eqns=eqns))
         later |= read
     return parts[::-1]
 
 
 def _cuts(jaxpr: Jaxpr) -> list[int]:
-    """Chooses cuts with the fewest bytes at them plus twice the bytes of the largest part."""
+    """Chooses cuts: minimises the bytes alive at all cuts plus twice those of the largest part."""
     number = len(jaxpr.eqns)
-    last = {var: n for n, each in enumerate(jaxpr.eqns) for var in _variables(each.invars)}
+    last = {var: n for n, eqn in enumerate(jaxpr.eqns) for var in _variables(eqn.invars)}
     last |= dict.fromkeys(_variables(jaxpr.outvars), number)
     alive, made = np.zeros(number + 2), np.zeros(number + 1)
-    for index, each in enumerate(jaxpr.eqns):
-        for var in each.outvars:
+    for index, eqn in enumerate(jaxpr.eqns):
+        for var in eqn.outvars:
             if var in last:
                 size = tree_bytes(var.aval)
                 alive[index + 1] += size
@@ -104,13 +103,13 @@ def _cuts(jaxpr: Jaxpr) -> list[int]:
 
 
 def _computed_twice(part: Jaxpr) -> Callable[[list], list]:
-    """Returns the part as a function of what it reads; its gradient keeps nothing else."""
+    """Returns the part as a function of its inputs; its gradient keeps only these."""
 
     def compute(read):
         return jax.core.eval_jaxpr(part, [], *read)
 
     def backward(read, cotangents):
-        # always true, but the compiler cannot know it before the cotangents are there
+        # always true, but the compiler cannot know it before it has the cotangents
         arrived = jnp.bool_(True)
         for each in cotangents:
             if each.dtype != jax.dtypes.float0 and each.size:
@@ -132,7 +131,7 @@ def _computed_twice(part: Jaxpr) -> Callable[[list], list]:
 
 
 def _unlike_unseen(number: jax.Array) -> jax.Array:
-    """Returns whether a float differs from one NaN that no operation makes, bool[]."""
+    """Returns whether a float differs from a NaN that no operation produces, bool[]."""
     size = number.dtype.itemsize
     bits = jnp.dtype(f"uint{8 * size}")
     return jax.lax.bitcast_convert_type(number, bits) != np.array(_UNSEEN[size], bits)

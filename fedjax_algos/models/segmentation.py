@@ -66,8 +66,7 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
       ValueError: for labels without a spatial axis.
     """
     overlap, size = _soft_overlap_and_size(outputs, batch)
-    scores = jnp.where(size > 0, overlap / (size / 2 + 1e-7), 1)
-    return {"soft_dice_score": scores.mean(-1)}
+    return {"soft_dice_score": jnp.where(size > 0, overlap / (size / 2 + 1e-7), 1).mean(-1)}
 
 
 @metrics.register
@@ -88,15 +87,14 @@ def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """
     _check_masks(outputs, batch)
     num_classes = outputs.logits.shape[-1]
-    few = "the logits are of 1 class, which is the background; give logits of at least 2 classes"
-    require(num_classes > 1, few)
+    text = "the logits are of 1 class, which is the background; give logits of at least 2 classes"
+    require(num_classes > 1, text)
     predicted, labelled = (  # counted as whole numbers, which are exact
         jax.nn.one_hot(voxels, num_classes, dtype=jnp.int32)[..., 1:]
         for voxels in (outputs.logits.argmax(-1), batch["y"])
     )
     overlap, size = _overlap_and_size(predicted, labelled)
-    scores = jnp.where(size > 0, 2 * overlap / jnp.maximum(size, 1), 1)
-    return {"dice_score": scores.mean(-1)}
+    return {"dice_score": jnp.where(size > 0, 2 * overlap / jnp.maximum(size, 1), 1).mean(-1)}
 
 
 def voxel_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
@@ -177,21 +175,21 @@ class UNet3D(nn.Module):
     def __call__(self, x, training=False):
         depth, height, width = x.shape[1:4]
         factor = 2 ** (self.levels - 1)
-        odd = f"volumes of {x.shape[1:4]} cannot be halved {self.levels - 1} times"
+        found = f"volumes of {x.shape[1:4]} cannot be halved {self.levels - 1} times"
         fix = f"pad or crop the examples to multiples of {factor}, or give fewer levels"
-        require(depth % factor == height % factor == width % factor == 0, f"{odd}; {fix}")
+        require(depth % factor == height % factor == width % factor == 0, f"{found}; {fix}")
         x = x[..., None] if x.ndim == 4 else x
         norm = partial(Normalisation, self.norm, self.groups, training)
         layer = partial(ConvolutionalLayer, normalisation=norm, convolutions=self.convolutions)
-        kept = []
+        skips = []
         for level in range(self.levels):
             if level:
-                kept.append(x)
+                skips.append(x)
                 x = max_pool_3d(x, (2, 2, 2))
             features = self.features * 2**level
             first = layer(features) if level else layer(features, normalisation=None)
             x = layer(2 * features)(first(x))
-        for encoded in reversed(kept):
+        for encoded in reversed(skips):
             x = jnp.concatenate([encoded, upsample_3d(x)], -1)
             x = layer(encoded.shape[-1])(x)
             x = layer(encoded.shape[-1])(x)
@@ -248,8 +246,7 @@ def unet_3d(
       ValueError: when the model is initialised, for sizes that cannot be halved.
     """
     module = UNet3D(num_classes, levels, features, norm, groups, convolutions)
-    problem = segmenter(module, example_shape)
     tensors = None
     if weights is not None:  # PyTorch has a second name for each tensor of these layers
         tensors = {name: t for name, t in load_weights(weights).items() if ".block." not in name}
-    return with_weights(problem, tensors, head, [torch_names(levels)])
+    return with_weights(segmenter(module, example_shape), tensors, head, [torch_names(levels)])

@@ -40,9 +40,8 @@ class ConvolutionalNetwork(nn.Module):
     def __call__(self, x):
         x = x[..., None] if x.ndim == 3 else x
         for features in self.channels:
-            fan_in = self.kernel**2 * x.shape[-1]
             options = {"padding": "VALID", "pool": (2, 2), "implementation": self.convolutions}
-            options |= initialisers(self.initialisation, fan_in)
+            options |= initialisers(self.initialisation, self.kernel**2 * x.shape[-1])
             x = Conv(features, (self.kernel, self.kernel), **options)(x)
             x = nn.relu(max_pool(x, (2, 2), (2, 2)))  # this order needs a quarter of the ReLUs
         return Perceptron(self.widths, self.initialisation)(x)

@@ -62,7 +62,7 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
 
 
 def _matching(name: str, problem: Problem, pattern: Pattern) -> Parts:
-    """Divides the params by a pattern that matches some of them, if all are trained so far."""
+    """Divides the params of a problem without frozen arrays by a pattern."""
     found = f"{name}: the model has frozen arrays already; give one pattern for all"
     require(not jax.tree.leaves(problem.shapes().frozen), found)
     parts = split_params(problem, pattern)
@@ -72,9 +72,8 @@ def _matching(name: str, problem: Problem, pattern: Pattern) -> Parts:
 
 def _divided(parts: Parts, model: Model) -> Model:
     leaves = list(zip(parts.paths, jax.tree.leaves(model.params), parts.own, strict=True))
-    trained = {path: leaf for path, leaf, own in leaves if own}
     frozen = {path: leaf for path, leaf, own in leaves if not own}
-    return Model(trained, model.statistics, frozen)
+    return Model({path: leaf for path, leaf, own in leaves if own}, model.statistics, frozen)
 
 
 def lora(
@@ -113,8 +112,8 @@ def lora(
     parts = _matching("lora: pattern", problem, pattern)
     whole = dict.fromkeys(parts.paths, False)
     if trained is not None:
-        own = _matching("lora: trained", problem, trained)
-        whole = dict(zip(own.paths, own.own, strict=True))
+        whole_parts = _matching("lora: trained", problem, trained)
+        whole = dict(zip(whole_parts.paths, whole_parts.own, strict=True))
     leaves = zip(parts.paths, jax.tree.leaves(problem.shapes().params), parts.own, strict=True)
     chosen = {path: leaf for path, leaf, is_chosen in leaves if is_chosen}
     sides = {path: matrix_sides(leaf.shape) for path, leaf in chosen.items()}
@@ -125,14 +124,14 @@ def lora(
 
     def init(key):
         model = problem.init(key)
-        given = dict(zip(parts.paths, jax.tree.leaves(model.params), strict=True))
-        params = {path: leaf for path, leaf in given.items() if whole[path]}
+        initial = dict(zip(parts.paths, jax.tree.leaves(model.params), strict=True))
+        params = {path: leaf for path, leaf in initial.items() if whole[path]}
         for number, (path, (rows, columns)) in enumerate(sides.items()):
-            dtype, draw = given[path].dtype, jax.random.fold_in(key, number)
+            dtype, draw = initial[path].dtype, jax.random.fold_in(key, number)
             normal = jax.random.normal(draw, (rows, rank), dtype)
             params[f"{path}/A"] = normal / jnp.sqrt(rows).astype(dtype)
             params[f"{path}/B"] = jnp.zeros((rank, columns), dtype)
-        frozen = {path: leaf for path, leaf in given.items() if not whole[path]}
+        frozen = {path: leaf for path, leaf in initial.items() if not whole[path]}
         return Model(params, model.statistics, frozen)
 
     def apply(model, batch, key, training):
@@ -173,9 +172,8 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     def apply(model, batch, key, training):
         narrow = Model(_cast(model.params, dtype), model.statistics, _cast(model.frozen, dtype))
         outputs, statistics = problem.apply(narrow, _cast(batch, dtype), key, training)
-        wide = _float_type(model.params)
         statistics = jax.tree.map(lambda x, old: x.astype(old.dtype), statistics, model.statistics)
-        return _cast(outputs, wide), statistics
+        return _cast(outputs, _float_type(model.params)), statistics
 
     return problem._replace(apply=apply)
 

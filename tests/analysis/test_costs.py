@@ -158,7 +158,7 @@ def test_what_cannot_be_counted_is_an_error():
         return jax.lax.cond(x.sum() > 0, loop, lambda x: x, x)
 
     traced = jax.make_jaxpr(run)(shape(dtype=jnp.int32), shape(3))
-    with pytest.raises(UncountedError, match=r"the conditional at .* holds a loop"):
+    with pytest.raises(UncountedError, match=r"the conditional at .* has a loop"):
         count(traced, [attrgetter("num_steps"), None])
 
 

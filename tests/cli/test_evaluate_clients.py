@@ -39,7 +39,7 @@ def test_compare_evaluates_each_client(command, here, capsys):
     dataset = settings.load()
     data, _, test = split(settings, dataset, 1)
     examples = 3 * split(settings, dataset, 0).held_out.counts().sum()
-    assert f"clients are evaluated 3 times in a run, with {examples} exa" in notes
+    assert f"clients are evaluated 3 times in a run, with {examples} examples" in notes
     ditto = fa.algorithms.ditto(settings.problem(dataset), settings.local(0.1))
     state, _ = fa.simulate(fa.make_engine(ditto), data, seed=1, **settings.loop())
     metrics = fa.make_evaluate_own(ditto)(state, test)

@@ -96,7 +96,7 @@ WRONG = """
 --size 3.5 | size=(3.5,) is out of range; give the width and the height
 --size 1x1 | size=1x1 has no room for the axes beside the texts
 --out a.eps | suffix='.eps' is unknown; choose .pdf, .png or .svg
-one | different seeds, whose means are not comparable; add --facet results
+one | different seeds, so their means are not comparable; add --facet results
 ./a/compare | a/compare ./a/compare is given; give one or more
 """
 

@@ -87,7 +87,7 @@ sweep fedprox --grid mu=1 --client-state host | client_state='host' is not for s
 tune fedavg --grid client_learning_rate=1,2 --halving 1 | halving=1 is out of range
 tune fedavg --grid client_learning_rate=1,2 --validation 1 | validation=1 is out of
 tune fedavg --grid client_learning_rate=1 --track tensorboard | No such option
-tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 chooses trials by the scores
+tune fedavg --grid q=1 --halving 2 --share 1/2 --out x | halving=2 needs the scores of all trials
 run fedavg --batch-size 2000000000 --model linear | batch_size=2000000000
 tune fedavg --grid client_learning_rate=1 --batch-size 2000000000 --model linear | batch_size=20
 sweep fedprox --grid mu=0.1 --batch-size 2000000000 --model linear | batch_size=2000000000

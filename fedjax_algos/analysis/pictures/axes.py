@@ -1,4 +1,4 @@
-"""Shared by all figures: two styles, files with the same bytes every time, and columns as axes."""
+"""Parts that all figures share: styles, reproducible files, and axes that show columns."""
 
 import contextlib
 import warnings
@@ -21,7 +21,7 @@ PictureStyle = Literal["screen", "paper"]
 COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches of one and two columns of a paper
 BLUE = "#2e73eb"  # of pictures with one colour
 _DOTS_PER_INCH = 200
-# no dates; an entry that is None is left out
+# None removes the date, so that files have the same bytes every time
 _METADATA: dict[str, Any] = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
 _FONTS: Any = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_algos"}
 _TICKS = {"width": 0.5, "size": 2.5}
@@ -58,8 +58,8 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     from matplotlib import rc_context  # slow to import
 
     check_choice("style", style, PICTURE_STYLES)
-    look, paper = _LOOKS[style], _PAPER if style == "paper" else {}
-    settings: Any = {**paper, "font.size": look.points}
+    look = _LOOKS[style]
+    settings: Any = {**(_PAPER if style == "paper" else {}), "font.size": look.points}
     with rc_context(settings):
         yield look
 
@@ -72,7 +72,7 @@ def new_figure(size: tuple[float, float]) -> "Figure":
 
 
 def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
-    """Opens the frame of axes, and draws the title if the style is "screen"."""
+    """Removes the upper and right lines of the frame; draws the title if the style is "screen"."""
     from matplotlib import rcParams
 
     if style == "screen":
@@ -102,9 +102,8 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
             figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=_METADATA[suffix])
         except UserWarning as error:
             width, height = figure.get_size_inches()
-            what = f"size={width:g}x{height:g} has no room for the axes beside the texts"
-            fix = "give a larger size, or shorter or fewer labels"
-            raise ValueError(f"{what}; {fix}") from error
+            text = f"size={width:g}x{height:g} has no room for the axes beside the texts; give a"
+            raise ValueError(f"{text} larger size, or shorter or fewer labels") from error
 
 
 def counted(number: int, noun: str) -> str:
@@ -135,7 +134,7 @@ class Axis(NamedTuple):
 
 
 def axes_of(columns: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Returns columns for the x axis, by name; on the virtual clock a round is a server step."""
+    """Returns the entries of `AXES` for columns; on the virtual clock a round is a server step."""
     axes = {name: axis for name, axis in AXES.items() if name in columns}
     return axes | ({"round": ("server step", "")} if "simulated_seconds" in axes else {})
 
@@ -148,7 +147,7 @@ def column_of(
     label: str | None,
     logarithmic: bool,
 ) -> Axis:
-    """Returns a column in the unit that suits the largest value of all curves within the limits."""
+    """Returns a column's axis; its unit suits the largest value of all curves in the limits."""
     text, unit = axes.get(name, (name.replace("_", " "), ""))
     largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
     largest = largest if limits[1] is None else min(largest, limits[1])
@@ -160,9 +159,8 @@ def column_of(
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
     """Raises ValueError for limits that are not an interval of the axis."""
     is_pair = isinstance(limits, tuple | list) and len(limits) == 2
-    given = [limit for limit in limits if limit is not None] if is_pair else []
-    are_numbers = is_pair and all(is_number(limit, float) for limit in given)
-    fits = are_numbers and given == sorted({*given})
-    fits = fits and (not logarithmic or min(given, default=1) > 0)
+    ends = [limit for limit in limits if limit is not None] if is_pair else []
+    fits = is_pair and all(is_number(end, float) for end in ends) and ends == sorted({*ends})
+    fits = fits and (not logarithmic or min(ends, default=1) > 0)
     kind = "finite numbers" + " above 0" * logarithmic
     require(fits, f"{name}={limits!r} is not an interval of its axis; give {kind}, lower first")

@@ -77,14 +77,14 @@ def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.
 
 
 def choose_band(band: str | None, seeds: int) -> str:
-    """Chooses the band of a figure whose panels have at least so many seeds; None: the default."""
+    """Checks the band of a figure; None chooses one for panels with at least this many seeds."""
     if band is None:
         return choose_spread(seeds) if seeds > 1 else "none"
     check_choice("band", band, BANDS)
     needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
-    what = f"band='interval' needs at least {needed} seeds, but there are {seeds}"
+    found = f"band='interval' needs at least {needed} seeds, but there are {seeds}"
     fits = band != "interval" or seeds >= needed
-    require(fits, f"{what}; choose range or seeds, or run more seeds")
+    require(fits, f"{found}; choose range or seeds, or run more seeds")
     return band
 
 
@@ -95,7 +95,7 @@ def curves_of(
     rows = [row for row in rows if row["method"] in labels]
     values, positions = column_by_method(rows, metric), column_by_method(rows, x)
     with np.errstate(over="ignore", invalid="ignore"):
-        return {own: _curve(positions[own], values[own], band) for own in labels if own in values}
+        return {n: _curve(positions[n], values[n], band) for n in labels if n in values}
 
 
 def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
@@ -124,7 +124,7 @@ def fit_y_limits(
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
-        # methods hardly differ before, over rounds and costs; in simulated time they do (`whole`)
+        # the first tenth hardly differs between methods, except in simulated time (`whole`)
         visible[: 0 if whole else len(visible) // 10] = False
         least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
         low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
@@ -173,7 +173,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     # without the name of a results folder, unless several folders have the method
     methods = {label: label.rpartition(SEPARATOR)[2] for label in labels}
     uses = Counter(methods.values())
-    texts = {label: own if uses[own] == 1 else label for label, own in methods.items()}
+    texts = {label: name if uses[name] == 1 else label for label, name in methods.items()}
     variants: dict[str, list[str]] = {}  # by algorithm
     for label in sorted(labels, key=lambda label: (_has_options(label), texts[label])):
         if name := algorithm_of(label):
@@ -190,12 +190,12 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         return used[style], used[style.colour], other, used[style.marker], used[style.line]
 
     most = min(len(LINES), len(labels) - 1)  # variants with the colour of the first
-    for name, own in variants.items():
-        if len(own) <= max(most, 1) or not _has_options(own[0]):
-            take(own[0], FIXED_STYLES[name])
+    for name, same in variants.items():
+        if len(same) <= max(most, 1) or not _has_options(same[0]):
+            take(same[0], FIXED_STYLES[name])
     wrappers = {label: texts[label].partition("+")[2] for label in labels}
     wrapped = sorted({*wrappers.values()} - {""})
-    for first, *others in (own for own in variants.values() if len(own) <= most):
+    for first, *others in (same for same in variants.values() if len(same) <= most):
         for place, label in enumerate(others, 1):
             found = _variants(styles[first], place)
             if wrappers[label]:  # they have one line in all colours
@@ -210,12 +210,12 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
 
 
 def _variants(style: Style, number: int) -> list[Style]:
-    """Returns styles of the same colour, with the next markers and lines."""
-    marker, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
-    markers = [MARKERS[index % len(MARKERS)] for index in range(marker, marker + len(MARKERS))]
-    return [Style(style.colour, own, LINES[line % len(LINES)]) for own in markers]
+    """Returns styles of the same colour with all markers and another line, the next ones first."""
+    first, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
+    markers = [MARKERS[index % len(MARKERS)] for index in range(first, first + len(MARKERS))]
+    return [Style(style.colour, marker, LINES[line % len(LINES)]) for marker in markers]
 
 
 def _has_options(label: str) -> bool:
-    """Returns whether something follows or precedes the name of an algorithm in a label."""
+    """Returns whether a label is more than the name of an algorithm."""
     return label.lower().replace("-", "") not in DISPLAY_NAMES

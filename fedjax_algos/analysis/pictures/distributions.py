@@ -18,7 +18,7 @@ from fedjax_algos.data.partitioning import Partition
 
 _MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
 _POINTS = 201  # of a line
-_MAX_IN_A_COLUMN = 6  # of the legend
+_MAX_COLUMNS = 6  # of the legend
 _MAX_BARS = 50  # of a histogram
 
 
@@ -44,8 +44,7 @@ def plot_partition(
     histogram = description.histogram
     small = max(histogram.shape) <= _MAX_BUBBLES
     with shared.picture_style(style):
-        size = (8.5, 6.4) if style == "screen" else (shared.COLUMN_WIDTH, 2.8)
-        figure = shared.new_figure(size)
+        figure = shared.new_figure((8.5, 6.4) if style == "screen" else (shared.COLUMN_WIDTH, 2.8))
         above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
         _draw_sizes(above, histogram.sum(axis=1), small)
         (_draw_bubbles if small else _draw_map)(below, histogram)
@@ -60,8 +59,7 @@ def _draw_sizes(axes, sizes: np.ndarray, small: bool) -> None:
     if small:
         axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=shared.BLUE)
     else:
-        ordered = np.sort(sizes)[::-1]
-        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True, color=shared.BLUE)
+        axes.stairs(np.sort(sizes)[::-1], np.arange(len(sizes) + 1), fill=True, color=shared.BLUE)
         axes.set(xlabel="clients, by size", xlim=(0, len(sizes)))
     axes.axhline(sizes.mean(), color="black", linewidth=0.8, linestyle=":")
     axes.set(ylabel="examples", ylim=(0, None))
@@ -100,7 +98,7 @@ def _draw_map(axes, histogram: np.ndarray) -> None:
 
 
 def _tick(axis, number: int) -> None:
-    """Sets ticks at whole numbers below `number`: at all of them if there are at most 20."""
+    """Sets ticks at whole numbers below `number`: at each, if there are at most 20."""
     if number <= 20:
         axis.set_ticks(np.arange(number))
     else:
@@ -112,8 +110,8 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
 
     Each line is a quantile function: at the share s of clients, the value that this share does not
     exceed. It is the mean of the quantile functions of all seeds. Equal clients give a level line.
-    Without values on a seed, such as dispatches of cohorts chosen among candidates, there is no
-    line.
+    A method without values on a seed, such as the dispatches of cohorts that were chosen among
+    candidates, has no line.
 
     Args:
       rows: the rows of `clients.csv`, with `method`, `seed`, `accuracy` and `participations`.
@@ -126,29 +124,27 @@ def plot_clients(rows: list[Row], path: str | Path, style: PictureStyle = "scree
     runs, shares = rows_by_run(rows), np.linspace(0, 1, _POINTS)
     names, styles = display_names(runs), method_styles(runs)
     with shared.picture_style(style) as look:
-        size = (8.5, 3.6) if style == "screen" else (shared.TEXT_WIDTH, 2.6)
-        figure = shared.new_figure(size)
+        figure = shared.new_figure((8.5, 3.6) if style == "screen" else (shared.TEXT_WIDTH, 2.6))
         panels = figure.subplots(1, 2, sharex=True)
         titles = "Accuracy of each client", "Dispatches of each client"
         for axes, column, title in zip(panels, ("accuracy", "participations"), titles, strict=True):
             for label, by_seed in runs.items():
-                own = [np.array([row[column] for row in rows], float) for rows in by_seed.values()]
-                known = [each[~np.isnan(each)] for each in own]
+                seeds = [np.array([row[column] for row in run], float) for run in by_seed.values()]
+                known = [values[~np.isnan(values)] for values in seeds]
                 if not all(map(len, known)):
                     continue
-                mean = np.mean([np.quantile(each, shares) for each in known], 0)
-                own_look = {"color": styles[label].colour, "linestyle": styles[label].line}
-                own_look |= {"label": label_text(names[label]), "linewidth": 1.6 * look.lines}
-                axes.plot(shares, mean, **own_look)
+                mean = np.mean([np.quantile(values, shares) for values in known], 0)
+                options = {"color": styles[label].colour, "linestyle": styles[label].line}
+                options |= {"label": label_text(names[label]), "linewidth": 1.6 * look.lines}
+                axes.plot(shares, mean, **options)
             axes.set(xlabel="share of clients, from the lowest value", xlim=(0, 1))
             axes.set(ylabel=column, ylim=(0, 1) if column == "accuracy" else (0, None))
             axes.grid(alpha=0.25)
             shared.finish_axes(axes, style, title)
         if len(runs) > 1:
-            columns = min(len(runs), _MAX_IN_A_COLUMN)
-            options = {"ncols": columns, "frameon": False, "fontsize": look.small}
             entries = panels[0].get_legend_handles_labels()
-            figure.legend(*entries, loc="outside lower center", **options)
+            form: Any = {"loc": "outside lower center", "ncols": min(len(runs), _MAX_COLUMNS)}
+            figure.legend(*entries, frameon=False, fontsize=look.small, **form)
     shared.save_figure(figure, path, style)
 
 
@@ -180,8 +176,7 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> Any:
     from matplotlib.ticker import MaxNLocator
 
     with shared.picture_style(style):
-        size = (7.5, 4.2) if style == "screen" else (shared.COLUMN_WIDTH, 1.9)
-        figure = shared.new_figure(size)
+        figure = shared.new_figure((7.5, 4.2) if style == "screen" else (shared.COLUMN_WIDTH, 1.9))
         axes = figure.add_subplot()
         axes.bar(centres, counts, width=0.85 * bar_values, color=shared.BLUE)
         bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""

@@ -80,25 +80,23 @@ def draw(
                 "ylabel": panel.y.label * (place.is_first_col() or not share_y),
             }
             for name, text in texts.items():
-                shown = _wrapped(label_text(text), width / columns, points)
-                getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
+                lines = _wrapped(label_text(text), width / columns, points)
+                getattr(axes, f"set_{name}")(lines, fontsize=points, parse_math=False)
         # the parts of the panels' titles and columns that distinguish them
         parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
-        differing = [own for own in parts if len(set(own)) > 1]
-        panel_names = [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
+        differing = [texts for texts in parts if len(set(texts)) > 1]
+        panel_names = list(map(", ".join, zip(*differing, strict=True))) or [""] * len(panels)
         drawn = list(zip(panel_names, panels, axes_of_grid, strict=False))
         states = {label: _states(label, drawn) for label in names}
-        entries = {
-            label: label_text(text) + (f" ({'; '.join(states[label])})" if states[label] else "")
-            for label, text in names.items()
-        }
+        ends = {label: f" ({'; '.join(texts)})" * bool(texts) for label, texts in states.items()}
+        entries = {label: label_text(text) + ends[label] for label, text in names.items()}
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
     figure.notes = [f"{names[name]}: {state}" for name in names for state in states[name]]
-    figure.notes += [f"{name}: none of the methods" for name, own, _ in drawn if not own.curves]
+    figure.notes += [f"{name}: none of the methods" for name, panel, _ in drawn if not panel.curves]
     figure.notes += _without_place(panels)
     return figure
 
@@ -112,19 +110,16 @@ def _size(columns, rows, several, style):
 
 
 def _states(label: str, drawn: list[tuple[str, Panel, Axes]]) -> list[str]:
-    """Says what the panels do not show of a method, by panel if they differ."""
-    states = {
-        name: _state_of(panel.curves[label], axes, panel)
-        for name, panel, axes in drawn
-        if label in panel.curves
-    }
+    """Describes what the panels do not show of a method, by panel if they differ."""
+    with_curve = [entry for entry in drawn if label in entry[1].curves]
+    states = {name: _state_of(panel.curves[label], axes, panel) for name, panel, axes in with_curve}
     if len({*states.values()}) == 1:
         return [state for state in states.values() if state][:1]
     return [f"{state} in {name}" for name, state in states.items() if state]
 
 
 def _without_place(panels: list[Panel]) -> list[str]:
-    """Writes a line for each logarithmic axis that has no place for some points."""
+    """Writes a line for each logarithmic axis that cannot show some points."""
     lines = []
     for axis, values in (("x", "x"), ("y", "mean")):
         of_axis = [panel.curves.values() for panel in panels if getattr(panel, axis).logarithmic]
@@ -193,7 +188,7 @@ def _draw_curves(axes, panel, styles, filled, scale):
     """Draws the curves of a panel with their bands, and sets its scales and limits."""
     columns = {"x": panel.x, "y": panel.y}
 
-    def shown(values: np.ndarray, column: shared.Axis) -> np.ndarray:
+    def in_unit(values: np.ndarray, column: shared.Axis) -> np.ndarray:
         """Returns values in the column's unit; NaN if a logarithmic axis cannot show them."""
         return np.where((values > 0) | (not column.logarithmic), values, np.nan) / column.unit
 
@@ -202,14 +197,14 @@ def _draw_curves(axes, panel, styles, filled, scale):
     jumps = {"drawstyle": "steps-post"} if steps else {}
     for index, (label, curve) in enumerate(panel.curves.items()):
         style = styles[label]
-        x, mean = shown(curve.x, panel.x), shown(curve.mean, panel.y)
+        x, mean = in_unit(curve.x, panel.x), in_unit(curve.mean, panel.y)
         if filled:  # a band below a logarithmic axis ends at its edge
             low, high = curve.low / panel.y.unit, curve.high / panel.y.unit
             band = {"color": style.colour, "alpha": 0.13, "linewidth": 0, "step": steps}
             axes.fill_between(x, low, high, **band)
         thin = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale, **jumps}
         for own_x, own_y in curve.lines:
-            axes.plot(shown(own_x, panel.x), shown(own_y, panel.y), **thin)
+            axes.plot(in_unit(own_x, panel.x), in_unit(own_y, panel.y), **thin)
         start = 0.02 * (index % 5)  # markers of different methods do not overlap
         places = None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE)
         axes.plot(x, mean, markevery=places, **_line_options(style, scale), **jumps)
@@ -238,7 +233,7 @@ def _label_logarithmic(axis: Axis) -> None:
 
 
 def _state_of(curve: Curve, axes: Axes, panel: Panel) -> str:
-    """Says what a panel with all curves does not show of a curve; "" if it shows all of it."""
+    """Describes what a finished panel does not show of a curve; "" if it shows all of it."""
     x, y = curve.x / panel.x.unit, curve.mean / panel.y.unit
     (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
     if not np.isfinite(x + y).any():

@@ -1,5 +1,6 @@
 """Draws the figure of one or more metrics: prepares its rows and panels, and writes its file."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 History: TypeAlias = Sequence[Row]  # the rows of one run
 Histories: TypeAlias = History | Mapping[str, History | Sequence[History]]
 ONE_RUN = ""  # the label of a run without a label
-_SHOWN = 60  # characters of a wrong value in a message
+_MAX_CHARACTERS = 60  # of a wrong value in a message
 LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
 _MAX_PANELS = 24
@@ -28,7 +29,7 @@ _MAX_PANELS = 24
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
     """Draws the figure of `draw_metric`, which a notebook shows, and may write it to a file.
 
-    Its `notes` say what it does not show, one line for each method or axis.
+    Its `notes` list what it does not show, one line for each method or axis.
 
     Args:
       rows: as for `draw_metric`; `plot_metric(history)` suffices.
@@ -115,13 +116,11 @@ def draw_metric(
     _check_size(size)
     _check_single(columns, x_limits=x_limits, x_label=x_label)
     _check_single(metrics, y_limits=y_limits, y_label=y_label)
-    seeds = sorted({len({row["seed"] for row in own}) for _, own in facets})
+    seeds = sorted({len({row["seed"] for row in part}) for _, part in facets})
     drawn = curves.choose_band(band, seeds[0])
     places = [  # in the order of the figure
-        (title, name, column, curves.curves_of(own, name, column, drawn, names))
-        for name in metrics
-        for title, own in facets
-        for column in columns
+        (title, name, column, curves.curves_of(part, name, column, drawn, names))
+        for name, (title, part), column in itertools.product(metrics, facets, columns)
     ]
     axes = shared.axes_of({name for row in rows for name in row})
 
@@ -134,11 +133,11 @@ def draw_metric(
         return shared.column_of(axes, name, values, x_limits, x_label, log_x)
 
     def y_axis(name: str) -> shared.Axis:
-        own, whole = curves_with(1, name), "simulated_seconds" in columns
-        limits = curves.fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
-        return shared.column_of(axes, name, [c.mean for c in own], limits, y_label, log_y)
+        of_metric, whole = curves_with(1, name), "simulated_seconds" in columns
+        limits = curves.fit_y_limits(of_metric, y_limits, x_limits, logarithmic=log_y, whole=whole)
+        return shared.column_of(axes, name, [c.mean for c in of_metric], limits, y_label, log_y)
 
-    panels = [curves.Panel(t, own, x_axis(c), y_axis(m)) for t, m, c, own in places]
+    panels = [curves.Panel(t, by_label, x_axis(c), y_axis(m)) for t, m, c, by_label in places]
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{curves.BANDS[drawn]}"
     meaning = "one seed in each panel" if facet == "seed" else meaning
@@ -163,28 +162,28 @@ def _check_size(size: tuple[float, float] | None) -> None:
 
 def _check_single(columns: list[str], **given: Any) -> None:
     for name, value in given.items():
-        what = f"{name} is for one column, but there are {len(columns)}"
+        found = f"{name} is for one column, but there are {len(columns)}"
         single = len(columns) == 1 or value in (None, NO_LIMITS)
-        require(single, f"{what}; leave it out, or make a figure for each column")
+        require(single, f"{found}; leave it out, or make a figure for each column")
 
 
 def _as_rows(histories: Histories) -> list[Row]:
-    """Returns the rows of a figure with `method` and `seed`; 0 for a single run without a seed."""
+    """Adds `method` and `seed` to the rows of a figure; a single run without a seed gets 0."""
     if not histories or not isinstance(histories, Mapping):
         rows = [{"method": ONE_RUN, **row} for row in _rows("", histories)]
     else:
         rows = []
-        for label, own in histories.items():
-            several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
-            for seed, history in enumerate(own if several else [own]):
+        for label, runs in histories.items():
+            several = isinstance(runs, Sequence) and runs and not isinstance(runs[0], Mapping)
+            for seed, history in enumerate(runs if several else [runs]):
                 number = {"seed": seed} if several else {}
                 rows += [{**row, "method": label, **number} for row in _rows(label, history)]
     seen: set[tuple[str, int]] = set()
     for row in rows:
         place = row["method"], row.get("round", 0)
-        what = f"the rows of {place[0]!r} have the round {place[1]} twice and no seed"
+        found = f"the rows of {place[0]!r} have the round {place[1]} twice and no seed"
         fix = "give {label: [rows, rows]}, or add the column seed"
-        require("seed" in row or place not in seen, f"{what}; {fix}")
+        require("seed" in row or place not in seen, f"{found}; {fix}")
         seen.add(place)
     return [{"seed": 0, **row} for row in rows]
 
@@ -192,8 +191,8 @@ def _as_rows(histories: Histories) -> list[Row]:
 def _rows(label: Any, history: Any) -> list[Row]:
     fits = isinstance(label, str) and isinstance(history, Sequence) and len(history) > 0
     if not fits or not all(isinstance(row, Mapping) for row in history):
-        what = f"the rows of {label!r} are {printable(repr(history), _SHOWN)}"
-        raise TypeError(f"{what}; give the rows that simulate returns second, or {{'label': rows}}")
+        found = f"the rows of {label!r} are {printable(repr(history), _MAX_CHARACTERS)}"
+        raise TypeError(f"{found}; give the rows that simulate returns second or {{'label': rows}}")
     return list(history)
 
 
@@ -209,12 +208,12 @@ def _facets_of(rows, metrics, axes, facet, labels):
         for row in rows:
             parts.setdefault(str(row[facet]), []).append(row)
     number = len(metrics) * len(axes) * max(len(parts), 1)
-    many = f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}"
-    require(number <= _MAX_PANELS, many)
+    text = f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}"
+    require(number <= _MAX_PANELS, text)
     if len(parts) < 2:
         return [(labels.get("", ""), rows)]
     prefix = "seed " if facet == "seed" else ""
-    return [(labels.get(name, prefix * bool(name) + name), own) for name, own in parts.items()]
+    return [(labels.get(name, prefix * bool(name) + name), part) for name, part in parts.items()]
 
 
 def _choose_methods(rows, methods, labels, facet):

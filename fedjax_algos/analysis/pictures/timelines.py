@@ -62,7 +62,7 @@ def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
     Raises:
       ValueError: for a plan without server steps, or one that dispatches other clients.
     """
-    idle = idle_share(plan, num_clients)
+    idle = idle_share(plan, num_clients)  # checks the plan
     return PlanSummary(
         server_steps=len(plan.time),
         arrivals=len(plan.dispatch),
@@ -141,17 +141,16 @@ def draw_timeline(
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
     count = shared.counted(len(clients), "client")
-    what = f"none of the {count} trains from start={start} to end={end}"
     fix = "give 0 <= start < end in seconds, or other clients"
-    require(0 <= start < end < np.inf and visible.any(), f"{what}; {fix}")
+    text = f"none of the {count} trains from start={start} to end={end}; {fix}"
+    require(0 <= start < end < np.inf and visible.any(), text)
     unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
     start, end = start / unit, end / unit
     times = {name: getattr(plan, name) / unit for name in ("started", "ended", "time")}
     plan, group = plan._replace(**times), _groups(plan)
     with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
-        size = _WIDTHS[style], height * len(clients) + 1.6 * look.lines
-        figure = shared.new_figure(size)
+        figure = shared.new_figure((_WIDTHS[style], height * len(clients) + 1.6 * look.lines))
         axes = figure.add_subplot()
         axes.set(xlabel=f"simulated {unit_name}", ylabel="client")
         axes.set(xlim=(start, end), ylim=(len(clients) - 0.4, -0.6))
@@ -186,7 +185,7 @@ def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
 
 
 def _groups(plan: Plan) -> np.ndarray:
-    """Returns the group of each dispatch, -1 for none."""
+    """Returns the group of each dispatch; -1 means none."""
     if isinstance(plan.trace, CompassTrace):
         return np.where(plan.trace.arrival_group > 0, plan.trace.arrival_group, -1)
     if len(np.unique(plan.group)) < 2:
@@ -260,17 +259,15 @@ def _draw_legend(axes, plan, group, visible, look):
     from matplotlib.patches import Patch
 
     handles, labels = axes.get_legend_handles_labels()
-    marks = dict(zip(labels, handles, strict=True))
-    entries = {}
-    columns = 6
+    marks, entries, columns = dict(zip(labels, handles, strict=True)), {}, 6
     if len(np.unique(group)) > 1:
         marks.pop(_DISPATCH, None)
         names = {}  # of groups, by colour
-        for each in np.unique(group[visible & (group >= 0)]).tolist():
-            names.setdefault(each % len(_COLOURS), []).append(str(each))
-        for colour, own in names.items():
-            shown = [*own[:3], *["..."] * (len(own) > 3)]
-            entries[f"group {', '.join(shown)}"] = Patch(color=_colour(colour))
+        for number in np.unique(group[visible & (group >= 0)]).tolist():
+            names.setdefault(number % len(_COLOURS), []).append(str(number))
+        for colour, groups in names.items():
+            text = ", ".join([*groups[:3], *["..."] * (len(groups) > 3)])
+            entries[f"group {text}"] = Patch(color=_colour(colour))
         columns = 5 if max(map(len, names.values()), default=0) > 1 else columns
         if isinstance(plan.trace, CompassTrace) and (group[visible] < 0).any():
             entries["first dispatches"] = Patch(color=_colour(-1))

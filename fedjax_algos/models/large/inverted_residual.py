@@ -59,7 +59,7 @@ class Unit(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Multiplies each channel by a number in (0, 1) that a perceptron makes from all means."""
+    """Multiplies each channel by a number in (0, 1), which a perceptron computes from all means."""
 
     features: int  # of the hidden layer
     convolution: Callable[..., nn.Module]

@@ -94,7 +94,7 @@ class VisionTransformer(nn.Module):
 
 
 def _patches(images, size):
-    """float[batch, patches, size * size * channels], row by row."""
+    """Cuts images into patches, float[batch, patches, size * size * channels], row by row."""
     batch, height, width, channels = images.shape
     rows, columns = height // size, width // size
     split = images.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)
@@ -141,8 +141,8 @@ def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray
     side = math.isqrt(max(patches, 0))
     if side * side != patches or (side, side) == grid or not patches:
         return embedding
-    narrow = np.dtype(embedding.dtype).itemsize < 4  # timm interpolates in float32
-    dtype = np.float32 if narrow else embedding.dtype
+    # timm interpolates in float32
+    dtype = np.float32 if np.dtype(embedding.dtype).itemsize < 4 else embedding.dtype
     image = embedding[0, 1:].reshape(side, side, -1).astype(dtype)
     with jax.ensure_compile_time_eval():  # also where a model is made in a function that is traced
         resized = jax.image.resize(image, (*grid, image.shape[-1]), "bicubic")
@@ -151,7 +151,7 @@ def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray
 
 
 def _rows_of_patches(weight):
-    """[width, channels, rows, columns] to [inputs, width], in the order of the patches' pixels."""
+    """Reshapes [width, channels, rows, columns] to [inputs, width], in the order of `_patches`."""
     return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
 
 
@@ -215,10 +215,9 @@ def vit_b_16(
     Args:
       example_shape, num_classes, dropout, augmentation, weights, head: as for `vit`.
     """
-    return vit(
-        example_shape, num_classes, patch_size=16, width=768, depth=12, heads=12, dropout=dropout,
-        augmentation=augmentation, weights=weights, head=head,
-    )  # fmt: skip
+    sizes: Any = {"patch_size": 16, "width": 768, "depth": 12, "heads": 12, "dropout": dropout}
+    sizes |= {"augmentation": augmentation, "weights": weights, "head": head}
+    return vit(example_shape, num_classes, **sizes)
 
 
 @model_of(IMAGES)
@@ -240,7 +239,6 @@ def vit_small(
     Args:
       example_shape, num_classes, dropout, augmentation, weights, head: as for `vit`.
     """
-    return vit(
-        example_shape, num_classes, patch_size=16, width=384, depth=12, heads=6, dropout=dropout,
-        augmentation=augmentation, weights=weights, head=head,
-    )  # fmt: skip
+    sizes: Any = {"patch_size": 16, "width": 384, "depth": 12, "heads": 6, "dropout": dropout}
+    sizes |= {"augmentation": augmentation, "weights": weights, "head": head}
+    return vit(example_shape, num_classes, **sizes)

@@ -165,10 +165,9 @@ def convert_weights(
         require(name in weights, f"{lacking}; give the weights of this network")
         return _checked(name, place, convert(weights[name]), leaf)
 
-    params = jax.tree_util.tree_map_with_path(converted, model.params)
-    statistics: Any = jax.tree_util.tree_map_with_path(  # its paths begin with the collection
-        lambda path, leaf: converted(path[1:], leaf), model.statistics
-    )
+    over_paths: Any = jax.tree_util.tree_map_with_path
+    params = over_paths(converted, model.params)  # paths of statistics begin with the collection
+    statistics = over_paths(lambda path, leaf: converted(path[1:], leaf), model.statistics)
     surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))
     listed = f"the weights have {', '.join(map(repr, surplus[:5]))} ({len(surplus)} in all)"
     fix = "give the weights of this network (running means belong to BatchNorm)"
@@ -203,16 +202,16 @@ def pretrained(
 
     loaded = convert_weights(tensors, max(given, key=num_known), problem.shapes(), head=head)
 
-    def from_host(own, given):
-        if isinstance(given, jax.ShapeDtypeStruct):  # it is not given
-            return own
+    def from_host(initial, given):
+        if isinstance(given, jax.ShapeDtypeStruct):  # the weights do not have it
+            return initial
         return jax.pure_callback(lambda: given, jax.ShapeDtypeStruct(given.shape, given.dtype))
 
     return problem._replace(init=lambda key: jax.tree.map(from_host, problem.init(key), loaded))
 
 
 def _source(place: str, names: Names) -> tuple[str, Convert] | None:
-    """Returns the name of a leaf's tensor, and what converts it; None for a new leaf."""
+    """Returns the name of a leaf's tensor and how to convert it; None for a new leaf."""
     exact, path = names.get(place), place.split("/")
     if isinstance(exact, tuple):
         return exact
@@ -229,12 +228,12 @@ def _source(place: str, names: Names) -> tuple[str, Convert] | None:
 
 
 def _to_kernel(weight: np.ndarray) -> np.ndarray:
-    """[out, in, ...] to [..., in, out]."""
+    """Transposes [out, in, ...] to [..., in, out]."""
     return weight if weight.ndim < 2 else weight.transpose(*range(2, weight.ndim), 1, 0)
 
 
 def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
-    """Returns the array in the type of the leaf, checked."""
+    """Checks a converted tensor and casts it to the type of its leaf."""
     narrow = jnp.issubdtype(given.dtype, jnp.floating)
     narrow = narrow and jnp.promote_types(given.dtype, leaf.dtype) == leaf.dtype
     becomes = f"{name!r} becomes {describe_tree(given)}, but {place} is {describe_tree(leaf)}"
@@ -243,8 +242,7 @@ def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
     fits = given.shape == leaf.shape and narrow
     require(fits, f"{becomes}; {fix}, or convert them to {leaf.dtype}")
     array = np.asarray(given, leaf.dtype, order="C")  # also of a scalar
-    finite = np.isfinite(array).all()
-    require(finite, f"{name!r} has numbers that are not finite; give other weights")
+    require(np.isfinite(array).all(), f"{name!r} has infinities or NaN; give other weights")
     return array
 
 

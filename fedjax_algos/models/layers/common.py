@@ -24,7 +24,7 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
-    """LeCun normal and 0 ("flax"), or both U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)) ("torch")."""
+    """Returns LeCun normal and 0 ("flax"), or U(-b, b) for both with b = fan_in^-0.5 ("torch")."""
     if initialisation == "flax":
         return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}
     uniform = symmetric_uniform(fan_in**-0.5)
@@ -55,8 +55,8 @@ class BatchNorm(nn.BatchNorm):
         else:
             moments = _moments(x, mask)
             if not self.is_initializing():
-                for kept, new in zip((mean, var), moments, strict=True):
-                    kept.value = self.momentum * kept.value + (1 - self.momentum) * new
+                for state, new in zip((mean, var), moments, strict=True):
+                    state.value = self.momentum * state.value + (1 - self.momentum) * new
         scale = self.param("scale", self.scale_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, shape, self.param_dtype)
         a = scale * jax.lax.rsqrt(moments[1] + self.epsilon)

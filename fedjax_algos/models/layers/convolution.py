@@ -34,10 +34,10 @@ _ACCELERATORS = ("cuda", "rocm", "tpu")
 
 @functools.cache  # so that layers share traces
 def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **static: Any) -> Form:
-    """Joins several forms of one function; each platform's own is selected at compile time.
+    """Joins several forms of one function; the compiler selects the platform's form.
 
     Traces do not depend on the platform. Costs are counted for `reference`, which a CPU also uses
-    if `cpu` is None. Reverse mode differentiates each form. `static` are options of all forms.
+    if `cpu` is None. Reverse mode differentiates each form. All forms get the options `static`.
     """
     forms = {**dict.fromkeys(_ACCELERATORS, accelerator), "default": reference}
     forms |= {} if cpu is None else {"cpu": cpu}
@@ -58,21 +58,20 @@ def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **s
     )
 
     def apply(*inputs):
-        dtype = jnp.result_type(*inputs)
-        return selected(*(each.astype(dtype) for each in inputs))
+        return selected(*(each.astype(jnp.result_type(*inputs)) for each in inputs))
 
     return apply
 
 
 def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[tuple[int, int]]:
-    """Returns what a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
+    """Returns the padding of each axis, such as [(top, bottom), (left, right)] of an image."""
     if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
         return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
-    each = (padding,) * len(size) if isinstance(padding, int) else padding
-    if isinstance(each, str) or len(each) != len(size):
+    sides = (padding,) * len(size) if isinstance(padding, int) else padding
+    if isinstance(sides, str) or len(sides) != len(size):
         fix = "give VALID, SAME, a number, or one for each axis"
         raise ValueError(f"padding={padding!r} is unknown; {fix}")
-    return [(side, side) if isinstance(side, int) else side for side in each]
+    return [(side, side) if isinstance(side, int) else side for side in sides]
 
 
 def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> list[int]:
@@ -85,22 +84,21 @@ def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> lis
 
 def check_channels(inputs: jax.Array, kernel: jax.Array) -> None:
     """Checks that a kernel takes the inputs' channels; `lax` would divide them into groups."""
-    given, taken = inputs.shape[-1], kernel.shape[-2]
-    require(given == taken, f"inputs have {given} channels, and the kernel takes {taken}")
+    given, expected = inputs.shape[-1], kernel.shape[-2]
+    require(given == expected, f"inputs have {given} channels, but the kernel needs {expected}")
 
 
 def geometry(
     inputs: jax.Array, kernel: jax.Array, strides: Sizes, padding: Padding, pool: Sizes = ()
 ) -> dict[str, Any]:
-    """Returns the strides, the padding and the outputs in whole pools; ValueError for none."""
+    """Returns strides, padding and the outputs that fill whole pools; ValueError without any."""
     size, window = inputs.shape[1:-1], kernel.shape[:-2]
     sides = pads(padding, size, window, strides)
     outputs = output_size(size, window, strides, sides)
     pool = pool or (1,) * len(size)
     whole = tuple(length // extent * extent for length, extent in zip(outputs, pool, strict=True))
     small = f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of"
-    fix = "give larger inputs, or a model with fewer layers"
-    require(min(whole) > 0, f"{small} {pool}; {fix}")
+    require(min(whole) > 0, f"{small} {pool}; give larger inputs, or a model with fewer layers")
     return {"strides": tuple(strides), "sides": tuple(map(tuple, sides)), "whole": whole}
 
 
@@ -167,7 +165,7 @@ def convolve(
 
 
 def _padded(images, window, strides, sides, whole):
-    """Pads images, and cuts the rows and columns that only outputs outside of pools read."""
+    """Pads images, and cuts rows and columns that no output in a whole pool reads."""
     outputs = output_size(images.shape[1:3], window, strides, sides)
     if any(map(any, sides)):
         images = jnp.pad(images, ((0, 0), *sides, (0, 0)))
@@ -209,7 +207,7 @@ def _multiply(rows, weights):
 
 
 def _multiply_backward(residuals, gradient):
-    """The gradient of `@`; a CPU is 1.5 times as fast with the longer side of the weights last."""
+    """Computes the gradient of `@`; a CPU is 1.5 times as fast with the longer side last."""
     rows, weights = residuals
     over_rows = (((0,), (0,)), ((), ()))
     if rows.shape[1] <= gradient.shape[1]:
@@ -217,14 +215,12 @@ def _multiply_backward(residuals, gradient):
     else:
         wide = jax.lax.dot_general(gradient, rows, over_rows)
         # with the barrier XLA does not restore the other order
-        kept: Any = {"cpu": jax.lax.optimization_barrier, "default": lambda wide: wide}
-        to_weights = jax.lax.platform_dependent(wide, **kept).T
+        forms: Any = {"cpu": jax.lax.optimization_barrier, "default": lambda wide: wide}
+        to_weights = jax.lax.platform_dependent(wide, **forms).T
     return gradient @ weights.T, to_weights
 
 
-_multiply.defvjp(
-    lambda rows, weights: (_multiply(rows, weights), (rows, weights)), _multiply_backward
-)
+_multiply.defvjp(lambda *inputs: (_multiply(*inputs), inputs), _multiply_backward)
 
 
 def _winograd(images, kernel, strides, sides, whole):
@@ -284,10 +280,9 @@ def _inputs_backward(axis, _, gradients):
 
     even = padded(first, 0, 1) + padded(plus + minus - first, 1, 0)
     odd = padded(plus - minus + last, 0, 1) - padded(last, 1, 0)
-    pairs = jnp.stack([even, odd], axis + 1)
     shape = list(even.shape)
     shape[axis] *= 2
-    return (pairs.reshape(shape),)
+    return (jnp.stack([even, odd], axis + 1).reshape(shape),)
 
 
 _inputs.defvjp(lambda images, axis: (_inputs(images, axis), None), _inputs_backward)

@@ -43,7 +43,7 @@ INSTALLED = installed()
 
 
 def applies(*arrays: jax.Array) -> bool:
-    """Returns whether native layers take these arrays: float32, if they are installed."""
+    """Returns whether native layers are installed and accept these arrays, which means float32."""
     return INSTALLED and all(each.dtype == jnp.float32 for each in arrays)
 
 
@@ -92,8 +92,7 @@ def dot_general(
     contracted, batched = (tuple(map(tuple, pair)) for pair in dimension_numbers)
     if not applies(left, right) or (contracted, batched) != over_last or right.ndim != 2:
         return jax.lax.dot_general(left, right, dimension_numbers, *options, **more)
-    outputs = multiply(left.reshape(-1, left.shape[-1]), right)
-    return outputs.reshape(*left.shape[:-1], -1)
+    return multiply(left.reshape(-1, left.shape[-1]), right).reshape(*left.shape[:-1], -1)
 
 
 def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
@@ -124,16 +123,15 @@ def _leading(operand, params):
 
 @layer_p.def_abstract_eval
 def _result(left, right, **params):
-    shape = (*_leading(left, params), *params["shape"])
-    return jax.core.ShapedArray(shape, left.dtype)
+    return jax.core.ShapedArray((*_leading(left, params), *params["shape"]), left.dtype)
 
 
-def _gradient(wanted, change, left, right, *, form, **params):
-    """Computes the gradient of an operand, 0 or 1, by the form whose result has its role."""
+def _gradient(operand, change, left, right, *, form, **params):
+    """Computes the gradient for operand 0 or 1, which is the result of another form."""
     roles = _ROLES[form]
     known = dict(zip(roles, (left, right, change), strict=True))
-    params["form"] = _FORMS[roles[wanted]]
-    params["shape"] = (left, right)[wanted].aval.shape[-len(params["strides"]) - 2 :]
+    params["form"] = _FORMS[roles[operand]]
+    params["shape"] = (left, right)[operand].aval.shape[-len(params["strides"]) - 2 :]
     first, second, _ = _ROLES[params["form"]]
     return layer_p.bind(known[first], known[second], **params)
 
@@ -142,11 +140,9 @@ ad.defbilinear(layer_p, partial(_gradient, 0), partial(_gradient, 1))
 
 
 def _batched(operands, axes, **params):
-    size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
-    left, right = (
-        x if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(operands, axes, strict=True)
-    )
+    pairs: Any = list(zip(operands, axes, strict=True))
+    size = next(x.shape[a] for x, a in pairs if a is not None)
+    left, right = (x if a is None else jnp.moveaxis(x, a, 0) for x, a in pairs)
     rank = len(params["strides"]) + 2
     if axes[1] is None and params["form"] != TO_KERNEL and right.ndim == rank:
         # all share the kernel, so their images are one batch
@@ -154,10 +150,8 @@ def _batched(operands, axes, **params):
         one = left.reshape(-1, *left.shape[2:])
         outputs = layer_p.bind(one, right, **params | {"shape": (size * batch, *shape)})
         return outputs.reshape(size, batch, *shape), 0
-    left, right = (
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else x
-        for x, axis in zip((left, right), axes, strict=True)
-    )
+    pairs = zip((left, right), axes, strict=True)
+    left, right = (jnp.broadcast_to(x, (size, *x.shape)) if a is None else x for x, a in pairs)
     return layer_p.bind(left, right, **params), 0
 
 
@@ -169,10 +163,9 @@ def _on_cpu(left, right, *, form, strides, sides, **params):
 
     shape = (*_leading(left, {"strides": strides}), *params["shape"])
     before, after = zip(*sides, strict=True) if sides else ((), ())
-    cores = len(os.sched_getaffinity(0))
     of_role = dict(zip(_ROLES[form], (left.shape, right.shape, shape), strict=True))
     numbers = {"form": form, "groups": of_role["images"][-1] // of_role["kernel"][-2]}
-    numbers["threads"] = max(1, cores // jax.local_device_count("cpu"))
+    numbers["threads"] = max(1, len(os.sched_getaffinity(0)) // jax.local_device_count("cpu"))
     lists = {"strides": strides, "before": before, "after": after}
     attributes = {name: np.int64(value) for name, value in numbers.items()}
     attributes |= {name: np.asarray(value, np.int64) for name, value in lists.items()}
@@ -188,10 +181,10 @@ def _elsewhere(left, right, **params):
     forward = partial(by_lax, strides=params["strides"], sides=params["sides"])
     if form == FORWARD:
         return forward(left, right)
-    wanted = jax.ShapeDtypeStruct(params["shape"], left.dtype)
+    result = jax.ShapeDtypeStruct(params["shape"], left.dtype)
     if form == TO_IMAGES:
-        return jax.linear_transpose(lambda images: forward(images, right), wanted)(left)[0]
-    return jax.linear_transpose(lambda kernel: forward(left, kernel), wanted)(right)[0]
+        return jax.linear_transpose(lambda images: forward(images, right), result)(left)[0]
+    return jax.linear_transpose(lambda kernel: forward(left, kernel), result)(right)[0]
 
 
 mlir.register_lowering(layer_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")

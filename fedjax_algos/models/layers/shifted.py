@@ -95,8 +95,7 @@ def _backward(strides, residuals, gradient):
         rest = (images.shape[axis] - extent) % stride  # inputs that no window reaches
         sides.append((extent - 1, extent - 1 + rest, stride - 1))
     spread = jax.lax.pad(gradient, jnp.zeros((), gradient.dtype), [*sides, (0, 0, 0)])
-    to_images = _by_shifts(spread, kernel[::-1, ::-1], (1, 1))
-    return to_images, to_kernel.astype(kernel.dtype)
+    return _by_shifts(spread, kernel[::-1, ::-1], (1, 1)), to_kernel.astype(kernel.dtype)
 
 
 def _kernel_gradient(images, gradient, window, strides):
@@ -182,7 +181,7 @@ def _pool(images, window):
 
 
 def _corners(images, window):
-    """Returns all windows' entries at each position, each [batch, rows, columns, channels]."""
+    """Returns [batch, rows, columns, channels] for each position in the windows."""
     batch, height, width, channels = images.shape
     rows, columns = height // window[0], width // window[1]
     whole = images[:, : rows * window[0], : columns * window[1]]
@@ -226,11 +225,10 @@ def _shifted_forward(images, window, strides):
 
 
 def _shifted_backward(window, strides, residuals, gradient):
-    """Sums, for each entry, over the windows where it is the first largest entry."""
+    """Gives each entry the gradients of all windows where it is the first largest entry."""
     images, largest = residuals
     first = jnp.full(largest.shape, -1, jnp.int32)  # position in its window
-    entries = list(enumerate(shifted(images, window, strides)))
-    for position, entry in reversed(entries):
+    for position, entry in reversed(list(enumerate(shifted(images, window, strides)))):
         first = jnp.where(entry == largest, position, first)
     size = [-(-images.shape[1 + axis] // strides[axis]) for axis in (0, 1)]
     before = [(window[axis] - 1) // strides[axis] for axis in (0, 1)]
@@ -239,23 +237,18 @@ def _shifted_backward(window, strides, residuals, gradient):
     first = jax.lax.optimization_barrier(jnp.pad(first, sides, constant_values=-1))
     gradient = jax.lax.optimization_barrier(jnp.pad(gradient, sides))
 
-    def of_remainders(remainders):  # these entries have the same positions in their windows
+    def of_remainders(*remainders):  # these entries have the same positions in their windows
         total = jnp.zeros((len(images), *size, images.shape[3]), gradient.dtype)
-        for i, j in itertools.product(
-            *(range(r, w, s) for r, w, s in zip(remainders, window, strides, strict=True))
-        ):
+        for i, j in itertools.product(*map(range, remainders, window, strides)):
             top, left = before[0] - i // strides[0], before[1] - j // strides[1]
             at = np.s_[:, top : top + size[0], left : left + size[1]]
             total += jnp.where(first[at] == i * window[1] + j, gradient[at], 0)
         return total
 
-    rows = [
-        jnp.stack([of_remainders((row, column)) for column in range(strides[1])], 3)
-        for row in range(strides[0])
-    ]
+    down, right = strides
+    rows = [jnp.stack([of_remainders(i, j) for j in range(right)], 3) for i in range(down)]
     shape = len(images), size[0] * strides[0], size[1] * strides[1], images.shape[3]
-    whole = jnp.stack(rows, 2).reshape(shape)
-    return (whole[:, : images.shape[1], : images.shape[2]],)
+    return (jnp.stack(rows, 2).reshape(shape)[:, : images.shape[1], : images.shape[2]],)
 
 
 _pool_shifted.defvjp(_shifted_forward, _shifted_backward)

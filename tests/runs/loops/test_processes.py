@@ -84,7 +84,7 @@ def test_a_process_that_is_lost_is_missing_or_does_not_fit(tmp_path, capsys):
     assert re.search("error: process 0 of 2: .*; go on with: fedjax-algos run .*--resume", killed)
     assert "Traceback" not in killed, killed
     assert "process 1 of 2: the processes have other arguments: seeds='2', not None;" in differing
-    assert "this one has 2 of 5 devices, and not all have as many" in uneven
+    assert "this process has 2 of 5 devices, and others have more or fewer" in uneven
     assert "Terminating process because the JAX distributed service" in missing
 
     assert [*tmp_path.glob("out/runs/*/*/checkpoints/1.npz")]
