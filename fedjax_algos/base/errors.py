@@ -1,6 +1,8 @@
 """Errors that are shown to the user, and functions that raise them."""
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from fedjax_algos.base.reprs import printable
@@ -22,6 +24,15 @@ def require(condition: object, message: str) -> None:
     """Raises ValueError with the message unless the condition holds."""
     if not condition:
         raise ValueError(printable(message))
+
+
+@contextlib.contextmanager
+def prefix_errors(prefix: str, kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Adds a prefix to the message of an error of this kind that is raised in the block."""
+    try:
+        yield
+    except kind as error:
+        raise kind(f"{prefix}{error}") from None
 
 
 def needed(package: str, owner: str, more: str = "") -> Any:

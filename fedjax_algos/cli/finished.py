@@ -11,7 +11,7 @@ from fedjax_algos.analysis.rows import rows_by_run, within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns, records
-from fedjax_algos.base.errors import require
+from fedjax_algos.base.errors import prefix_errors, require
 from fedjax_algos.base.files import write_text, written
 from fedjax_algos.base.reprs import printable
 from fedjax_algos.cli.config_file import stored_settings
@@ -27,7 +27,6 @@ from fedjax_algos.cli.options import known_as, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.runs import results
-from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.report.page import make_report
 from fedjax_algos.runs.studies.folder_content import read_configuration, read_rows
 from fedjax_algos.runs.studies.settings import Settings
@@ -130,7 +129,7 @@ def draw(folders: tuple[str, ...], label: tuple[str, ...], values: dict[str, str
     for name in {"x_limits", "y_limits", "size"} & texts.keys():
         parts = texts[name].split("x" if name == "size" else ",")  # a limit may be left out
         form = "WIDTHxHEIGHT, such as 3.5x2.6" if name == "size" else "A,B, or A, or ,B"
-        with named_errors(f"{name}={texts[name]!r} is not {form}: ", ValueError):
+        with prefix_errors(f"{name}={texts[name]!r} is not {form}: "):
             options[name] = tuple(float(part) if part or not any(parts) else None for part in parts)
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
     default, out = Path(folders[0], f"{file_name(name)}.png"), values["out"]

@@ -9,15 +9,16 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
 from fedjax_algos.analysis.personal_evaluation import EvaluateOwn, make_evaluate_own
 from fedjax_algos.analysis.rows import Budget
+from fedjax_algos.base.errors import prefix_errors
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
+from fedjax_algos.engine.non_finite import NonFiniteUpdateError
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import largest
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.clock import run_planned
 from fedjax_algos.runs.loops.interruption import check_interruption
 from fedjax_algos.runs.loops.planned_runs import participations
-from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.loops.simulation import SynchronousRun
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.studies.experiment import Experiment
@@ -88,7 +89,7 @@ def run(
             planned = {seed: experiment.planned[label][seed] for seed in seeds}
             callbacks = partial(report, label), partial(remember, label)
             saved_in = None if folder is None else folder.checkpoints(label)
-            with named_errors(f"{label}: "):
+            with prefix_errors(f"{label}: ", NonFiniteUpdateError):
                 results = run_planned(engine, planned, *callbacks, saved_in)
             for seed, (state, rows, plan) in results.items():
                 counts = participations(plan, settings.clients, rows[-1]["simulated_seconds"])
@@ -105,7 +106,7 @@ def run(
             if settings.evaluate_clients_at == "evaluations":
                 options["measure"] = partial(_client_columns, evaluate, seed)
             data = experiment.data[seed]
-            with named_errors(f"{label}, seed {seed}: "):
+            with prefix_errors(f"{label}, seed {seed}: ", NonFiniteUpdateError):
                 done = SynchronousRun(engine, data, rounds, seed, experiment.evaluate, **options)
                 done.follow(partial(report, label, seed)).warn()
             counts = done.position.dispatched

@@ -10,13 +10,20 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.base.errors import prefix_errors
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.trees import take
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
-from fedjax_algos.engine.non_finite import all_finite, check_excluded, looking, run_rounds
+from fedjax_algos.engine.non_finite import (
+    NonFiniteUpdateError,
+    all_finite,
+    check_excluded,
+    looking,
+    run_rounds,
+)
 from fedjax_algos.engine.placed import devices
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.pure_round import pure_round
@@ -284,7 +291,7 @@ class Call:
 def _measure(recorder, trained, reports, tested, excluded, finite, number) -> recording.Measured:
     """Selects one run's measurements from the values of all runs."""
     excluded = take(excluded, number)
-    with recording.named_errors(f"{recorder.names[number]}: "):
+    with prefix_errors(f"{recorder.names[number]}: ", NonFiniteUpdateError):
         check_excluded(recorder.non_finite, excluded)
     parts = (jax.tree.map(float, take(part, number)) for part in (trained, reports, tested))
     return recording.joined(*parts), recording.count_excluded(excluded), finite[number]

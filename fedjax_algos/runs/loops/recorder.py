@@ -20,7 +20,7 @@ from fedjax_algos.core import Algorithm, Batch, Metrics, Problem, Row, ServerSta
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.options import NonFinite
 from fedjax_algos.engine.exchange import Transfer
-from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite
+from fedjax_algos.engine.non_finite import all_finite
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
@@ -230,15 +230,6 @@ def warn_of_non_finite(runs: Mapping[str, Sequence[Row]], diverged: Collection[s
     rule = "a run stops when its model is not finite. " if diverged else ""
     message = f"{rule}{'; '.join(texts)}. What usually helps is {WHAT_HELPS}"
     warnings.warn(message, DivergenceWarning, stacklevel=4)
-
-
-@contextlib.contextmanager
-def named_errors(name: str, kind: type[Exception] = NonFiniteUpdateError) -> Iterator[None]:
-    """Prefixes a name to the message of an error of this kind that is raised in the block."""
-    try:
-        yield
-    except kind as error:
-        raise kind(f"{name}{error}") from None
 
 
 @contextlib.contextmanager

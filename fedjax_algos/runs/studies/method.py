@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners
 from fedjax_algos.asynchrony.planning import check_planner
+from fedjax_algos.base.errors import prefix_errors
 from fedjax_algos.core import Algorithm, Local, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, parse_optimizer
 from fedjax_algos.core.options import Option, options
@@ -22,7 +23,6 @@ from fedjax_algos.core.specs import (
     split_wrappers,
 )
 from fedjax_algos.engine.checks import check_algorithm
-from fedjax_algos.runs.loops.recorder import named_errors
 from fedjax_algos.runs.loops.run import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.studies.settings import Settings
 from fedjax_algos.wrappers import wrap, wrappers
@@ -129,7 +129,7 @@ class Method(NamedTuple):
         if settings.seconds is None:
             return self
         planner = self.planner or _with_steps(algorithm.traits.asynchrony.default, settings)
-        with named_errors(f"{self.algorithm}: ", ValueError):
+        with prefix_errors(f"{self.algorithm}: "):
             check_planner(algorithm, planners.parse(planner)[0])
         return self._replace(planner=planner)
 
@@ -199,7 +199,7 @@ class Method(NamedTuple):
         @functools.wraps(factory)
         def wrapped(*arguments: Any, **options: Any) -> Algorithm:
             algorithm = factory(*arguments, **options)
-            with named_errors(f"{self.algorithm}: ", ValueError):
+            with prefix_errors(f"{self.algorithm}: "):
                 check_algorithm(algorithm)
                 return wrap(algorithm, specs, settings.system_model())
 
