@@ -87,8 +87,8 @@ def compass(
     Raises:
       ValueError: if `min_steps` is above `max_steps`.
     """
-    above = f"compass: min_steps={min_steps} is above max_steps={max_steps}; give at most that"
-    require(min_steps <= max_steps, above)
+    message = f"compass: min_steps={min_steps} is above max_steps={max_steps}; give a smaller one"
+    require(min_steps <= max_steps, message)
     code = mode == "code"
     first_steps = first_steps or (max_steps if code else min_steps)
     speed_weight = speed_weight or (0.9 if code else 1)
@@ -166,10 +166,10 @@ class CompassServer:
         """Returns the plan, with a `CompassTrace`."""
         for client in range(self.loop.num_clients):
             self._assign(client, 0)
-        react: dict[int, Any] = {plans.ARRIVES: self._receive, plans.LEAVES: self._lose}
-        react |= {plans.REJOINS: self._assign, plans.TIMER: self._expire}
+        handlers: dict[int, Any] = {plans.ARRIVES: self._receive, plans.LEAVES: self._lose}
+        handlers |= {plans.REJOINS: self._assign, plans.TIMER: self._expire}
         for now, event, number in self.loop.events():
-            react[event](number, now)
+            handlers[event](number, now)
         return self._plan()
 
     def _assign(self, client: int, now: Any) -> None:
@@ -250,11 +250,10 @@ class CompassServer:
             self._assign(client, now)
 
     def _dispatch(self, client: int, now: Any, num_steps: int) -> None:
-        group, speed = self.group[client], self.speed[client]
+        group, speed, version = self.group[client], self.speed[client], len(self.steps)
         self.dispatches.append((group.number, group.expected, group.latest, speed))
-        snapped = (group.expected, group.latest), self.rounding * speed
-        version, dispatch = len(self.steps), self.loop.dispatch
-        self.duration[client] = dispatch(client, num_steps, version, now, *snapped)
+        snap = (group.expected, group.latest), self.rounding * speed
+        self.duration[client] = self.loop.dispatch(client, num_steps, version, now, *snap)
 
     def _step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
         """Records a server step."""
@@ -269,6 +268,6 @@ class CompassServer:
         dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
         time, kind, aggregated = np.array(self.steps, float).reshape(-1, 3).T
         late = np.isin(np.arange(len(group)), self.late)
-        groups, aggregated = group.astype(np.int32), aggregated.astype(np.int32)
-        trace = CompassTrace(groups, expected, latest, speed, late, aggregated)
+        group, aggregated = group.astype(np.int32), aggregated.astype(np.int32)
+        trace = CompassTrace(group, expected, latest, speed, late, aggregated)
         return self.loop.plan(dispatch, staleness, step, time, kind, trace)

@@ -1,4 +1,4 @@
-"""The plan, which says who trains when on which model, and the event loop that makes it.
+"""Defines plans (which client trains when, from which model) and the event loop that makes them.
 
 On a virtual clock, arrival times never depend on the values of a model. A planner therefore records
 the whole timeline as a `Plan` on the host; the executor then trains what the plan contains.
@@ -117,7 +117,6 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
     rate_index = rate_counts(local, plan.number, plan.version, plan.full_steps)
-    steps_done = np.where(plan.fate == LOST, 0, plan.num_steps)
     return Dispatch(
         client=plan.client,
         number=plan.number,
@@ -127,7 +126,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
         num_examples=counts[plan.client],
         share=shares[plan.client].astype(real),
         learning_rate=np.asarray(rate_at(local.learning_rate, rate_index), real),
-        first_step=first_steps(plan.client, steps_done),
+        first_step=first_steps(plan.client, np.where(plan.fate == LOST, 0, plan.num_steps)),
     )
 
 
@@ -144,19 +143,19 @@ class EventLoop:
     def __init__(
         self, system: SystemModel, num_clients: int, arrivals: int | None, seconds: float | None
     ):
-        given = f"arrivals={arrivals} and seconds={seconds} do not define the horizon"
-        require((arrivals is None) != (seconds is None), f"{given}; give exactly one of them")
-        wrong = f"seconds={seconds} is out of range; give a number above 0"
-        require(seconds is None or 0 < seconds < math.inf, wrong)
+        found = f"arrivals={arrivals} and seconds={seconds} do not define the horizon"
+        require((arrivals is None) != (seconds is None), f"{found}; give exactly one of them")
+        found = f"seconds={seconds} is out of range; give a number above 0"
+        require(seconds is None or 0 < seconds < math.inf, found)
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
             if count is not None:
                 check_whole(name, count)
                 check_memory(f"a plan of {name}={count}", count * _DISPATCH_BYTES, "give fewer")
         self.num_clients = num_clients
-        fix, asked = "give what the factory of a system model makes", ("client", "number")
-        for name, names in {"seconds": (*asked, "num_steps"), "unavailability": asked}.items():
-            what = f"{type(system).__name__}.{name}"
-            check_callable(what, getattr(system, name, None), fix, *names)
+        fix, name = "give what the factory of a system model makes", type(system).__name__
+        for method, more in (("seconds", ["num_steps"]), ("unavailability", [])):
+            function = getattr(system, method, None)
+            check_callable(f"{name}.{method}", function, fix, "client", "number", *more)
         self.seconds, self.unavailability = system.seconds, system.unavailability
         self.sessions = system if isinstance(system, SystemModelWithSessions) else None
         self.max_arrivals = math.inf if arrivals is None else arrivals
@@ -207,21 +206,21 @@ class EventLoop:
         self.dispatch_counts[client] = number + 1
         duration = self.seconds(client, number, num_steps)
         if not (is_number(duration, float) and duration > 0):
-            takes = f"dispatch {number} of client {client} takes {duration!r} s"
+            found = f"dispatch {number} of client {client} takes {duration!r} s"
             fix = "give a system model with finite times above 0"
-            raise ValueError(f"{takes} for {num_steps} steps; {fix}")
-        end = now + duration
+            raise ValueError(f"{found} for {num_steps} steps; {fix}")
         if self.sessions is None:
             unavailability = self.unavailability(client, number)
         else:
             unavailability = self.sessions.unavailability_at(client, now, duration)
+        end = now + duration
         if unavailability is None:
             end = next((time for time in snap_times if abs(end - time) <= tolerance), end)
         else:
             system_model.check_unavailability(client, number, unavailability)
             share, self.seconds_away[client] = unavailability
             end = now + share * duration
-        self.current[client] = len(self.client)
+        self.current[client] = made
         self.client.append(client)
         self.number.append(number)
         self.num_steps.append(num_steps)
@@ -262,23 +261,20 @@ class EventLoop:
         while queue and queue[0][0] <= self.horizon:
             if len(arrived) >= self.max_arrivals or losses > self.max_losses:
                 break
-            event = now, kind, client = heapq.heappop(queue)
-            if kind != ARRIVES:
-                yield event
-            elif client not in seconds_away:
-                arrived.append(self.current[client])
-                losses = 0
-                yield event
-            else:
+            now, event, client = heapq.heappop(queue)
+            if event == ARRIVES and client in seconds_away:
+                event, away = LEAVES, seconds_away.pop(client)
                 self.lost.append(self.current[client])
                 losses += 1
-                away = seconds_away.pop(client)
                 if away < math.inf:
                     heapq.heappush(queue, (now + away, REJOINS, client))
-                yield now, LEAVES, client
-        few = f"only {len(arrived)} of arrivals={self.max_arrivals} come, because clients leave"
+            elif event == ARRIVES:
+                arrived.append(self.current[client])
+                losses = 0
+            yield now, event, client
+        found = f"only {len(arrived)} of arrivals={self.max_arrivals} come, because clients leave"
         fix = "for good or in nearly every dispatch; give fewer arrivals, or seconds"
-        require(not len(arrived) < self.max_arrivals < math.inf, f"{few} {fix}")
+        require(not len(arrived) < self.max_arrivals < math.inf, f"{found} {fix}")
 
     def plan(
         self,
@@ -296,12 +292,12 @@ class EventLoop:
           time, group: float[U] and int[U], as in `Plan`.
           trace: the planner's own record.
         """
-        whole = {name: getattr(self, name) for name in ("client", "number", "num_steps", "version")}
-        whole |= {"full_steps": self.num_steps, "dispatch": dispatch, "staleness": staleness}
-        whole |= {"step": step, "group": group}
-        real = {"started": self.started, "ended": self.ended, "time": time}
-        columns = {name: np.array(values, np.int32) for name, values in whole.items()}
-        columns |= {name: np.array(values, float) for name, values in real.items()}
+        ints = {name: getattr(self, name) for name in ("client", "number", "num_steps", "version")}
+        ints |= {"full_steps": self.num_steps, "dispatch": dispatch, "staleness": staleness}
+        ints |= {"step": step, "group": group}
+        floats = {"started": self.started, "ended": self.ended, "time": time}
+        columns = {name: np.array(values, np.int32) for name, values in ints.items()}
+        columns |= {name: np.array(values, float) for name, values in floats.items()}
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
         fate[columns["dispatch"]] = AGGREGATED
         fate[self.lost] = LOST

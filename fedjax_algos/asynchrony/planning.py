@@ -7,7 +7,7 @@ https://arxiv.org/abs/2309.14675. `plan` defines the order of events at equal ti
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
+Seed = Annotated[int, Range(0)]
 _NEXT_CLIENT = 16  # a tag of NumPy's streams; `simulated` has 13 to 15
 
 
@@ -95,9 +96,9 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
     """
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
-        unknown = f"tiers: {type(system).__name__} does not know the clients' mean speeds"
+        found = f"tiers: {type(system).__name__} does not know the clients' mean speeds"
         fix = "give a system model with expected_seconds_per_step(client)"
-        require(isinstance(system, SystemModelWithSpeeds), f"{unknown}; {fix}")
+        require(isinstance(system, SystemModelWithSpeeds), f"{found}; {fix}")
         loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
 
@@ -129,9 +130,7 @@ def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0
 
 
 @planners.register
-def immediate(
-    *, steps: Count, concurrency: Count | None = None, seed: Annotated[int, Range(0)] = 0
-) -> Planner:
+def immediate(*, steps: Count, concurrency: Count | None = None, seed: Seed = 0) -> Planner:
     """Each arrival is a server step, and the client is dispatched again at once with the new model.
 
     Staleness is the number of server steps since the client received its model. A client that has
@@ -151,7 +150,7 @@ def buffered(
     steps: Count,
     size: Count = 10,
     concurrency: Count | None = None,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: Seed = 0,
 ) -> Planner:
     """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 
@@ -206,19 +205,16 @@ def buffered(
     return plan
 
 
-def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
+def _rounds(loop, steps, tier_of):
     """Plans each tier's rounds; a round ends when all its clients have arrived or left."""
     tiers = range(max(tier_of) + 1)
     # clients for the next round
-    waiting = [[client for client, own in enumerate(tier_of) if own == tier] for tier in tiers]
-    arrived: list[list[int]] = [[] for _ in tiers]  # this round's dispatches
+    waiting = [np.flatnonzero(np.array(tier_of) == tier).tolist() for tier in tiers]
+    arrived = [[] for _ in tiers]  # this round's dispatches
     pending = [0 for _ in tiers]  # clients that train in this round
     for tier in tiers:
         loop.put(0, STARTS, tier)
-    dispatch: list[int] = []
-    step: list[int] = []
-    times: list[Any] = []
-    groups: list[int] = []
+    dispatch, step, times, groups = [], [], [], []
     for now, event, number in loop.events():
         if event == STARTS:
             tier = number
@@ -281,6 +277,6 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
       ValueError: with the reason, if it does not.
     """
     check_asynchronous(algorithm)
-    own = algorithm.traits.asynchrony
-    what = f"the algorithm does not run with the planner {planner}"
-    require(own.allowed is None or planner in own.allowed, f"{what}: {own.reason}")
+    _, allowed, reason = algorithm.traits.asynchrony
+    message = f"the algorithm does not run with the planner {planner}: {reason}"
+    require(allowed is None or planner in allowed, message)

@@ -36,8 +36,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
         checks.check_kind("selection", algorithm.selection, Selection, fix)
         checks.check_functions(algorithm.selection)
         encodes = algorithm.download if algorithm.selection.asks else algorithm.traits.catch_up
-        what = "candidates need whole broadcasts of the model, but the algorithm encodes them"
-        require(not encodes, f"selection: {what}; leave direction=down out")
+        found = "candidates need whole broadcasts of the model, but the algorithm encodes them"
+        require(not encodes, f"selection: {found}; leave direction=down out")
     if algorithm.prelude is not None:
         checks.check_kind("prelude", algorithm.prelude, Prelude, "give Prelude(...), or None")
     phases: tuple[Any, ...] = (algorithm, algorithm.prelude)
@@ -101,16 +101,15 @@ class StateCheck:
             client, number = np.asarray(dispatches.client), np.asarray(dispatches.num_examples)
             counts = known[np.minimum(client, data.num_clients - 1)]
             wrong = (counts != number) & (client < data.num_clients)
-            place = np.unravel_index(wrong.argmax(), wrong.shape)
-            found = f"client {client[place]} has num_examples={number[place]}, but holds"
+            at = np.unravel_index(wrong.argmax(), wrong.shape)
+            found = f"client {client[at]} has num_examples={number[at]}, but holds {counts[at]}"
             fix = "draw the dispatches from data.counts() of these data"
-            require(not wrong.any(), f"{found} {counts[place]}; {fix}")
-        reverse = self.algorithm.local.reverse
-        if reverse is None or isinstance(dispatches.num_steps, jax.core.Tracer):
-            return dispatches
-        most, bound = np.asarray(dispatches.num_steps).max(), reverse.max_steps
-        fix = f"max_steps={bound} of local.reverse; give differentiable(local, data.counts())"
-        require(most <= bound, f"dispatches have num_steps={most}, above {fix}")
+            require(not wrong.any(), f"{found}; {fix}")
+        reverse, steps = self.algorithm.local.reverse, dispatches.num_steps
+        if reverse is not None and not isinstance(steps, jax.core.Tracer):
+            most, bound = np.asarray(steps).max(), reverse.max_steps
+            found = f"dispatches have num_steps={most}, above max_steps={bound} of local.reverse"
+            require(most <= bound, f"{found}; give differentiable(local, data.counts())")
         return dispatches
 
     def counts_of(self, data: DeviceData) -> np.ndarray | None:
@@ -153,9 +152,9 @@ class StateCheck:
 
         # shapes may depend on the number of groups, which only the state knows
         servers = map(of_groups, [1, *{shape[0] for shape in found if shape}])
-        own = next((each for each in servers if _shapes(each) == found), of_groups(1))
-        what = "the state is of another algorithm or model, or other options: server"
-        checks.check_like(what, state.server, own, _OWN_STATE, any_dtype=True)
+        server = next((each for each in servers if _shapes(each) == found), of_groups(1))
+        name = "the state is of another algorithm or model, or other options: server"
+        checks.check_like(name, state.server, server, _OWN_STATE, any_dtype=True)
         place, in_table = place_of(state.clients), isinstance(state.clients, RowTable)
         last = max(state.clients, default=-1) if in_table else -1
         found = f"the engine has client_state={self.place!r} and data of {num_clients} clients, but"
@@ -176,17 +175,17 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
     twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] < num_clients)
     if twice.any():
         *row, column = np.argwhere(twice)[0]
-        who = f"client {ordered[*row, column]} is twice in the cohort of round "
-        why = f"{dispatches.server_step[*row, 0]}, but this algorithm's clients keep state"
-        raise ValueError(f"{who}{why}; give a sampler without replacement")
+        client, number = ordered[*row, column], dispatches.server_step[*row, 0]
+        found = f"client {client} is twice in the cohort of round {number}, but this algorithm's"
+        raise ValueError(f"{found} clients keep state; give a sampler without replacement")
 
 
 def check_num_clients(state: FederatedState, num_clients: int) -> None:
     """Raises ValueError for a state with rows for another number of clients."""
-    (own,) = np.shape(state.dispatched)
-    found = f"the state is of {own} clients, but the data have {num_clients}"
-    fix = "give both of the same clients, some of whom may hold no examples to evaluate on"
-    require(own == num_clients, f"{found}; {fix}")
+    (number,) = np.shape(state.dispatched)
+    found = f"the state is of {number} clients, but the data have {num_clients}"
+    fix = "give both of the same clients; some may hold no examples to evaluate on"
+    require(number == num_clients, f"{found}; {fix}")
 
 
 def _shapes(tree):

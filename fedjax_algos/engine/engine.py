@@ -26,11 +26,11 @@ from fedjax_algos.engine.federated_round import FederatedRound, after_round
 from fedjax_algos.engine.layouts import SHARE, held_shapes, largest_chunk, row_share
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import Devices, replicate, shapes_on, wait_on_cpu
+from fedjax_algos.engine.placed.devices import Devices, mesh_of, replicate, shapes_on, wait_on_cpu
 from fedjax_algos.engine.placed.on_disk import ClientStatePlace
 from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData, program_data
-from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
+from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots, mark_equal_steps
 from fedjax_algos.engine.state import FederatedState, read_rows, row_shapes, table_of, write_rows
 from fedjax_algos.participation.cohorts import common_steps
@@ -47,8 +47,8 @@ class Engine(PlacedAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        how = self.algorithm, self._on_device, self.non_finite
-        self._chosen, self._programs = self.placement, cache(partial(_compiled, *how))
+        compiled = partial(_compiled, self.algorithm, self._on_device, self.non_finite)
+        self._chosen, self._programs = self.placement, cache(compiled)
 
     @property
     def layout(self) -> Layout:
@@ -105,8 +105,8 @@ class Engine(PlacedAlgorithm):
         shapes = shapes_on(own_mesh, jax.tree.map(row_share, state._replace(clients=())))
         shapes = shapes._replace(clients=shapes_on(own_mesh, rows, rows=True))
         held = held_shapes(data, cohort_size, devices if self.sharded else 1)
-        how = Placement(chunk, own_mesh), self._on_device, self.non_finite
-        run = jax.jit(FederatedRound(self.algorithm, *how).run_round, donate_argnums=0)
+        options = Placement(chunk, own_mesh), self._on_device, self.non_finite
+        run = jax.jit(FederatedRound(self.algorithm, *options).run_round, donate_argnums=0)
         sizes: Any = run.lower(shapes, held, slots).compile().memory_analysis()
         needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
         return needed - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
@@ -323,11 +323,9 @@ def make_engine(
     """
     check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
-    mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
-    placement = Placement(layout, mesh)
+    mesh = mesh_of(algorithm.problem, devices, devices_per_client, model_sharding)
     sharded = examples == "sharded" and mesh is not None
-    if sharded:
-        fits = not algorithm.traits.pools_examples and algorithm.selection is None
-        found = "examples='sharded' needs an algorithm that neither pools examples nor selects"
-        require(fits, f"{found} clients; give examples='replicated'")
-    return Engine(algorithm, placement, non_finite, client_state, sharded)
+    fits = not algorithm.traits.pools_examples and algorithm.selection is None
+    found = "examples='sharded' needs an algorithm that neither pools examples nor selects clients"
+    require(fits or not sharded, f"{found}; give examples='replicated'")
+    return Engine(algorithm, Placement(layout, mesh), non_finite, client_state, sharded)

@@ -49,7 +49,7 @@ class Randomness(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """The result of an exchange: what the client keeps, sends and has measured."""
+    """The result of an exchange: the client's row before and after it, its message and report."""
 
     row: types.ClientState  # () of a prelude
     before: types.ClientState  # the row that the client began with
@@ -77,8 +77,8 @@ def draw_cohort(
     local: types.Local, shared: Shared, data: FederatedData, dispatches: types.Dispatch
 ) -> Randomness:
     """Draws the randomness of dispatches, leaves [slots]; with `EqualSteps` also their batches."""
-    of_one = partial(draw, local.batches, shared.seed)
-    draws = jax.vmap(of_one)(dispatches.client, dispatches.number)
+    draw_one = partial(draw, local.batches, shared.seed)
+    draws = jax.vmap(draw_one)(dispatches.client, dispatches.number)
     steps, slots = dispatches.num_steps, len(dispatches.client)
     if local.batches == "full" or not isinstance(steps, types.EqualSteps):
         return draws
@@ -162,7 +162,7 @@ class ExchangeShapes(NamedTuple):
     key: Any
 
     def updates(self, algorithm: Algorithm) -> tuple[types.Update, types.Update, types.Report]:
-        """Returns shapes of the prelude's update, or (), of the update, and of the report."""
+        """Returns the shapes of the prelude's update (or ()), of the update and of the report."""
         first: Any = ()
         if algorithm.prelude is not None:
             arguments = self.received[0], self.view, self.dispatch, self.key
@@ -260,7 +260,6 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     whole = sent_bytes(shapes.received) if catch_up else message
     missed = message if catch_up == "sum" else whole
     if selection is not None and selection.asks:
-        model = jax.eval_shape(lambda own, params: own.model(params), shapes.view, server.params)
-        known = shapes.row, shapes.view, shapes.dispatch, shapes.key
-        report = sent_bytes(jax.eval_shape(selection.value, model, *known))
+        model = jax.eval_shape(lambda view, params: view.model(params), shapes.view, server.params)
+        report = sent_bytes(jax.eval_shape(selection.value, model, *shapes[1:]))
     return Transfer(whole + statistics, up + statistics, message + statistics, missed, report)

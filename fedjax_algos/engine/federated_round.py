@@ -60,17 +60,17 @@ class FederatedRound(NamedTuple):
             known = take(dispatched, dispatch.client)
             row = exchange.initialised_row(algorithm, shared, dispatch.client, row, known)
             view, key = exchange.view_of(shared, data, dispatch, draws), value_key(draws.key)
-            arguments = view.model(params), row, view, with_arrays(dispatch), key
-            return (), selection.value(*arguments)
+            model, dispatch = view.model(params), with_arrays(dispatch)
+            return (), selection.value(model, row, view, dispatch, key)
 
         number = len(dispatches.client)
         rows = _padded(self._read_rows(rows, dispatches), len(slots.client) - number)
         draw = partial(self._draw, selection)
         _, values, _ = map_cohort(of_one, draw, shared, data, (slots, rows), self.placement)
-        values = take(values, slice(number))
-        given = values, with_arrays(dispatches), jnp.asarray(answers(dispatches, data.num_clients))
+        values, known = take(values, slice(number)), with_arrays(dispatches)
+        inputs = values, known, jnp.asarray(answers(dispatches, data.num_clients))
         # on every device, because `choose` may call the host, as in Oort
-        values, known, answered = constrain(self.placement.mesh, given)
+        values, known, answered = constrain(self.placement.mesh, inputs)
         size = selection.cohort_size(number)
         chosen = selection.choose(values, known, answered, size, state.seed)
         taken = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], dispatches)
@@ -105,13 +105,8 @@ class FederatedRound(NamedTuple):
         # many rounds read rows in place; a reverse pass would then add up whole tables
         in_place = self.rows_are_table and mesh is None and screening is not None
         more = () if in_place else (self._read_rows(rows, dispatches),)
-        table = rows if in_place else ()
-        shared = (
-            exchange.shared_of(state),
-            state.dispatched,
-            exchange.send(algorithm, state.server),
-            table,
-        )
+        received, table = exchange.send(algorithm, state.server), rows if in_place else ()
+        shared = exchange.shared_of(state), state.dispatched, received, table
 
         def of_one(shared, data, dispatch, draws, *rows):
             shared, dispatched, received, table = shared
@@ -145,7 +140,7 @@ class FederatedRound(NamedTuple):
         return result._replace(arrivals=result.arrivals._replace(contributions=stack))
 
     def _sum(self, phase, of_one, shared, state, data, dispatches, *more, screening=None):
-        """Sums a cohort's contributions, with zeros for those not finite or not sent."""
+        """Sums a cohort's contributions; zeros replace one that is not finite or not sent."""
         answered = answers(dispatches, data.num_clients)
         mapped, check_each = dispatches, None
         if screening is not None:
@@ -162,10 +157,10 @@ class FederatedRound(NamedTuple):
             row = sent.kept(dispatch.arrives)  # the sum of new rows is checked like the others
             return (arrival(summand, sent.report, None), floats(row)), (row, None)
 
-        how = partial(self._draw, phase), shared, data, (mapped, *more), self.placement, check_each
-        summed, (rows, finite), found = map_cohort(of_client, *how)
+        inputs = partial(self._draw, phase), shared, data, (mapped, *more), self.placement
+        summed, (rows, finite), checked = map_cohort(of_client, *inputs, check_each)
         (arrivals, metrics), again = summed[0], None
-        finite = finite if screening is None else found
+        finite = finite if screening is None else checked
         left_out, excluded = self._leave_out(finite, answered, state, dispatches)
         if screening is not None:
             complete, again = screening.after(summed, left_out)
@@ -174,7 +169,7 @@ class FederatedRound(NamedTuple):
         return CohortResult(rows, arrivals, metrics, excluded, (), again)
 
     def _stack(self, phase, of_one, shared, state, data, dispatches, *more):
-        """Stacks a cohort's updates, with zeros for those not finite or not sent; see `_sum`."""
+        """Stacks a cohort's updates; zeros replace one that is not finite or not sent."""
         answered, screened = answers(dispatches, data.num_clients), self.non_finite != "keep"
 
         def of_client(shared, data, dispatch, draws, *more):
@@ -243,8 +238,8 @@ class FederatedRound(NamedTuple):
         if algorithm.selection is not None:
             dispatches = self.select_cohort(state.clients, state, data, dispatches)
         state = self._after_prelude(state, data, dispatches)
-        given = None if algorithm.selection or algorithm.prelude else screening
-        result = self.run_cohort(state.clients, state, data, dispatches, given)
+        used = None if algorithm.selection or algorithm.prelude else screening
+        result = self.run_cohort(state.clients, state, data, dispatches, used)
         before = state.server, state.statistics
         after = self.server_step(algorithm, before, result.arrivals, dispatches)
         again = screening if result.screening is None else result.screening
@@ -279,8 +274,8 @@ class FederatedRound(NamedTuple):
         algorithm = self.algorithm._replace(traits=traits)
         # "keep", because diagnostics show the updates as they are uploaded
         stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
-        trained = dispatches._replace(arrives=())
-        stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
+        all_arrive = dispatches._replace(arrives=())
+        stack = stacked.run_cohort(rows, state, data, all_arrive).arrivals.contributions
         stack = stack._replace(updates=update_in(traits.parts, stack.updates))
         index = slice(cohort_size) if slots is None else slots
         return constrain(self.placement.mesh, take(stack, index))
@@ -300,9 +295,7 @@ def in_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Di
     return slots._replace(client=jnp.where(filled, slots.client, num_clients))
 
 
-def after_round(
-    state: FederatedState, after: tuple[Any, Any], result: CohortResult
-) -> FederatedState:
-    """Returns the state after a round; `after` has the new server state and statistics."""
-    rest = state.origin, state.seed, result.excluded, result.dispatched, state.frozen
-    return FederatedState(*after, result.rows, *rest)
+def after_round(old: FederatedState, new: tuple[Any, Any], result: CohortResult) -> FederatedState:
+    """Returns the state after a round; `new` has the server state and the statistics."""
+    rest = old.origin, old.seed, result.excluded, result.dispatched, old.frozen
+    return FederatedState(*new, result.rows, *rest)

@@ -60,16 +60,14 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
     def round_of_one(row, state, data, dispatch, staleness, group):
         shared, prelude = shared_of(state), algorithm.prelude
         draws = draw(algorithm.local.batches, state.seed, dispatch.client, dispatch.number)
-        received: Any = send(algorithm, state.server)
-        first: Any = ()
+        received, first, chosen = send(algorithm, state.server), (), ()
         if prelude is not None:
             sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
-            given = contribution_of(prelude, sent, dispatch, staleness, state.server)
-            first = after(prelude, state, given, group)
+            contributed = contribution_of(prelude, sent, dispatch, staleness, state.server)
+            first = after(prelude, state, contributed, group)
         own = row, take(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         contributed = contribution_of(algorithm, sent, dispatch, staleness, state.server)
-        chosen: Any = ()
         if algorithm.selection is not None:
             of_round = FederatedRound(algorithm, Placement("sequential"))
             rows, dispatches = take((row, dispatch), None)

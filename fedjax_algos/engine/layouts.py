@@ -22,7 +22,7 @@ SHARE = 0.75  # part of the device's memory for a round; evaluations and gaps us
 
 
 def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int]) -> int:
-    """Returns the largest of the cohort, its half, its quarter, ..., 1 with memory up to `limit`.
+    """Returns the largest chunk (the cohort, its half, its quarter, ..., 1) that fits into `limit`.
 
     Memory is close to affine in the chunk, so two and four clients predict which chunks fit.
     `memory_of` is slow, because it compiles.

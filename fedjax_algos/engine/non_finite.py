@@ -45,8 +45,7 @@ class Excluded(NamedTuple):
         Args:
           left_out, dispatches: which updates, bool[...], and their dispatches, leaves [...].
         """
-        number = left_out.sum(dtype=jnp.int32)
-        last = jnp.iinfo(jnp.int32).max
+        number, last = left_out.sum(dtype=jnp.int32), jnp.iinfo(jnp.int32).max
         client = jnp.where(left_out, dispatches.client, last).min()
         step = jnp.where(left_out, dispatches.server_step, last).min()
         first = (self.number == 0) & (number > 0)
@@ -138,7 +137,6 @@ def run_rounds(
         return index + screening.first, screening, state, total
 
     _, shapes, _ = jax.eval_shape(run_round, state, data, take(dispatches, 0), screening)
-    zeros = jax.tree.map(jnp.zeros_like, shapes)
-    start = jnp.int32(0), screening, state, zeros
+    start = jnp.int32(0), screening, state, jax.tree.map(jnp.zeros_like, shapes)
     *_, state, total = jax.lax.while_loop(lambda carry: carry[0] < number, try_round, start)
     return state, total

@@ -18,15 +18,7 @@ from fedjax_algos.engine import state as states
 from fedjax_algos.engine.checks import StateCheck, check_population
 from fedjax_algos.engine.placed import on_disk, sharded_data
 from fedjax_algos.engine.placed.cohort_data import PIECE, CohortData
-from fedjax_algos.engine.placed.devices import (
-    ClientMesh,
-    Devices,
-    bytes_of_device,
-    check_rules,
-    client_mesh,
-    put_state,
-    replicate,
-)
+from fedjax_algos.engine.placed.devices import bytes_of_device, put_state, replicate
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.models.outputs import check_labels
 
@@ -44,9 +36,9 @@ class PlacedAlgorithm:
     def __post_init__(self) -> None:
         self._mesh, self._on_device = self.placement.mesh, self.client_state == "device"
         self._checked = StateCheck(self.algorithm, on_disk.place_name(self.client_state))
-        how: dict[str, Any] = {"non_finite": self.non_finite, "on_device": self._on_device}
-        start = partial(states.initial_state, self.algorithm, self.placement, **how)
-        self._initial_state = jax.jit(start, static_argnames="population")
+        initial = partial(states.initial_state, self.algorithm, self.placement)
+        initial = partial(initial, non_finite=self.non_finite, on_device=self._on_device)
+        self._initial_state = jax.jit(initial, static_argnames="population")
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
         """Returns a copy for an algorithm with another learning rate, without recompilation."""
@@ -129,24 +121,21 @@ class PlacedAlgorithm:
         if isinstance(data, StoredData):
             return self._stored(data)
         self._checked.check_examples(data)
-        if self._mesh is None or isinstance(data, CohortData):
-            return data
-        return self._put(data)
+        return data if self._mesh is None or isinstance(data, CohortData) else self._put(data)
 
     def _stored(self, data):
         """Prepares examples in files for the programs."""
         algorithm, sizes = self.algorithm, data.counts()
-        why = "the algorithm's clients read the examples of all others, which are in files"
+        found = "the algorithm's clients read the examples of all others, which are in files"
         fix = "give federate(...) of examples in memory"
-        require(not algorithm.traits.pools_examples, f"{why}; {fix}")
+        require(not algorithm.traits.pools_examples, f"{found}; {fix}")
 
         def check(cohort):
             check_labels(algorithm.problem, "the examples of a cohort", cohort.examples)
 
         least_rows = max(PIECE, algorithm.local.batch_size)
-        devices = None
-        if self.sharded:
-            devices = sharded_data.assign_devices(sizes, self.placement.num_devices)
+        number = self.placement.num_devices
+        devices = sharded_data.assign_devices(sizes, number) if self.sharded else None
         return CohortData(data, partial(self._put, sizes=sizes), check, least_rows, devices)
 
     def _put(self, data, sizes=None):
@@ -159,13 +148,3 @@ class PlacedAlgorithm:
 def _initial_model(init, seed):
     """Initialises the model; compiled once for all algorithms on a problem."""
     return init(model_key(seed))
-
-
-def model_mesh(
-    algorithm: Algorithm, devices: Devices, per_client: int, rules: Any
-) -> ClientMesh | None:
-    """Checks the devices of an engine or an executor and returns their mesh."""
-    checks.check_whole("devices_per_client", per_client)
-    fix = "give devices_per_client=2 or more too, or leave it out"
-    require(per_client > 1 or rules is None, f"model_sharding is for devices of one client; {fix}")
-    return client_mesh(devices, per_client, check_rules(algorithm.problem, rules, per_client))

@@ -53,9 +53,8 @@ class PureRound:
         if not isinstance(seed, jax.core.Tracer):
             check_seed(seed)
         seed = jnp.asarray(seed).astype(jnp.uint32)
-        model = as_model(self.algorithm.problem, params)
-        how = self.algorithm, Placement(self.layout)
-        return initial_state(*how, seed, model, population, self.non_finite)
+        model, placement = as_model(self.algorithm.problem, params), Placement(self.layout)
+        return initial_state(self.algorithm, placement, seed, model, population, self.non_finite)
 
     def __call__(
         self, state: FederatedState, data: FederatedData, dispatches: Dispatch
@@ -89,12 +88,11 @@ class PureRound:
         else:
             steps = self.algorithm.local.steps
             slots = mark_equal_steps(slots, dispatches, steps, data.num_clients)
-        of_round = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
-        state, metrics, _ = of_round.run_round(state, data, slots)
-        reverse = self.algorithm.local.reverse
+        traced = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
+        state, metrics, _ = traced.run_round(state, data, slots)
+        reverse, params = self.algorithm.local.reverse, state.server.params
         if reverse is not None:
             within = jnp.max(dispatches.num_steps) <= reverse.max_steps
-            params = state.server.params
             params = select(within, params, optax.tree.full_like(params, jnp.nan))
             state = state._replace(server=state.server._replace(params=params))
         return state, metrics

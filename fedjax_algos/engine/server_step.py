@@ -44,14 +44,13 @@ def decoded(phase: Phase, message: Any, server: types.ServerState) -> types.Upda
 
 def _check_update(parts, update, params):
     """Raises ValueError if a model or difference of models in an update is unlike the params."""
-    own = jax.tree.structure(params)
     try:
         trees = jax.tree.structure(parts).flatten_up_to(update)
-    except (TypeError, ValueError):  # which matters to wrappers only
+    except (TypeError, ValueError):  # only wrappers need the parts
         return
     fix = "a server rule would broadcast it: return x - y_i, or declare other Traits(parts=...)"
     for kind, tree in zip(kinds(parts), trees, strict=True):
-        if kind in MODELS and jax.tree.structure(tree) == own:
+        if kind in MODELS and jax.tree.structure(tree) == jax.tree.structure(params):
             check_like(f"the {kind} in client_update's update: ", tree, params, fix)
 
 
@@ -77,8 +76,8 @@ def server_step(
 
     def update():
         sums = arrivals.contributions
-        given = f"it has {describe_tree(sums)} of clients, and the server {describe_tree(server)}"
-        with named_errors("server_update", given, _FIX):
+        inputs = f"it has {describe_tree(sums)} of clients, and the server {describe_tree(server)}"
+        with named_errors("server_update", inputs, _FIX):
             new = phase.server_update(server, sums, arrivals.count, group)
         # not a division: XLA may or may not compile it to this, with other bits
         mean = jax.tree.map(lambda s: s * (1 / arrivals.count.astype(s.dtype)), arrivals.statistics)

@@ -20,7 +20,7 @@ from fedjax_algos.core import Array, Dispatch, EqualSteps
 from fedjax_algos.core.trees import take
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.non_finite import all_finite, select
-from fedjax_algos.engine.placed.devices import AXIS, ClientMesh
+from fedjax_algos.engine.placed.devices import AXIS, OptionalMesh
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
@@ -52,7 +52,7 @@ class Placement(NamedTuple):
     """
 
     layout: Layout
-    mesh: ClientMesh | None = None
+    mesh: OptionalMesh = None
 
     @property
     def num_devices(self) -> int:
@@ -248,6 +248,5 @@ def _map_chunks(function, inputs, size, num_clients, check_each):
         return summed, *stacked
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
     shapes, _ = jax.eval_shape(partial(add_chunk, None), take(chunks, 0))
-    zeros = jax.tree.map(jnp.zeros_like, shapes)
-    summed, stacked = jax.lax.scan(add_chunk, zeros, chunks)
+    summed, stacked = jax.lax.scan(add_chunk, jax.tree.map(jnp.zeros_like, shapes), chunks)
     return summed, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)

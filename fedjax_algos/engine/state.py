@@ -16,7 +16,7 @@ from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.trees import along, take
 from fedjax_algos.engine.non_finite import Excluded
-from fedjax_algos.engine.placed.devices import ClientMesh, constrain_state, put, put_state
+from fedjax_algos.engine.placed.devices import OptionalMesh, constrain_state, put, put_state
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
@@ -56,8 +56,8 @@ class FederatedState(NamedTuple):
         return types.Model(self.server.params, self.statistics, self.frozen)
 
     def __repr__(self) -> str:
-        parts = dict(zip(self._fields[:3], self, strict=False))
-        return describe(self, **{name: describe_tree(part) for name, part in parts.items()})
+        parts = zip(self._fields[:3], self, strict=False)
+        return describe(self, **{name: describe_tree(part) for name, part in parts})
 
 
 def initial_state(
@@ -73,8 +73,7 @@ def initial_state(
     if model is None:
         model = algorithm.problem.init(model_key(seed))
     row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
-    shapes = table_of(row, population.num_clients if on_device else 0)
-    table = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    table = jax.tree.map(jnp.zeros_like, table_of(row, population.num_clients if on_device else 0))
     keeping = bool(jax.tree.leaves(row))
     server = algorithm.init(model.params, population._replace(seed=seed))
     fix = "return a NamedTuple with a field params, the model that is evaluated"
@@ -145,9 +144,7 @@ def place_of(clients: types.ClientState | RowTable) -> str:
     return "disk" if isinstance(clients, DiskClientState) else "device"
 
 
-def read_rows(
-    mesh: ClientMesh | None, table: RowTable, dispatches: types.Dispatch
-) -> types.ClientState:
+def read_rows(mesh: OptionalMesh, table: RowTable, dispatches: types.Dispatch) -> types.ClientState:
     """Copies a cohort's rows to the devices, [slots, ...]; empty slots read rows of zeros."""
     rows = [table[int(client)] for client in dispatches.client]
     return put_state(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows), rows=True)
@@ -210,13 +207,13 @@ def client_states(engine: Any, state: FederatedState) -> ClientStates:
     absent = np.flatnonzero(~dispatched).astype(np.int32)
     initial = fetch(_initial_rows(client_init, state.origin, state.seed, absent))
 
-    def join(new, *own):
-        rows = np.stack(own)
-        rows[absent] = new
-        return rows
+    def join(new, *rows):
+        table = np.stack(rows)
+        table[absent] = new
+        return table
 
-    own = map(state.clients.__getitem__, range(len(dispatched)))
-    return ClientStates(jax.tree.map(join, initial, *own), dispatched)
+    rows = map(state.clients.__getitem__, range(len(dispatched)))
+    return ClientStates(jax.tree.map(join, initial, *rows), dispatched)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -231,7 +228,7 @@ def _all_rows(client_init, origin, seed, rows, dispatched):
 
 
 def give_rows(
-    algorithm: Algorithm, mesh: ClientMesh | None, state: FederatedState, given: ClientStates
+    algorithm: Algorithm, mesh: OptionalMesh, state: FederatedState, given: ClientStates
 ) -> FederatedState:
     """Copies the given rows into the initial state of `engine.init`."""
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
@@ -249,15 +246,14 @@ def give_rows(
     marks = np.broadcast_to(marks, num_clients)
     if isinstance(state.excluded, Excluded):  # else any number is accepted
         _check_finite(given.rows, marks)
-    dispatched = put(state.dispatched.sharding, marks.copy())
+    state = state._replace(dispatched=put(state.dispatched.sharding, marks.copy()))
     if isinstance(state.clients, RowTable):
         rows = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), given.rows, shapes)
-        own = state.clients.write((i, take(rows, i)) for i in np.flatnonzero(marks).tolist())
-        return state._replace(clients=own, dispatched=dispatched)
+        pairs = ((i, take(rows, i)) for i in np.flatnonzero(marks).tolist())
+        return state._replace(clients=state.clients.write(pairs))
     # copies, because rounds consume them
     rows = jax.tree.map(lambda leaf, like: jnp.array(leaf, like.dtype), given.rows, shapes)
-    rows = put_state(mesh, rows, rows=True)
-    return state._replace(clients=rows, dispatched=dispatched)
+    return state._replace(clients=put_state(mesh, rows, rows=True))
 
 
 def _check_finite(rows, dispatched):

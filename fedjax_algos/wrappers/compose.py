@@ -17,17 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Dispatch, Prelude, WeightedSum
+from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, WeightedSum
 from fedjax_algos.core.algorithm import (
-    MODELS,
     VECTORS,
     Arrived,
-    Asynchrony,
     Static,
     contribution_of,
-    kinds,
-    mismatch,
-    split_update,
     unite,
     update_in,
     vector_kinds,
@@ -37,7 +32,7 @@ from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import along, is_key, scale
 from fedjax_algos.wrappers import stages
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
-from fedjax_algos.wrappers.refusals import check_fit, check_order
+from fedjax_algos.wrappers.refusals import check_broadcast, check_fit, check_order
 from fedjax_algos.wrappers.stages import divide, non_negative_moments, shapes_of
 
 
@@ -81,18 +76,18 @@ def add(
       ValueError: for an algorithm that fails a requirement, or stages in a wrong order.
     """
     before = algorithm.transport
-    own = algorithm._replace(transport=None)
-    if before is None or any(a is not b for a, b in zip(own, before.made, strict=True)):
+    alone = algorithm._replace(transport=None)
+    if before is None or any(a is not b for a, b in zip(alone, before.made, strict=True)):
         by_hand = before is not None and (before.rule or before.server)
-        what = f"{name}: the algorithm was changed after its last wrapper"
-        require(not by_hand, f"{what}; change the algorithm first, then wrap it")
+        found = f"{name}: the algorithm was changed after its last wrapper"
+        require(not by_hand, f"{found}; change the algorithm first, then wrap it")
         before = stages.Transport(algorithm)
     for each in client:
         check_kind("client", each, stages.ClientStage, "give a list of ClientStage")
     for stage in server:
         check_kind("server", stage, stages.ServerStage, "give a list of ServerStage")
-        either = (stage.one is None) != (stage.all is None)
-        require(either, f"{stage.name}: one and all are both given or missing; give one of the two")
+        one = (stage.one is None) != (stage.all is None)
+        require(one, f"{stage.name}: one and all are both given or missing; give one of the two")
     added = stages.Transport(before.base, tuple(client), tuple(server), rule, down)
     check_order(name.partition(":")[0], algorithm)
     check_fit(name, before, added, [*needs], fix or f"leave {name} out")
@@ -103,26 +98,23 @@ def add(
 def compose(transport: stages.Transport) -> Algorithm:
     """Makes the algorithm of a transport."""
     base, path = transport.base, _Path(transport.base, transport)
-    made = path.of_phase()
-    if base.prelude is not None:
-        made = made._replace(prelude=_Path(base.prelude, transport, " of a prelude").of_phase())
-    if path.keeps:
-        made = made._replace(client_init=path.client_init)
-    if path.served:
-        made = made._replace(init=path.init)
-    if base.personal is not None:
-        made = made._replace(personal=path.personal)
-    if base.report or any(stage.report for stage in path.reporting):
-        made = made._replace(report=path.report)
-    made = made._replace(transport=None)
+    reports = base.report or any(stage.report for stage in path.reporting)
+    changes = {
+        "client_init": path.client_init if path.keeps else base.client_init,
+        "init": path.init if path.served else base.init,
+        "personal": path.personal if base.personal else None,
+        "report": path.report if reports else None,
+        "prelude": base.prelude and _Path(base.prelude, transport, " of a prelude").of_phase(),
+    }
+    made = path.of_phase()._replace(**changes, transport=None)
     return made._replace(transport=transport._replace(made=made))
 
 
 class _Path:
     """The functions of an algorithm, or of a prelude, with the stages of its wrappers."""
 
-    def __init__(self, phase: Any, transport: stages.Transport, what: str = ""):
-        self.phase, self.transport, self.what = phase, transport, what
+    def __init__(self, phase: Any, transport: stages.Transport, suffix: str = ""):
+        self.phase, self.transport, self.suffix = phase, transport, suffix
 
         def after(parts, stage):
             return jax.tree.map(lambda kind: stage.kind(kind) if kind in VECTORS else kind, parts)
@@ -133,7 +125,7 @@ class _Path:
         self.changing = [stage for stage in transport.client if stage.place != stages.OBSERVE]
         # in the order of their memories
         self.reporting: list[Any] = [*server, rule] if rule else [*server]
-        self.keeps = not what and any(stage.first for stage in transport.client)
+        self.keeps = not suffix and any(stage.first for stage in transport.client)
         self.served = bool(server or rule or transport.down)
         self.acts = bool(server or rule)  # on updates
         self.stacked = any(each.all for each in server) or bool(rule and rule.summand is None)
@@ -166,19 +158,20 @@ class _Path:
         own = self._first(params, self.transport.client)
         return stages.Row(self.phase.client_init(params, key), own)
 
-    def _first(self, params, own, *more):
+    def _first(self, params, owners, *more):
+        """Returns the first memory of each stage or rule among the `owners`."""
         like, parts = self.phase.traits.like(params), vector_kinds(self.parts[0])
         zeros = [jax.tree.map(jnp.zeros_like, like) for _ in parts]
-        return tuple(stage.first(zeros, *more) if stage.first else () for stage in own)
+        return tuple(each.first(zeros, *more) if each.first else () for each in owners)
 
     def client_update(self, broadcast, *arguments):
         row, own = arguments[0], ((),) * len(self.transport.client)
         if self.keeps:
             (row, own), arguments = row, (row.inner, *arguments[1:])
         made = self.phase.client_update(broadcast, *arguments)
-        inner, update, report = ((), made, None) if self.what else made
+        inner, update, report = ((), made, None) if self.suffix else made
         message, own, metrics = self._send(update, own, stages.Client(broadcast, *arguments[-3:]))
-        if self.what:
+        if self.suffix:
             return message
         if metrics:
             metrics = _joined("a stage", report.metrics, metrics)
@@ -193,12 +186,12 @@ class _Path:
         like, names = shapes_of(vectors), Counter[str]()
         extra, kept, metrics = {}, [], {}
         for stage, memory, parts in zip(self.transport.client, own, self.parts[1:], strict=True):
-            number, own_kinds = names[stage.name], vector_kinds(parts)
-            tags = zlib.crc32((stage.name + self.what).encode()), number
+            number, kinds = names[stage.name], vector_kinds(parts)
+            tags = zlib.crc32((stage.name + self.suffix).encode()), number
             names[stage.name] += 1
             # the second of two equal stages draws other numbers
-            reads = client._replace(kinds=own_kinds, message=message, tags=tags[: 1 + (number > 0)])
-            made, name = stage.apply(vectors, memory, reads), f"the stage {stage.name}"
+            inputs = client._replace(kinds=kinds, message=message, tags=tags[: 1 + (number > 0)])
+            made, name = stage.apply(vectors, memory, inputs), f"the stage {stage.name}"
             check_kind(f"{name}: its result", made, stages.Sent, "return Sent(message, own)")
             check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
             if stage.place != stages.OBSERVE:
@@ -211,10 +204,8 @@ class _Path:
         return Message(extra, sent, Static(like)), tuple(kept), metrics
 
     def decode(self, message):
-        extra = {  # the words of a random key can be stacked and masked
-            name: jax.random.key_data(value) if is_key(value) else value
-            for name, value in message.extra.items()
-        }
+        # the words of a random key can be stacked and masked
+        extra = jax.tree.map(lambda v: jax.random.key_data(v) if is_key(v) else v, message.extra)
         if self.changing:
             coded, rest = message.sent
             vectors = _undone(self.changing[-1], coded, self.parts[-1])
@@ -244,8 +235,7 @@ class _Path:
         inner, memories = (server.inner, server.own) if self.served else (server, ())
         found = self.phase.report(inner) if self.phase.report else {}
         for stage, own in zip(self.reporting, memories, strict=False):
-            told = stage.report(own) if stage.report else {}
-            found = _joined(stage.name, found, told)
+            found = _joined(stage.name, found, stage.report(own) if stage.report else {})
         return found
 
     def broadcast(self, server, group):
@@ -268,11 +258,11 @@ class _Path:
 
     def _encoded(self, server, vectors):
         """Encodes a broadcast."""
-        down, what = self.transport.down, "prelude's broadcast" if self.what else "broadcast"
+        down, name = self.transport.down, "prelude's broadcast" if self.suffix else "broadcast"
         if down.held:
             vectors = jax.tree.map(jnp.subtract, vectors, server.own[-1])
         key = server_key(server.facts.seed, server.facts.step)
-        tag = zlib.crc32(f"{down.name} of a {what}".encode())
+        tag = zlib.crc32(f"{down.name} of a {name}".encode())
         return down.encode(jax.random.fold_in(key, tag), vectors)
 
     def contribute(self, update, dispatch, staleness, server=None):
@@ -294,13 +284,13 @@ class _Path:
 
     def _key(self, server, place):
         key = server_key(server.facts.seed, server.facts.step)
-        return jax.random.fold_in(jax.random.fold_in(key, place), int(bool(self.what)))
+        return jax.random.fold_in(jax.random.fold_in(key, place), int(bool(self.suffix)))
 
     def _one(self, stage, place, server, one):
         """Applies a stage to a single update."""
         key = jax.random.fold_in(self._key(server, place), one.dispatch.client)
-        given = one.dispatch, server.own[place], key, server.facts
-        return one._replace(vectors=stage.one(one.vectors, one.extra, *given))
+        inputs = one.vectors, one.extra, one.dispatch, server.own[place], key, server.facts
+        return one._replace(vectors=stage.one(*inputs))
 
     def _contributed(self, server, one):
         update = unite(self.parts[-1], one.vectors, one.rest)
@@ -316,15 +306,15 @@ class _Path:
         split = splitter(contribute, one.like.value, one)
         if isinstance(split, str):
             name = (self.transport.rule or self.transport.server[0]).name
-            what = f"{name} weighs updates, which does not fit this algorithm's contribute"
+            found = f"{name} weighs updates, which does not fit this algorithm's contribute"
             fix = f"leave {name} out, or let contribute return numbers times the update"
-            raise ValueError(f"{what}: {split}; {fix}")
+            raise ValueError(f"{found}: {split}; {fix}")
         if (rule := self.transport.rule) is not None and rule.equal_weights:
-            of_dispatch = lambda dispatch: split(one._replace(dispatch=dispatch))  # noqa: E731
-            names = fields_read(lambda own: of_dispatch(own)[not rule.private], one.dispatch)
-            what = f"{rule.name} needs equal weights, but clients' depend on their"
+            part = 0 if rule.private else 1  # the shares or the weights
+            fields = fields_read(lambda d: split(one._replace(dispatch=d))[part], one.dispatch)
+            found = f"{rule.name} needs equal weights, but clients' depend on their"
             fix = f"give weighting=uniform, or {rule.equal_weights}"
-            require(not names, f"{what} {' and '.join(names)}; {fix}")
+            require(not fields, f"{found} {' and '.join(fields)}; {fix}")
         return split(one)
 
     def _summand(self, server, one, factor=None):
@@ -335,8 +325,8 @@ class _Path:
             return scaled(self._contributed(server, one))
         (shares, weights), summand = scaled(self._shares(server, one)), ()
         if rule.summand is not None:
-            given = one.dispatch, server.own[len(self.transport.server)], server.facts
-            summand = rule.summand(one.vectors, weights, one.extra, *given)
+            rest = one.dispatch, server.own[len(self.transport.server)], server.facts
+            summand = rule.summand(one.vectors, weights, one.extra, *rest)
         return Sums(shares, weights, summand)
 
     def server_update(self, server, sums, count, group):
@@ -346,26 +336,23 @@ class _Path:
             cohort, sums = self._of_cohort(server, sums, own)
         if rule is not None:
             place, (*_, (structure, shapes)) = len(self.transport.server), sums.shares.form.value
-            read = cohort
-            if rule.summand is not None:
-                read = stages.Summed(sums.summand, sums.weights, count)
-            given = own[place], self._key(server, place), facts
-            estimate, own[place] = _pair(rule, rule.estimate(read, *given), own[place])
+            summed, shares = stages.Summed(sums.summand, sums.weights, count), sums.shares
+            read = cohort if rule.summand is None else summed
+            made = rule.estimate(read, own[place], self._key(server, place), facts)
+            estimate, own[place] = _pair(rule, made, own[place])
             fix = "return one value of each vector"
-            what = f"the estimate of {rule.name}: "
-            check_like(what, estimate, structure.unflatten(shapes), fix)
-            shares = sums.shares
+            check_like(f"the estimate of {rule.name}: ", estimate, structure.unflatten(shapes), fix)
             if rule.private:  # as if the expected number of updates had arrived
                 shares, count = self._public(server, shares)
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
         for stage in self.transport.server:
             if stage.reweights:
-                what = f"{stage.name} does not fit this algorithm: the sum of its contributions"
-                check_kind(what, sums, WeightedSum, f"leave {stage.name} out")
+                name = f"{stage.name} does not fit this algorithm: the sum of its contributions"
+                check_kind(name, sums, WeightedSum, f"leave {stage.name} out")
                 # a sum without any weight has the mean 0
                 sums = sums._replace(weight=jnp.where(sums.weight > 0, sums.weight, 1))
         inner = self.phase.server_update(server.inner, sums, count, group)
-        if self.what:
+        if self.suffix:
             return joined(inner, own, facts)
         down, parts = self.transport.down, self.phase.traits.broadcast
         if down is not None and down.held:
@@ -396,8 +383,8 @@ class _Path:
                 each = jax.vmap(one)(each._replace(vectors=cohort.vectors))
                 cohort = cohort._replace(vectors=each.vectors)
             else:
-                given = own[place], self._key(server, place), server.facts
-                cohort, own[place] = _pair(stage, stage.all(cohort, *given), own[place])
+                made = stage.all(cohort, own[place], self._key(server, place), server.facts)
+                cohort, own[place] = _pair(stage, made, own[place])
         each = each._replace(vectors=cohort.vectors)
         summand = partial(self._summand, server)
         if not any(stage.reweights for stage in self.transport.server):
@@ -409,9 +396,7 @@ class _Path:
 
 def total(tree: Any, mask: jax.Array) -> Any:
     """Sums each leaf over its first axis, where `mask` holds."""
-    return jax.tree.map(
-        lambda leaf: jnp.where(along(mask, leaf), leaf, 0).sum(0, dtype=leaf.dtype), tree
-    )
+    return jax.tree.map(lambda x: jnp.where(along(mask, x), x, 0).sum(0, dtype=x.dtype), tree)
 
 
 def joined(inner: Any, own: Sequence[Any], facts: stages.Facts) -> stages.Server:
@@ -430,12 +415,11 @@ def _undone(stage, message, parts):
 
 def _pair(stage, made, own):
     """Checks the result of a stage of the server."""
-    fix = "return what it changes, and its memory"
+    fix = "return a pair of its result and its memory"
     is_pair = isinstance(made, tuple) and len(made) == 2  # and not a Cohort
     require(is_pair, f"{stage.name} returned {described(made)}; {fix}")
-    changed, memory = made
-    check_like(f"the memory that {stage.name} returned: ", memory, own, "as first makes it")
-    return changed, memory
+    check_like(f"the memory that {stage.name} returned: ", made[1], own, "return it as first does")
+    return made
 
 
 def _joined(name, numbers, more):
@@ -443,14 +427,3 @@ def _joined(name, numbers, more):
     taken = [each for each in more if each in numbers]
     require(not taken, f"{name} has the name {taken[:1]}, which is taken; rename it")
     return {**numbers, **more}
-
-
-def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> None:
-    """Raises ValueError for a broadcast other than the algorithm declares."""
-    parts = phase.traits.broadcast
-    trees = split_update(parts, broadcast, "broadcast")
-    shapes = [shapes_of(tree) for tree in (params, phase.traits.like(params))]
-    for kind, tree in zip(kinds(parts), trees, strict=True):
-        if kind in MODELS and shapes_of(tree) not in shapes:
-            found = f"a {kind} in the broadcast is {jax.tree.structure(tree)}, unlike the params"
-            raise ValueError(mismatch(parts, found, "broadcast"))

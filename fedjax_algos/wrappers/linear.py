@@ -36,14 +36,12 @@ class _Scaled(NamedTuple):
     factors: tuple[tuple[Any, ...], ...] = ()  # operations and numbers, sorted
 
 
-def owners(
-    contribute: Callable[..., Any], vectors: Sequence[Any], rest: Any
-) -> list[int | None] | str:
+def owners(contribute: Callable[..., Any], vectors: list[Any], rest: Any) -> list[int | None] | str:
     """Finds, for each leaf of a contribution, the leaf of the vectors that it is a multiple of.
 
     None marks a leaf that does not depend on the vectors. Returns the reason on failure.
     """
-    closed = jax.make_jaxpr(contribute)(list(vectors), rest)
+    closed = jax.make_jaxpr(contribute)(vectors, rest)
     sizes = [len(jax.tree.leaves(tree)) for tree in vectors]
     owner = [place for place, size in enumerate(sizes) for _ in range(size)]
     numbers: defaultdict[Any, int] = defaultdict(lambda: len(numbers))
@@ -57,7 +55,7 @@ def owners(
         if isinstance(value, _Scaled):
             weights[value.leaf].append(value.factors)
     for place in range(len(sizes)):
-        own = [sorted(weights[leaf]) for leaf, of in enumerate(owner) if of == place]
+        own = [sorted(weights[leaf]) for leaf, vector in enumerate(owner) if vector == place]
         if own != own[:1] * len(own):
             return "it multiplies the leaves of one vector by different numbers"
     return [value.leaf if isinstance(value, _Scaled) else None for value in found]
@@ -72,9 +70,8 @@ class Shares(NamedTuple):
     def times(self, vectors: Sequence[Any]) -> Any:
         """Returns the contribution of some vectors."""
         structure, owner, _ = self.form.value
-        given = jax.tree.leaves(vectors)
-        pairs = zip(self.leaves, owner, strict=True)
-        made = [leaf if of is None else leaf * given[of].astype(leaf.dtype) for leaf, of in pairs]
+        factors, pairs = jax.tree.leaves(vectors), zip(self.leaves, owner, strict=True)
+        made = [leaf if i is None else leaf * factors[i].astype(leaf.dtype) for leaf, i in pairs]
         return structure.unflatten(made)
 
 
@@ -120,8 +117,8 @@ def _results(closed: Any, arguments: Sequence[Any], numbers: dict[Any, int]) -> 
     def read(var):
         if isinstance(var, Literal):
             return _Free(numbers["literal", str(var.val)], True)
-        value, is_number = known[var], var.aval.size == 1
-        is_number &= isinstance(value, _Free)
+        value = known[var]
+        is_number = isinstance(value, _Free) and var.aval.size == 1
         return value._replace(is_one_value=True) if is_number else value
 
     for eqn in jaxpr.eqns:

@@ -1,4 +1,4 @@
-"""The requirements of stages, with the reasons why an algorithm may fail one."""
+"""Checks that stages fit an algorithm and are in order, and says why they do not."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from typing import Any
 import jax
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm
-from fedjax_algos.core.algorithm import kinds, vector_kinds
+from fedjax_algos.core import Algorithm, Prelude
+from fedjax_algos.core.algorithm import MODELS, kinds, mismatch, split_update, vector_kinds
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.wrappers.stages import OBSERVE, Transport
+from fedjax_algos.wrappers.stages import OBSERVE, Transport, shapes_of
 
 NEEDS = {
     "one exchange": "its clients send twice in a round, and have one memory and one loss",
@@ -34,17 +34,25 @@ def check_order(name: str, algorithm: Algorithm) -> None:
 def check_fit(name: str, before: Transport, added: Transport, needs: list[str], fix: str) -> None:
     """Raises ValueError for stages that do not fit an algorithm or are in a wrong order."""
     stages: list[Any] = [*added.client, *added.server]
-    implied = []
-    if any(stage.first for stage in stages):
-        implied.append("one exchange")
-    if added.server or added.rule is not None:
-        implied += ["sums", "no choice"]
-    for need in (*needs, *implied):
+    needs = needs + ["one exchange"] * any(stage.first for stage in stages)
+    needs += ["sums", "no choice"] * bool(added.server or added.rule)
+    for need in needs:
         check_choice("needs", need, NEEDS)
-        what = f"{name} does not fit this algorithm: {NEEDS[need]}"
-        require(not _fails(before.base, need), f"{what}; {fix}")
-    misplaced = next(_misplaced(name, before, added), "")
-    require(not misplaced, misplaced)
+        found = f"{name} does not fit this algorithm: {NEEDS[need]}"
+        require(not _fails(before.base, need), f"{found}; {fix}")
+    message = next(_misplaced(name, before, added), "")
+    require(not message, message)
+
+
+def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> None:
+    """Raises ValueError for a broadcast other than the algorithm declares."""
+    parts = phase.traits.broadcast
+    trees = split_update(parts, broadcast, "broadcast")
+    shapes = [shapes_of(tree) for tree in (params, phase.traits.like(params))]
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        if kind in MODELS and shapes_of(tree) not in shapes:
+            found = f"a {kind} in the broadcast is {jax.tree.structure(tree)}, unlike the params"
+            raise ValueError(mismatch(parts, found, "broadcast"))
 
 
 def _fails(algorithm: Algorithm, need: str) -> Any:
@@ -68,9 +76,9 @@ def _misplaced(name: str, before: Transport, added: Transport) -> Iterator[str]:
         if first.place > second.place:
             yield f"{second.name} has to act before {first.name}; give {second.name}+{first.name}"
     if before.rule is not None and (added.server or added.rule is not None):
-        of = before.rule.name
+        rule = before.rule.name
         if added.rule is not None:
-            yield f"{name}: {of} replaces all updates already; leave one of the two out"
-        yield f"{name} changes updates, and {of} replaces them; give {name}+{of}"
+            yield f"{name}: {rule} replaces all updates already; leave one of the two out"
+        yield f"{name} changes updates, and {rule} replaces them; give {name}+{rule}"
     if before.down is not None and added.down is not None:
         yield f"{name}: the broadcasts are encoded already; leave one of the two out"

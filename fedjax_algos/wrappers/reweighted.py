@@ -170,7 +170,7 @@ def reweighted(
         factor, memory = factors(losses, memory)
         return cohort._replace(factor=cohort.factor * factor), memory
 
-    loss_stage = ClientStage(name, apply, place=OBSERVE)
-    stage = ServerStage(name, all=change, first=lambda _, population: first(population))
-    server, needs = [stage._replace(reweights=True)], ["one exchange"]
-    return add(name, algorithm, client=[loss_stage], server=server, needs=needs)
+    client = ClientStage(name, apply, place=OBSERVE)
+    server = ServerStage(name, all=change, first=lambda _, population: first(population))
+    server = server._replace(reweights=True)
+    return add(name, algorithm, client=[client], server=[server], needs=["one exchange"])

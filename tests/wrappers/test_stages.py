@@ -95,7 +95,7 @@ def stage(*arguments, **options):
         (stage(lambda v, own, client: Sent(v), place=CLIP) | {"needs": ["x"]}, "needs='x'"),
         ({"client": ClientStage("s", nothing)}, "client.*give a list of ClientStage"),
         ({"server": [ServerStage("s")]}, "s: one and all are .*; give one of the two"),
-        ({"server": [ServerStage("s", all=nothing)]}, "s returned .*NoneType; return what it"),
+        ({"server": [ServerStage("s", all=nothing)]}, "s returned .*NoneType; return a pair"),
         (
             {"rule": Rule("s", lambda *read: read[0].vectors)},
             "s returned .*list; .*and its memory",

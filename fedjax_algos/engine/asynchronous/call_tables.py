@@ -69,13 +69,13 @@ def call_tables(
     stops: Sequence[int],
     after: int = 0,
 ) -> Iterator[tuple[int | None, CallTable]]:
-    """Yields the calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
+    """Yields the calls of a plan `after` a stop: (the stop at its end or None, its table)."""
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
     own_clients = num_clients // plan.num_runs  # of a run
     ascending = np.unique(stops)
     waves = waves.split_at(ascending, ends)
-    what = f"waves_per_call={size} of {slots} slots"
-    check_memory(what, size * slots * _SLOT_BYTES, "give fewer waves or slots")
+    name = f"waves_per_call={size} of {slots} slots"
+    check_memory(name, size * slots * _SLOT_BYTES, "give fewer waves or slots")
     counts = np.diff(ends, prepend=0)
     # a call adds at most the updates that it trains and the trained updates in rows
     room = np.arange(size * slots + row_counts(waves)[1])
@@ -131,14 +131,13 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, wave):
     real = assigned >= 0
     trained = np.take_along_axis(trained[:, None], assigned, 2)
     ids = plan.dispatch[trained]
+    run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
     slots = Slot(
         fill_slots(take(dispatches, (None, None)), np.where(real, ids, -1), num_clients),
         waves.version_row[plan.version[ids]],
         np.where(real, waves.update_row[trained], row_counts(waves)[1]),
+        None if plan.run is None else run,
     )
-    if plan.run is not None:
-        run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
-        slots = slots._replace(run=run)
     return slots, real.sum(-1)
 
 
@@ -191,9 +190,9 @@ def merge_plans(
     dispatch_position = np.argsort(dispatch_order).astype(np.int32)
     dispatch = dispatch_position[all_of("dispatch") + first_dispatch[of_contribution]]
 
-    kept = "number", "num_steps", "full_steps", "started", "ended", "fate"
+    unchanged = "number", "num_steps", "full_steps", "started", "ended", "fate"
     merged = Plan(
-        **{name: all_of(name)[dispatch_order] for name in kept},
+        **{name: all_of(name)[dispatch_order] for name in unchanged},
         client=(all_of("client") + of_dispatch * num_clients)[dispatch_order],
         version=version[dispatch_order],
         dispatch=dispatch[contributions],
@@ -210,13 +209,11 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     """Joins the clients of several runs, which share their examples, in the order of the runs."""
     if len(data) == 1:
         return data[0]
-    shared = [
-        (each.num_clients, *map(id, jax.tree.leaves(each.examples)))
-        for each in data
-        if isinstance(each, FederatedData)
-    ]
-    same = len(shared) == len(data) and len({*shared}) == 1
-    found = f"the runs have {[each.num_clients for each in data]} clients, or different examples"
+    sizes = [each.num_clients for each in data]
+    # stored data have no attribute `examples`
+    stores = {tuple(map(id, jax.tree.leaves(getattr(each, "examples", ())))) for each in data}
+    same = len({*sizes}) == len(stores) == 1 and isinstance(data[0], FederatedData)
+    found = f"the runs have {sizes} clients, or different examples"
     fix = "give federate the same arrays of jax.device_put, none in files, and as many clients"
     require(same, f"{found}; {fix}")
     starts = _starts([len(each.indices) for each in data])
@@ -234,8 +231,7 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
         return states[0]
     fix = "merge runs of the same algorithm, model, number of clients and number of groups"
     for number, state in enumerate(states):
-        what = f"the state of run {number} does not match run 0: state"
-        check_like(what, state, states[0], fix)
+        check_like(f"the state of run {number} does not match run 0: state", state, states[0], fix)
     return _merge_states(tuple(states))
 
 
@@ -255,12 +251,9 @@ def _merge_states(states):
 
 @jax.jit
 def _select_run(state, run):
-    clients, dispatched = jax.tree.map(
-        lambda leaf: leaf.reshape(state.seed.size, -1, *leaf.shape[1:]),
-        (state.clients, state.dispatched),
-    )
-    by_run = state._replace(clients=clients, dispatched=dispatched)
-    return take(by_run, run)
+    tables, runs = (state.clients, state.dispatched), state.seed.size
+    tables = jax.tree.map(lambda leaf: leaf.reshape(runs, -1, *leaf.shape[1:]), tables)
+    return take(state._replace(clients=tables[0], dispatched=tables[1]), run)
 
 
 def _starts(lengths):

@@ -1,4 +1,4 @@
-"""The executor runs plans: waves of training, and the server steps that they make possible.
+"""Runs plans: waves of training, and after each wave the server steps that it makes possible.
 
 The device holds the server state and the sums of the current server step. It also has a row for
 each version that a dispatch will still start from, and for each update that has not arrived yet.
@@ -29,9 +29,9 @@ from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.exchange import shared_of
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import Devices, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.devices import Devices, mesh_of, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData
-from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm, model_mesh
+from fedjax_algos.engine.placed_algorithm import PlacedAlgorithm
 from fedjax_algos.engine.slots import Placement, default_layout
 from fedjax_algos.engine.state import FederatedState
 
@@ -104,8 +104,8 @@ class Executor(PlacedAlgorithm):
         return self.slots != 1 and (self.layout == "vmapped" or self.num_devices > 1)
 
     def __repr__(self) -> str:
-        facts = {"slots": self.slots, "layout": self.layout, "devices": self.num_devices}
-        return describe(self, **facts, algorithm=self.algorithm)
+        options = {"slots": self.slots, "layout": self.layout, "devices": self.num_devices}
+        return describe(self, **options, algorithm=self.algorithm)
 
     def waves(self, state: FederatedState, plan: Plan, begun: InFlightRows | None = None) -> Waves:
         """Makes the waves of a plan; ValueError for a plan that contradicts itself.
@@ -197,9 +197,9 @@ class Executor(PlacedAlgorithm):
 
     def _execute(self, data, arguments, calls, resume):
         shapes, _ = self._initial.eval_shape(*arguments)
-        what = "the models, updates and client rows in flight"
+        name = "the models, updates and client rows in flight"
         fix = "give a smaller model, fewer clients, or a planner with a smaller concurrency"
-        check_device_memory(what, tree_bytes(shapes), fix, devices=self.num_devices)
+        check_device_memory(name, tree_bytes(shapes), fix, devices=self.num_devices)
         in_flight, metrics = self._initial(*arguments)
         after, shared = 0, arguments[1]
         if resume is not None:
@@ -237,7 +237,7 @@ def make_executor(
       algorithm: any algorithm without a prelude and with `reduce="sum"`. Its trait `asynchrony`
         lists the planners that it is meant for.
       slots: number of dispatches in a wave, a multiple of the number of devices; 1 is immediate
-        execution, and "auto" chooses as few as cost about the least.
+        execution, and "auto" is the smallest number whose waves cost about the least.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
@@ -253,16 +253,16 @@ def make_executor(
     check_options(algorithm, "auto", non_finite)
     check_asynchronous(algorithm)
     check_whole("waves_per_call", waves_per_call)
-    mesh = model_mesh(algorithm, devices, devices_per_client, model_sharding)
+    mesh = mesh_of(algorithm.problem, devices, devices_per_client, model_sharding)
     placement = Placement("auto", mesh)
     check_choice("layout", layout, ("auto", "sequential", "vmapped"))
     layout = default_layout() if layout == "auto" else layout
     if slots != "auto":
         check_whole("slots", slots)
-        wrong = f"slots={slots} do not divide over {placement.num_devices} devices; give a multiple"
-        require(slots % placement.num_devices == 0, wrong)
-    how = algorithm, placement, non_finite
-    return Executor(*how, slots=slots, layout=layout, waves_per_call=waves_per_call)
+        found = f"slots={slots} do not divide over {placement.num_devices} devices; give a multiple"
+        require(slots % placement.num_devices == 0, found)
+    arguments = algorithm, placement, non_finite
+    return Executor(*arguments, slots=slots, layout=layout, waves_per_call=waves_per_call)
 
 
 def _with_data(data, calls):
@@ -284,11 +284,11 @@ def _check_run(state, data, plan, dispatches, stops):
     ascending = not len(stops) or (np.diff(stops, prepend=0).min() >= 1 and stops[-1] <= last)
     found = f"stops={list(stops)} are out of range"
     require(ascending, f"{found}; give ascending server steps from 1 to {last}")
-    given = state.seed.size, len(dispatches.client)
+    runs, number = state.seed.size, len(dispatches.client)
     found = f"the plan has {plan.num_runs} runs, {len(plan.client)} dispatches and client {largest}"
-    found += f", but given are {given[0]} runs, {given[1]} dispatches, {data.num_clients} clients"
-    fits = given == (plan.num_runs, len(plan.client)) and largest < data.num_clients
-    fits = fits and not (plan.num_runs > 1 and isinstance(data, CohortData))
+    found += f", but given are {runs} runs, {number} dispatches, {data.num_clients} clients"
+    fits = (runs, number) == (plan.num_runs, len(plan.client)) and largest < data.num_clients
+    fits = fits and not (runs > 1 and isinstance(data, CohortData))
     fix = "give the state, the data and the plan_dispatches that it was made for, merged like it"
     require(fits, f"{found}; {fix}")
     return last

@@ -1,4 +1,4 @@
-"""The in-flight state on the device, and the two functions that are compiled for a plan.
+"""Defines the in-flight state on the device and the two compiled functions of a plan.
 
 `MovedRows` moves a saved state to the rows of other waves.
 """
@@ -84,11 +84,11 @@ def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
     first = 0 if runs else None
     send_one = partial(send, algorithm)
     sent = (jax.lax.map(send_one, server) if runs else send_one(server)), statistics
-    one = _select_run(first, (sent, server))
-    of_run = _select_run(first, shared)._replace(statistics=one[0][1])
-    shapes = exchange_shapes(algorithm, one[1], of_run, data, dispatch)
+    version, one_server = _select_run(first, (sent, server))
+    of_run = _select_run(first, shared)._replace(statistics=version[1])
+    shapes = exchange_shapes(algorithm, one_server, of_run, data, dispatch)
     _, update, report = shapes.updates(algorithm)
-    contribute = partial(contribution, algorithm, server=one[1])
+    contribute = partial(contribution, algorithm, server=one_server)
     contributed = jax.eval_shape(contribute, update, dispatch, jnp.int32(0))
 
     def zeros(shapes, *leading):
@@ -99,7 +99,7 @@ def initial_in_flight(algorithm, mesh, initial, shared, data, dispatch, rows):
     in_flight = InFlightState(
         *initial,
         sums=(zeros((contributed, report.statistics)), None if finite is None else jnp.int32(0)),
-        versions=put(zeros(one[0], rows[0]), first_rows, sent),
+        versions=put(zeros(version, rows[0]), first_rows, sent),
         updates=zeros(HeldUpdate(update, dispatch, report, finite), rows[1]),
     )
     return constrain(mesh, (in_flight, zeros(report.metrics, *runs)))
@@ -136,8 +136,8 @@ def _run_waves(algorithm, layout, gathers, in_flight, metrics, shared, data, tab
         def add(run, server, number, carry):
             (sums, count), (metrics, excluded) = carry
             update, dispatch, report, finite = take(updates, table.update_row[number])
-            given = update, dispatch, table.staleness[number], _select_run(run, server)
-            contributed = contribution(algorithm, *given)
+            arguments = update, dispatch, table.staleness[number], _select_run(run, server)
+            contributed = contribution(algorithm, *arguments)
             if screened:
                 finite &= all_finite(contributed)
                 of_run = _select_run(run, excluded).add(~finite, dispatch)
@@ -169,9 +169,8 @@ def _run_waves(algorithm, layout, gathers, in_flight, metrics, shared, data, tab
         end = table.contributions[index]
         add_own = partial(add, take(table.steps.run, table.steps_made[index]), server)
         sums, (metrics, excluded) = jax.lax.fori_loop(added, end, add_own, (sums, measured))
-        clients = *tables, excluded
-        in_flight = InFlightState(server, statistics, *clients, sums, versions, updates)
-        return in_flight, metrics, end, table.steps_made[index]
+        rest = *tables, excluded, sums, versions, updates
+        return InFlightState(server, statistics, *rest), metrics, end, table.steps_made[index]
 
     def reset(reset_metrics, metrics):
         return jax.tree.map(lambda leaf: jnp.where(reset_metrics, 0, leaf), metrics)
@@ -212,8 +211,8 @@ def _make_train(algorithm, layout, gathers, screened, shared, data):
             tables, updates = carry
             slot = take(slots, index)
             client = client_row(slot)
-            own = in_flight.versions, take(tables, client)
-            row, arrival = train_slot(slot, take(draws, index), *own)
+            inputs = in_flight.versions, take(tables, client)
+            row, arrival = train_slot(slot, take(draws, index), *inputs)
             return _put_row(tables, client, row), _put_row(updates, slot.update_row, arrival)
 
         start = (in_flight.clients, in_flight.dispatched), in_flight.updates
@@ -221,9 +220,8 @@ def _make_train(algorithm, layout, gathers, screened, shared, data):
 
     def train_vmapped(in_flight, slots, draws):
         client, tables = client_row(slots), (in_flight.clients, in_flight.dispatched)
-        rows = take(tables, client)
         train_all = jax.vmap(train_slot, (0, 0, None, 0))
-        rows, arrivals = train_all(slots, draws, in_flight.versions, rows)
+        rows, arrivals = train_all(slots, draws, in_flight.versions, take(tables, client))
         # rows of empty slots are out of range and dropped
         updates = _put_rows(in_flight.updates, slots.update_row, arrivals)
         return _put_rows(tables, client, rows), updates
@@ -256,9 +254,8 @@ def _update_run(run, tree, value):
 
 
 def _put_row(tree, index, value):
-    return jax.tree.map(
-        lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0), tree, value
-    )
+    update = jax.lax.dynamic_update_index_in_dim
+    return jax.tree.map(lambda leaf, new: update(leaf, new, index, 0), tree, value)
 
 
 def _put_rows(tree, indices, values):

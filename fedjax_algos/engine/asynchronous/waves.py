@@ -1,10 +1,10 @@
-"""Waves: the order in which a plan is trained, a fixed number of dispatches at a time.
+"""Orders the training of a plan in waves, each of a fixed number of dispatches.
 
-A dispatch can be trained as soon as its version exists, long before it arrives. So nothing is
-trained until a server step misses an update. Then the dispatches needed first, among all dispatches
-whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
-many slots as dispatches in flight, the number of waves is the length of the longest chain of
-dispatches, each starting from a version that the previous one contributed to.
+A dispatch can be trained as soon as its version exists, long before it arrives. So we train nothing
+until a server step needs an update that is not trained yet. Then we take all dispatches whose
+version exists, and the most urgent ones fill the slots of one wave. With one slot this is immediate
+execution. With as many slots as dispatches in flight, the number of waves is the length of the
+longest chain of dispatches, each starting from a version that the previous one contributed to.
 """
 
 import heapq
@@ -69,11 +69,8 @@ class Waves(NamedTuple):
         versions = versions[versions < steps + plan.num_runs]
         added = step_ends(plan)[steps - 1]
         in_flight = np.setdiff1d(np.arange(added, len(plan.dispatch)), untrained)
-        rows = InFlightRows(
-            np.int32(steps),
-            np.full(self.num_version_rows, -1, np.int32),
-            np.full(self.num_update_rows, -1, np.int32),
-        )
+        sizes = self.num_version_rows, self.num_update_rows
+        rows = InFlightRows(np.int32(steps), *(np.full(size, -1, np.int32) for size in sizes))
         rows.versions[self.version_row[versions]] = versions
         rows.contributions[self.update_row[in_flight]] = in_flight
         return rows
@@ -95,9 +92,8 @@ def make_waves(
     trained, filled = training_order(plan, slots, stateful, done)
     if begun is not None:
         trained, filled = np.insert(trained, 0, 0, axis=0), np.insert(filled, 0, 0)
-    num_waves = len(filled)
-    wave = np.zeros(len(plan.dispatch), np.int64)
-    wave[trained[np.arange(slots) < filled[:, None]]] = np.repeat(np.arange(num_waves), filled)
+    numbers, wave = np.arange(len(filled)), np.zeros(len(plan.dispatch), np.int64)
+    wave[trained[np.arange(slots) < filled[:, None]]] = np.repeat(numbers, filled)
 
     added = np.maximum.accumulate(wave)  # the wave after which each contribution is added
     made = added[ends - 1]  # the wave after which each server step is made
@@ -112,7 +108,6 @@ def make_waves(
     rows, num_version_rows = _assign_rows(first_wave[used], last_wave[used])
     version_row = np.full(plan.num_versions, num_version_rows, np.int32)
     version_row[used] = rows
-    numbers = np.arange(num_waves)
     return Waves(
         trained=trained,
         filled=filled,
@@ -184,7 +179,7 @@ def _by_urgency(dispatch, owner):
 
 
 def _assign_rows(start, stop):
-    """Assigns rows from wave `start` to wave `stop`: int32[...], and the fewest needed."""
+    """Assigns rows for the waves from `start` to `stop`: int32[...], and the number of rows."""
     by_start, by_stop = np.argsort(start, kind="stable"), np.argsort(stop, kind="stable")
     freed = np.searchsorted(stop[by_stop], start[by_start])
     count = int((np.arange(1, len(start) + 1) - freed).max(initial=0))
@@ -198,23 +193,23 @@ def _assign_rows(start, stop):
 
 def check_plan(plan: Plan, stateful: bool) -> None:
     """Raises ValueError for a plan that contradicts itself or whose order breaks client state."""
-    steps = len(plan.time)
+    steps, version = len(plan.time), plan.version
     sizes = np.bincount(plan.step, minlength=steps)
     valid = 0 < steps >= len(sizes) and sizes.all() and (np.diff(plan.step) >= 0).all()
-    found = f"the contributions must belong to {steps} server steps in ascending order, at least"
-    require(valid, f"{found} one to each; give a plan without a server step a later horizon")
-    early = plan.version[plan.dispatch] >= plan.step + plan.num_runs
+    found = f"the contributions must belong to {steps} server steps in ascending order"
+    fix = "give each step a contribution, and a plan without a server step a later horizon"
+    require(valid, f"{found}; {fix}")
+    early = version[plan.dispatch] >= plan.step + plan.num_runs
     dispatch, step = plan.dispatch[early.argmax()], plan.step[early.argmax()]
-    found = f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to"
+    found = f"dispatch {dispatch} starts from version {version[dispatch]}, but contributes to"
     require(not early.any(), f"{found} server step {step}, which is made before that version")
     times = np.bincount(plan.dispatch, minlength=len(plan.client))
     wrong = times != (plan.fate == AGGREGATED)
-    dispatch = wrong.argmax()
-    found = f"dispatch {dispatch} contributes {times[dispatch]} times and has fate"
-    fix = f"those with AGGREGATED ({AGGREGATED}) contribute once"
-    require(not wrong.any(), f"{found} {plan.fate[dispatch]}; {fix}")
+    number = wrong.argmax()
+    found = f"dispatch {number} contributes {times[number]} times and has fate {plan.fate[number]}"
+    require(not wrong.any(), f"{found}; only fate AGGREGATED ({AGGREGATED}) contributes, once")
+    ordered = not stateful or (np.diff(version) >= 0).all()
     found = "clients keep state, but the versions of the plan's dispatches are not ascending"
-    ordered = not stateful or (np.diff(plan.version) >= 0).all()
     require(ordered, f"{found}; order the dispatches by their start")
 
 
@@ -225,9 +220,9 @@ def choose_slots(
     devices: int = 1,
     stateful: bool = False,
 ) -> int:
-    """Returns the smallest power of two, per device, at which waves cost about the least.
+    """Returns the fewest slots, a power of two per device, whose waves cost about the least.
 
-    The start of a long plan decides.
+    Only the start of a long plan is considered.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -235,9 +230,8 @@ def choose_slots(
     if len(plan.step) > _MAX_CONTRIBUTIONS:
         num_steps = max(int(plan.step[_MAX_CONTRIBUTIONS]), 1)
         end = np.searchsorted(plan.step, num_steps)
-        plan = plan._replace(
-            dispatch=plan.dispatch[:end], step=plan.step[:end], time=plan.time[:num_steps]
-        )
+        dispatch, step, time = plan.dispatch[:end], plan.step[:end], plan.time[:num_steps]
+        plan = plan._replace(dispatch=dispatch, step=step, time=time)
     steps, costs = plan.num_steps[plan.dispatch], {}
     done = np.zeros(len(steps), bool)
     for slots_per_device in 2 ** np.arange(_MAX_SLOTS_PER_DEVICE[layout].bit_length()):

@@ -1,7 +1,7 @@
 """Puts stored examples on the devices, for the current cohort and the next ones.
 
 A program reads the examples of one round, or of one call on the virtual clock, as `FederatedData`
-in which all other clients hold none. So no program knows of the files. The arrays are padded with
+where all other clients hold none, so programs do not know of the files. The arrays are padded with
 zeros to a few sizes, so that few programs are compiled.
 """
 
@@ -53,7 +53,7 @@ class CohortData:
     def reserve(self, cohorts: Iterable[np.ndarray]) -> None:
         """Announces the cohorts to come; ValueError if one exceeds the memory."""
         for clients in cohorts:
-            self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
+            self.most_rows = max(self.most_rows, self._rows_of(self._sorted(clients)))
         one = jax.eval_shape(partial(take, index=0), self.shapes.examples)
         size = (1 + _READ_AHEAD) * self.most_rows * tree_bytes(one)
         fix = "give smaller cohorts, or fewer waves_per_call on the virtual clock"
@@ -61,53 +61,50 @@ class CohortData:
 
     def read_ahead(self, clients: np.ndarray) -> None:
         """Starts reading the examples of a cohort, int32[...], while the devices compute."""
-        wanted = self._held(clients)
-        key = wanted.tobytes()
+        clients = self._sorted(clients)
+        key = clients.tobytes()
         if key not in self._ahead and len(self._ahead) <= _READ_AHEAD:
-            self._ahead[key] = self._reader.submit(self._read, wanted)
+            self._ahead[key] = self._reader.submit(self._read, clients)
 
     def cohort(self, clients: np.ndarray) -> Any:
         """Returns a cohort's examples, on the devices; ValueError for damaged files or labels."""
-        wanted = self._held(clients)
-        if wanted.tobytes() not in self._ahead:
+        clients = self._sorted(clients)
+        if clients.tobytes() not in self._ahead:
             self._ahead.clear()  # other cohorts were expected
-            self.read_ahead(wanted)
-        return self._ahead.pop(wanted.tobytes()).result()
+            self.read_ahead(clients)
+        return self._ahead.pop(clients.tobytes()).result()
 
     def cohorts(self, clients: Iterable[np.ndarray]) -> Iterator[Any]:
         """Yields the examples of several cohorts, int32[...] each; the next ones are read ahead."""
-        coming: deque[np.ndarray] = deque()
-        rest = iter(clients)
+        upcoming, rest = deque[np.ndarray](), iter(clients)
         while True:
-            coming.extend(itertools.islice(rest, 1 + _READ_AHEAD - len(coming)))
-            if not coming:
+            upcoming.extend(itertools.islice(rest, 1 + _READ_AHEAD - len(upcoming)))
+            if not upcoming:
                 return
-            for soon in coming:
-                self.read_ahead(soon)
-            yield self.cohort(coming.popleft())
+            for cohort in upcoming:
+                self.read_ahead(cohort)
+            yield self.cohort(upcoming.popleft())
 
     def empty(self) -> FederatedData:
         """Returns one example of zeros without a client, for shapes that need no examples."""
-        return jax.tree.map(
-            lambda leaf: np.zeros((min(len(leaf), 1), *leaf.shape[1:]), leaf.dtype), self.shapes
-        )._replace(offsets=np.zeros(self.num_clients + 1, np.int32))
+        one = jax.tree.map(lambda s: np.zeros((min(len(s), 1), *s.shape[1:]), s.dtype), self.shapes)
+        return one._replace(offsets=np.zeros(self.num_clients + 1, np.int32))
 
-    def _held(self, clients):  # without the marks of empty slots
-        wanted = np.unique(clients)
-        return wanted[wanted < self.num_clients].astype(np.int32)
+    def _sorted(self, clients):  # without the marks of empty slots
+        clients = np.unique(clients)
+        return clients[clients < self.num_clients].astype(np.int32)
 
-    def _rows_of(self, wanted):
-        return round_up_size(max(1, int(self.counts()[wanted].sum(dtype=np.int64))))
+    def _rows_of(self, clients):
+        return round_up_size(max(1, int(self.counts()[clients].sum(dtype=np.int64))))
 
-    def _read(self, wanted):
+    def _read(self, clients):
         """Reads a cohort into arrays with the rows of the largest one, or 1/2, 1/4, ... of them."""
-        rows = self._rows_of(wanted)
-        self.most_rows = max(self.most_rows, rows)
-        size = self.most_rows
+        rows = self._rows_of(clients)
+        size = self.most_rows = max(self.most_rows, rows)
         while size // 2 >= rows:
             size //= 2
         # no more than all examples: the pieces of a full gradient are bounded by their number
-        cohort = self.stored.cohort(wanted, min(max(size, self.least_rows), self.total))
+        cohort = self.stored.cohort(clients, min(max(size, self.least_rows), self.total))
         self.check(cohort)
         return self.put(cohort)
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Problem
+from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import MODEL_AXIS
 from fedjax_algos.engine.placed.processes import num_processes
@@ -56,8 +57,7 @@ class ClientMesh(NamedTuple):
         """Returns the devices that share this process's first client; None if it is one device."""
         if self.per_client == 1:
             return None
-        own = jax.process_index()
-        rows = [row for row in self.mesh.devices if row[0].process_index == own]
+        rows = [row for row in self.mesh.devices if row[0].process_index == jax.process_index()]
         return self._replace(mesh=Mesh(np.asarray(rows[:1]), (AXIS, MODEL_AXIS)))
 
     def spec(self, path: str, shape: tuple[int, ...]) -> PartitionSpec:
@@ -74,6 +74,9 @@ class ClientMesh(NamedTuple):
         return PartitionSpec(*[None] * lengths.index(max(lengths)), MODEL_AXIS)  # the longest axis
 
 
+OptionalMesh = ClientMesh | None  # None is one device
+
+
 def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
     """Returns the sharding of each leaf; `rows` [rows, ...] are divided over clients."""
 
@@ -87,7 +90,7 @@ def shardings(mesh: ClientMesh, tree: Any, *, rows: bool = False) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
-def shapes_on(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
+def shapes_on(mesh: OptionalMesh, tree: Any, *, rows: bool = False) -> Any:
     """Returns the shapes of a tree with its `shardings`."""
     if mesh is None:
         return tree
@@ -98,7 +101,7 @@ def shapes_on(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
     return jax.tree.map(of_leaf, tree, shardings(mesh, tree, rows=rows))
 
 
-def bytes_of_device(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> int:
+def bytes_of_device(mesh: OptionalMesh, tree: Any, *, rows: bool = False) -> int:
     """Counts the bytes of a tree, given by its shapes, on one device."""
     if mesh is None:
         return tree_bytes(tree)
@@ -109,21 +112,21 @@ def bytes_of_device(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -
     return tree_bytes(jax.tree.map(held, shapes_on(mesh, tree, rows=rows)))
 
 
-def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
+def check_rules(problem: Problem, specs: Any, per_client: int) -> Rules | None:
     """Converts a tree of specs to rules; ValueError if they do not fit the params."""
-    if given is None:
+    if specs is None:
         return None
-    leaves = jax.tree_util.tree_leaves_with_path(given, is_leaf=_is_spec)
+    leaves = jax.tree_util.tree_leaves_with_path(specs)  # a `PartitionSpec` is a leaf
     rules = tuple((_path(path), leaf) for path, leaf in leaves)
     known = jax.tree_util.tree_leaves_with_path(problem.shapes().params)
     params = [(_path(path), leaf.shape) for path, leaf in known]
+    examples = ", ".join(path for path, _ in params[:8])
     for pattern, spec in rules:
         name = f"model_sharding: {pattern!r}"
-        is_known = _is_spec(spec) and {*spec} <= {None, MODEL_AXIS}
+        is_known = isinstance(spec, PartitionSpec) and {*spec} <= {None, MODEL_AXIS}
         require(is_known, f"{name} has {spec!r}; {_FIX}")
         matched = [each for each in params if _matches(each[0], pattern)]
-        some = ", ".join(path for path, _ in params[:8])
-        require(matched, f"{name} matches none of the params, such as {some}; give a pattern")
+        require(matched, f"{name} matches none of the params, such as {examples}; give a pattern")
         for path, shape in matched:
             fits = _axes(spec, shape, per_client) is not None
             found = f"{name} has {spec}, but {path} has the shape {list(shape)}"
@@ -134,9 +137,8 @@ def check_rules(problem: Problem, given: Any, per_client: int) -> Rules | None:
 def _axes(spec, shape, per_client):
     """Returns the spec of the last axes for all axes of a shape; None if it does not fit."""
     axes = (None,) * (len(shape) - len(spec)) + tuple(spec)
-    fits = len(axes) == len(shape) and all(
-        name is None or length % per_client == 0 for name, length in zip(axes, shape, strict=True)
-    )
+    divided = [length for name, length in zip(axes, shape, strict=False) if name is not None]
+    fits = len(axes) == len(shape) and not any(length % per_client for length in divided)
     return axes if fits else None
 
 
@@ -148,13 +150,15 @@ def _path(path: Iterable[Any]) -> str:
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
-def _is_spec(leaf: Any) -> bool:
-    return isinstance(leaf, PartitionSpec)
+def mesh_of(problem: Problem, devices: Devices, per_client: int, specs: Any) -> OptionalMesh:
+    """Checks the devices of an engine or an executor and returns their mesh."""
+    check_whole("devices_per_client", per_client)
+    fix = "give devices_per_client=2 or more, or leave model_sharding out"
+    require(per_client > 1 or specs is None, f"model_sharding is for devices of one client; {fix}")
+    return client_mesh(devices, per_client, check_rules(problem, specs, per_client))
 
 
-def client_mesh(
-    devices: Devices, per_client: int = 1, rules: Rules | None = None
-) -> ClientMesh | None:
+def client_mesh(devices: Devices, per_client: int = 1, rules: Rules | None = None) -> OptionalMesh:
     """Makes a mesh of given devices, or of the first ones of each process; None means one."""
     processes = num_processes()
     if per_client > 1 and devices is None:
@@ -182,7 +186,7 @@ def client_mesh(
     return ClientMesh(Mesh(groups, (AXIS, MODEL_AXIS)), rules)
 
 
-def no_more_devices(mesh: ClientMesh | None, number: int) -> ClientMesh | None:
+def no_more_devices(mesh: OptionalMesh, number: int) -> OptionalMesh:
     """Returns a mesh of at most `number` devices of another mesh, but at least one per process."""
     if mesh is None or mesh.size <= number:
         return mesh
@@ -191,14 +195,17 @@ def no_more_devices(mesh: ClientMesh | None, number: int) -> ClientMesh | None:
 
 def _of_each_process(devices: Iterable[jax.Device], number: int) -> list[jax.Device]:
     """Returns the first `number` devices of each process, or as many as it has."""
-    own: dict[int, list[jax.Device]] = {}
-    for each in devices:
-        own.setdefault(each.process_index, []).append(each)
-    return [each for index in sorted(own) for each in own[index][:number]]
+    by_process: dict[int, list[jax.Device]] = {}
+    for device in devices:
+        by_process.setdefault(device.process_index, []).append(device)
+    return [each for index in sorted(by_process) for each in by_process[index][:number]]
 
 
 def default_num_devices(alone: int = 0) -> int:
-    """Counts all devices, on a CPU one a core; or `alone` in one process, and on CPUs in each."""
+    """Counts all devices, on CPUs at most one for each core.
+
+    `alone`, if not 0, replaces the number of cores, and the number of devices of a single process.
+    """
     number, processes = jax.device_count(), num_processes()
     if jax.default_backend() == "cpu":
         return min(number, processes * (alone or usable_cores()))
@@ -211,25 +218,25 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def constrain(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
+def constrain(mesh: OptionalMesh, tree: Any, *, rows: bool = False) -> Any:
     """Constrains a part of a traced state to its `shardings`."""
     if mesh is None or not jax.tree.leaves(tree):
         return tree
     return jax.lax.with_sharding_constraint(tree, shardings(mesh, tree, rows=rows))
 
 
-def constrain_state(mesh: ClientMesh | None, state: Any) -> Any:
+def constrain_state(mesh: OptionalMesh, state: Any) -> Any:
     """Constrains a traced `FederatedState`, whose clients are rows."""
     clients = constrain(mesh, state.clients, rows=True)
     return constrain(mesh, state._replace(clients=()))._replace(clients=clients)
 
 
-def replicate(mesh: ClientMesh | None, tree: Any) -> Any:
+def replicate(mesh: OptionalMesh, tree: Any) -> Any:
     """Copies host arrays, the same in every process, to all devices of a mesh."""
     return put(None if mesh is None else NamedSharding(mesh.mesh, PartitionSpec()), tree)
 
 
-def put_state(mesh: ClientMesh | None, tree: Any, *, rows: bool = False) -> Any:
+def put_state(mesh: OptionalMesh, tree: Any, *, rows: bool = False) -> Any:
     """Places host arrays of a state, the same in every process, by `shardings`."""
     if mesh is None:
         return put(None, tree)
@@ -266,7 +273,7 @@ def one_copy(tree: Any) -> Any:
     return jax.tree.map(of_leaf, tree)
 
 
-def wait_on_cpu(mesh: ClientMesh | None, tree: Any) -> Any:
+def wait_on_cpu(mesh: OptionalMesh, tree: Any) -> Any:
     """Waits for `tree` on several CPU devices, where collectives of queued calls can deadlock."""
     if mesh is not None and mesh.devices[0].platform == "cpu":
         jax.block_until_ready(tree)

@@ -90,12 +90,11 @@ class RowFiles:
 
     def read(self, client: int) -> np.ndarray:
         """Returns a written row, uint8[bytes]; raises ValueError if it was changed."""
-        place = int(self.places[client])
-        is_recent = place < _NOWHERE
-        file, where = (self.scratch, self.folder) if is_recent else (self.reader, self.path)
+        place, file, path = int(self.places[client]), self.reader, self.path
+        if place < _NOWHERE:
+            place, file, path = -2 - place, self.scratch, self.folder
         fix = "; go on from the last checkpoint, or start the run again"
-        place = -2 - place if is_recent else place
-        return self._read(file, place, client, self.checksums[client], where, fix)
+        return self._read(file, place, client, self.checksums[client], path, fix)
 
     def write(self, client: int, row: bytes) -> None:
         """Writes a row to the scratch file; raises ValueError on failure, as on a full disk."""
@@ -112,11 +111,11 @@ class RowFiles:
 
     def check_room(self, what: str, num_rows: int) -> None:
         """Raises ValueError if the disk has no room for `num_rows`, including the rows written."""
-        there_is = next(filter(Path.exists, (self.folder, *self.folder.absolute().parents)))
-        needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(there_is).free
-        text = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there are"
+        existing = next(filter(Path.exists, (self.folder, *self.folder.absolute().parents)))
+        needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(existing).free
+        found = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there are"
         fix = "make room, name a folder on another disk, or give fewer clients or rounds"
-        require(needed <= free, f"{text} {readable_bytes(free)}; {fix}")
+        require(needed <= free, f"{found} {readable_bytes(free)}; {fix}")
 
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
         """Moves rows from the scratch file to the saved one; returns the tables for `open_saved`.
@@ -184,12 +183,12 @@ class RowFiles:
     def _path(self, number):
         return self.folder / f"{number:08x}.rows"
 
-    def _read(self, file, place, client, checksum, where, fix=""):
+    def _read(self, file, place, client, checksum, path, fix=""):
         """Reads the row at a place of a file, or raises DamagedError."""
         file.seek(place * self.row_bytes)
         row = np.fromfile(file, np.uint8, self.row_bytes)
         if zlib.crc32(row) != checksum:
-            found = f"the row of client {client} in {str(where)!r} is not as it was written"
+            found = f"the row of client {client} in {str(path)!r} is not as it was written"
             why = "the file was damaged, or a run that went on from the same checkpoint replaced it"
             raise DamagedError(f"{found}: {why}{fix}")
         return row
@@ -228,7 +227,7 @@ class DiskClientState(Mapping[int, ClientState]):
     def files(self) -> RowFiles:
         """The files; a consumed table has none."""
         if self._files is None:
-            raise ValueError("a round consumed these rows; use those of the state that it returned")
+            raise ValueError("a round consumed these rows; use the state that it returned")
         return self._files
 
     def __getitem__(self, client: int) -> ClientState:

@@ -19,11 +19,11 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.placed.cohort_data import CohortData
-from fedjax_algos.engine.placed.devices import AXIS, ClientMesh
+from fedjax_algos.engine.placed.devices import AXIS, ClientMesh, OptionalMesh
 
 
 class ClientShards(NamedTuple):
-    """The examples on the devices: a store each, padded with zeros to the largest one's size."""
+    """The examples on the devices: one store for each, padded with zeros to the largest size."""
 
     examples: Batch  # leaves [devices, rows, ...]
     indices: jax.Array  # int32[devices, assigned]: rows of the device's own examples
@@ -95,7 +95,7 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
 def shard(
     mesh: ClientMesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
 ) -> ShardedData:
-    """Puts each client's examples on its device; data that are there are checked.
+    """Puts each client's examples on its device; data that are already sharded are only checked.
 
     `sizes`, int32[num_clients], are given with a cohort of stored clients. They decide the devices
     of clients, and shards are rounded up.
@@ -148,9 +148,7 @@ def shard(
     return ShardedData(parts, device_of_client, held, shapes)
 
 
-def program_data(
-    mesh: ClientMesh | None, sharded: bool, data: DeviceData
-) -> ProgramData | CohortData:
+def program_data(mesh: OptionalMesh, sharded: bool, data: DeviceData) -> ProgramData | CohortData:
     """Returns the data that an engine's programs read; ValueError if placed differently."""
     if isinstance(data, CohortData):
         return data

@@ -76,12 +76,11 @@ class Coding(NamedTuple):
 
     def coded_bytes(self, sent: Encoded) -> jax.Array:
         """Counts the bytes of messages, with an entropy code for each vector that gets smaller."""
-        bits = jnp.float32(0)
+        bits, coded = jnp.float32(0), self.codec.coded_bits
         for part, shapes in zip(sent.messages, sent.shapes.value, strict=True):
             sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes[1])]
             for message, d in zip(part, [d for d in sizes if d], strict=True):
                 size = 8 * sent_bytes(message)
-                coded = self.codec.coded_bits
                 bits += size if coded is None else jnp.minimum(size, coded(message, d))
         return bits / 8
 

@@ -75,12 +75,12 @@ def compress(
     check_choice("catch_up", catch_up, get_args(CatchUp))
     fits = scope == "leaf" or not codec.of_leaves
     require(fits, f"{name}: scope={scope} has no matrices; give scope=leaf")
-    given = f"direction={direction}, feedback={feedback}, catch_up={catch_up} and measure_size="
+    options = f"direction={direction}, feedback={feedback}, catch_up={catch_up} and measure_size="
     fits = catch_up == "sum"
     if direction == "down":
         fits = (feedback == "ef21" or (feedback == "none" and fits)) and not measure_size
     fix = "downwards give feedback=none or ef21 and no measure_size; catch_up is for ef21 downwards"
-    require(fits, f"{name}: {given}{measure_size} do not fit together; {fix}")
+    require(fits, f"{name}: {options}{measure_size} do not fit together; {fix}")
     coding = Coding(codec, scope)
     if direction == "down":
         return _downwards(name, algorithm, coding, feedback, catch_up)
@@ -99,9 +99,9 @@ def compress(
         total = jnp.float32(size(client.message) + sent_bytes(client.rest))
         return Sent(metrics={"coded_bytes_per_upload": Mean(total, jnp.float32(1))})
 
-    what = f"{name}: measure_size=True"
     stage = ClientStage(f"size of {name}", measure, place=OBSERVE)
-    return add(what, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
+    name = f"{name}: measure_size=True"
+    return add(name, wrapped, client=[stage], needs=["one exchange"], fix="leave it out")
 
 
 def _downwards(name, algorithm, coding, feedback, catch_up):
@@ -135,18 +135,15 @@ def codec(factory: Callable[..., Codec], *, scope: Scope = "part") -> Callable[.
     """
     name = factory.__name__
     own = inspect.signature(factory, eval_str=True).parameters.values()
-    given_to_all = inspect.signature(compress).parameters
-    shared = [
-        each.replace(default=scope) if each.name == "scope" else each
-        for each in given_to_all.values()
-        if each.kind is each.KEYWORD_ONLY
-    ]
+    common = inspect.signature(compress).parameters
+    shared = {each.name: each for each in common.values() if each.kind is each.KEYWORD_ONLY}
+    shared["scope"] = shared["scope"].replace(default=scope)
 
     def wrapper(algorithm: Algorithm, **options: Any) -> Algorithm:
-        given = {each.name: options.pop(each.name) for each in shared if each.name in options}
-        return compress(name, algorithm, factory(**options), **{"scope": scope, **given})
+        arguments = {each: options.pop(each) for each in shared if each in options}
+        return compress(name, algorithm, factory(**options), **{"scope": scope, **arguments})
 
-    parameters = [given_to_all["algorithm"], *own, *shared]
+    parameters = [common["algorithm"], *own, *shared.values()]
     wrapper.__name__ = wrapper.__qualname__ = name
     wrapper.__module__ = factory.__module__
     wrapper.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -88,10 +88,8 @@ def remembered(
         return Memory(zeros, seen)
 
     def summand(vectors, weights, extra, dispatch, memory, facts):
-        senders = jax.tree.map(
-            lambda seen: jnp.zeros(seen.shape, jnp.uint8).at[dispatch.client].set(1), memory.seen
-        )
-        return vectors, senders
+        zeros = jax.tree.map(lambda seen: jnp.zeros(seen.shape, jnp.uint8), memory.seen)
+        return vectors, jax.tree.map(lambda leaf: leaf.at[dispatch.client].set(1), zeros)
 
     def estimate(summed, memory, key, facts):
         total, senders = summed.total

@@ -112,8 +112,7 @@ def fetchsgd(
         return Sketches(*(jnp.zeros_like(table) for _ in Sketches._fields))
 
     def estimate(summed, memory, key, facts):
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-        flat, restored = ravel_pytree(zeros)
+        flat, restored = ravel_pytree(jax.tree.map(jnp.zeros_like, like))
         velocity = momentum * memory.momentum + mean_of(summed)[0]
         error = memory.error + velocity
         estimates = unsketch(jax.random.key(_HASHES), error, flat.size)

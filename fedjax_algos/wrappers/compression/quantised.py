@@ -1,4 +1,4 @@
-"""Rounds entries to few levels or to a shorter float type, at random so that means are right."""
+"""Rounds entries at random, with the right mean, to a few levels or to a shorter float type."""
 
 import math
 from typing import Annotated, Literal
@@ -64,11 +64,11 @@ def qsgd(*, levels: Levels = 127, bucket: Bucket = 0, norm: Norm = "l2") -> Code
 
     def encode(key, v):
         rows = in_buckets(v)
-        of = jnp.max(jnp.abs(rows), 1) if norm == "max" else jnp.linalg.norm(rows, axis=1)
-        level = round_at_random(key, divide(levels * jnp.abs(rows), of[:, None]))
+        norms = jnp.max(jnp.abs(rows), 1) if norm == "max" else jnp.linalg.norm(rows, axis=1)
+        level = round_at_random(key, divide(levels * jnp.abs(rows), norms[:, None]))
         numbers = jnp.minimum(level, levels).astype(jnp.uint32)
         numbers |= (rows < 0).astype(jnp.uint32) << (bits - 1)
-        return of, pack(numbers.reshape(-1)[: len(v)], bits)
+        return norms, pack(numbers.reshape(-1)[: len(v)], bits)
 
     def signed(message, d):
         numbers = unpack(message[1], d, bits)
@@ -162,10 +162,9 @@ def terngrad(*, clip: NonNegative = 2.5) -> Codec:
     def coded_bits(message, d):
         return coded_size(unpack(message[1], d, 2), 3, 1)
 
+    reason = "clipping may make a vector many times longer; give clip=0, or feedback=none"
     if clip:
-        reason = "a vector with its largest entries clipped may be made many times longer"
-        unbounded = f"{reason}; give clip=0, or feedback=none"
-        return Codec(encode, decode, unbounded=unbounded, coded_bits=coded_bits)
+        return Codec(encode, decode, unbounded=reason, coded_bits=coded_bits)
     return Codec(encode, decode, lambda d: (math.sqrt(d) - 1) / 2, coded_bits=coded_bits)
 
 

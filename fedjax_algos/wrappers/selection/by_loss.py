@@ -30,11 +30,8 @@ def chosen_by_loss(
 ) -> Algorithm:
     """Selects cohorts with `choose` from losses (with "last", inf before the first update)."""
     if loss == "last":
-
-        def seen(report, data, dispatch):
-            return report.metrics["train_loss"].value()
-
-        return chosen_by_memory(algorithm, np.float32(np.inf), seen, candidates, choose)
+        first, seen = np.float32(np.inf), lambda report, *_: report.metrics["train_loss"].value()
+        return chosen_by_memory(algorithm, first, seen, candidates, choose)
     problem, local = algorithm.problem, algorithm.local
 
     def of_batch(model, data, key):
@@ -165,11 +162,11 @@ def active(
         `power_of_choice`.
     """
     check_order("active", algorithm)
-    left, wanted = candidates * (1 - alpha1), 1 - alpha3
+    left, share = candidates * (1 - alpha1), 1 - alpha3  # the share that is drawn by value
     found = f"active: candidates={candidates:g} and alpha1={alpha1:g} leave {left:g} candidates"
     fix = "give more candidates, or a smaller alpha1"
-    enough = left >= wanted * (1 - _ROUNDING)
-    require(enough, f"{found} for {wanted:g} places of a cohort; {fix}")
+    enough = left >= share * (1 - _ROUNDING)
+    require(enough, f"{found} for {share:g} places of a cohort; {fix}")
 
     def choose(losses, dispatches, answered, cohort_size, seed):
         values = jnp.sqrt(dispatches.num_examples.astype(losses.dtype)) * losses
@@ -178,8 +175,8 @@ def active(
         number, place = answered.sum(), jnp.arange(len(values))
         rank = jnp.zeros_like(place).at[by_score(values, answered, answered)].set(place)
         high = answered & (rank < number - jnp.floor(alpha1 * number))
-        by_value = math.floor(wanted * cohort_size * (1 + _ROUNDING))
-        by_value = jnp.minimum(by_value, high.sum())
+        most = math.floor(share * cohort_size * (1 + _ROUNDING))
+        by_value = jnp.minimum(most, high.sum())
         first = by_score(alpha2 * values + noise[0], high, answered)
         drawn = jnp.zeros_like(answered).at[first].set(place < by_value)
         rest = by_score(noise[1], answered & ~drawn, answered)
