@@ -1,4 +1,4 @@
-"""Reads settings and methods from a TOML file (also one of `tune`) or from a `config.json`."""
+"""Reads settings and methods from a TOML file (yours, or `tune`'s) or from a `config.json`."""
 
 import reprlib
 import shlex
@@ -30,7 +30,7 @@ class ConfigFile(NamedTuple):
 def read_config(path: str) -> ConfigFile:
     """Reads a TOML file or, if its name ends in .json, the `config.json` of `compare` and `run`.
 
-    The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`.
+    The keys of TOML are `methods`, `compilation_cache`, `tuning` and the fields of `Settings`.
     """
     with reading(path, _KIND, _FIX):
         if path.lower().endswith(".json"):
@@ -58,7 +58,7 @@ def _from_results(content: Any) -> ConfigFile:
     complete = all(isinstance(parts.get(name), kind) for name, kind in kinds.items())
     require(complete and parts["methods"], "it has no settings and methods of a run")
     command = shlex.join(["fedjax-algos", *map(str, content["command"])])
-    text = f"it is from a search, which compare cannot repeat; its command was {command}"
+    text = f"it is from tune or sweep, which compare cannot repeat; its command was {command}"
     require("grid" not in content, text)
     for method in content["methods"].values():
         named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
@@ -72,7 +72,7 @@ def _from_results(content: Any) -> ConfigFile:
 def stored_settings(
     folder: Path, configuration: Mapping[str, Any], names: Collection[str] = options(Settings)
 ) -> Settings:
-    """Returns the settings of a results folder with these names; skips names of other versions."""
+    """Returns the settings `names` of a results folder; skips names of other versions."""
     content = configuration.get("settings", {})
     values = {n: value for n, value in content.items() if n in names and value is not None}
     with reading(folder / "config.json", _KIND, _FIX):
@@ -100,9 +100,9 @@ def _settings(content: Mapping[str, Any], *others: str) -> dict[str, Any]:
 
 
 def parse_setting(name: str, given: Any) -> Any:
-    """Parses and checks a setting's value: a text, or a value of a file."""
+    """Parses and checks a setting, given as a text or as a value from a file."""
     if name == "seeds":
         return parse_seeds(given)
     value = parse_value(options(Settings)[name], given)
-    is_count = name == "cohort" and "." not in str(given)  # 1.0 may be a share or one client
+    is_count = name == "cohort" and "." not in str(given)  # 1.0 stays a float, and is refused
     return int(value) if is_count and value.is_integer() else value

@@ -20,7 +20,7 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.studies.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
-_REPLAYED = 0.5  # a row that arrives within this share of its wall time is from an earlier process
+_REPLAYED = 0.5  # a row that comes within this share of its own wall time is read, not computed
 
 
 def make_bars(console: Console, unit: str, *more: ProgressColumn, **options: Any) -> Progress:
@@ -57,7 +57,7 @@ class RunProgress:
         self.bars, self._task = Progress(disable=True), TaskID(0)
         self._where, self._left = "preparing", "time left unknown"  # a thread reads them
         self._total = self._done = self._computed = self._length = 0.0
-        self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
+        self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of unfinished runs
 
     def plan(self, label: str, seed: int) -> None:
         """Notes the run whose plan of the virtual clock is being made."""
@@ -82,7 +82,7 @@ class RunProgress:
         self.bars.start()
 
     def start(self, part: str, seed: int | None = None, label: str = "", length: float = 0) -> None:
-        """Begins a part: the runs of a method, or a stage of it. Earlier parts have ended."""
+        """Begins a part: the runs of a method, or a stage of tuning. Earlier parts have ended."""
         self.end()
         self._task = self._status.current = self._tasks[part]
         self.bars.start_task(self._task)
@@ -95,7 +95,7 @@ class RunProgress:
         """Notes an evaluation, and prints a line if its run has ended."""
         run, now, wall = (row["method"], row["seed"]), time.perf_counter(), row["wall_seconds"]
         at, (before, seen, at_wall) = row[self._axis], self._rows.pop(run, (0.0, now, wall))
-        self._compiled.is_compiling = False  # a program may be lowered only for its text
+        self._compiled.is_compiling = False  # a program lowered only for its text is never compiled
         self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
@@ -106,7 +106,7 @@ class RunProgress:
             self._left = f"about {_duration(left)} left"
         self._rows[run] = at, now, wall
         quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""
-        if run[0] == self._part:  # not if several runs are computed together
+        if run[0] == self._part:  # false if one bar stands for several methods
             self.bars.update(self._task, status=f"seed {run[1]}: {quality}")
         where = f"{self._unit} {at:.6g} of {self._length:g}{quality and f', {quality}'}"
         self._where = f"{_run(*run)}: {where}"

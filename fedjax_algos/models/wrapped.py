@@ -19,9 +19,9 @@ ComputeDtype = Literal["bfloat16"]
 def freeze(problem: Problem, trainable: Pattern) -> Problem:
     """Returns the problem with only some params trained; the others are `Model.frozen`.
 
-    Clients have the frozen params from the start: they are not part of messages, updates, clients'
+    Clients have the frozen params from the start, so these are not in messages, updates, clients'
     rows, or the versions of asynchronous training. `params` of the new problem is a dictionary of
-    the trainable leaves by path; `freeze_model` makes it from pretrained weights.
+    the trainable leaves by path; `freeze_model` makes such a model from pretrained weights.
 
     Args:
       problem: the problem that is learned.
@@ -45,7 +45,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
 
 
 def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) -> Model:
-    """Returns the model of `freeze(problem, trainable)` for given params, as a run's `params`.
+    """Divides a model as `freeze(problem, trainable)` does; give the result to a run as `params`.
 
     Args:
       problem, trainable: as for `freeze`.
@@ -53,7 +53,8 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
 
     Raises:
       ValueError: if the pattern matches none of the params, for params or statistics of another
-        structure or other shapes than the problem's, and for arrays that a round has consumed.
+        structure or other shapes than the problem's, and for arrays whose buffers were
+        donated to a round.
     """
     parts = _matching("freeze_model: trainable", problem, trainable)
     whole = model if isinstance(model, Model) else Model(model)
@@ -89,7 +90,7 @@ def lora(
     W is frozen. A has r columns and is normal with variance 1 / (rows of W); B has r rows and is 0,
     so the initial model is the problem's. A param of more than two axes becomes a matrix: its axes
     are split where both sides are most alike in size. Each client computes with the whole W + A B,
-    so LoRA saves what is sent and kept, not the memory of a step.
+    so LoRA reduces communication and stored state, but not the memory of a step.
 
     Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022,
     https://arxiv.org/abs/2106.09685.
@@ -156,8 +157,8 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
 
     `apply` casts the params and the floating-point examples to bfloat16, and its outputs back to
     the dtype of the params; integer examples, such as pixels, are cast when they are scaled. So the
-    params, their gradients, local steps, sums, client state and server state stay in float32. The
-    params move under small learning rates, where bfloat16 params would not. The loss and the
+    params, their gradients, local steps, sums, client state and server state stay in float32. So
+    small updates still change the params; in bfloat16 they would be rounded away. The loss and the
     metrics are computed, and the statistics stored, in float32.
 
     Args:
@@ -181,9 +182,9 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
 def store_frozen_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     """Returns the problem with its frozen arrays stored in bfloat16.
 
-    `apply` casts them to the dtype of the trained params, layer by layer as the compiler schedules
-    it. They take half the memory, and the loss is computed with the rounded arrays. A model that is
-    given to a run in place of `init`'s keeps its own dtypes.
+    `apply` casts them to the dtype of the trained params, each array by itself; the compiler
+    chooses when. They take half the memory, and the loss is computed with the rounded arrays. A
+    model that is given to a run in place of `init`'s keeps its own dtypes.
 
     Args:
       problem: a problem with frozen arrays, such as the result of `freeze` or `nnx_classifier`.

@@ -1,10 +1,10 @@
-"""Optimisers for FedGBO, whose updates read statistics and do not change them.
+"""FedGBO's optimisers: a step only reads the statistics, and `track` updates them.
 
 Mills et al., https://arxiv.org/abs/2108.09134, Table II, as in the released code.
 
-optax's own momentum, RMSProp and Adam update their moments first and step with the new ones (and
-its Adam corrects their bias), so freezing optax's state would give another algorithm. These three
-step with the OLD statistics. m starts at 0 and v at 1; eps is added to the root of v.
+optax's RMSProp and Adam divide by the root of the NEW v (and its Adam corrects bias), so freezing
+optax's state would not give Table II. Here a step reads the OLD m and v. m starts at 0 and v at 1;
+eps is added to the root of v.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from fedjax_algos.core.algorithm import PartKinds
 from fedjax_algos.core.trees import add_scaled
 
 # the reason to refuse a client optimiser; see `Traits.requires_sgd`
-OWN_OPTIMIZER = "its clients step with the server's optimiser, which its own options choose"
+OWN_OPTIMIZER = "its clients step with the server's optimiser, which the algorithm's options choose"
 
 
 class ServerState(NamedTuple):
@@ -28,7 +28,7 @@ class ServerState(NamedTuple):
 
 
 class BiasedOptimizer(NamedTuple):
-    """Three pure functions of a gradient g and statistics s, and the initial statistics.
+    """The initial statistics s, and three pure functions of s and a gradient or a direction.
 
     `update` is the paper's U divided by the learning rate. For fixed s it is affine in g, and
     `inverse(update(g, s), s) == g`.
@@ -38,7 +38,7 @@ class BiasedOptimizer(NamedTuple):
     update: Callable[[Params, Any], Params]  # U: (g, s) -> direction of the step
     track: Callable[[Params, Any], Any]  # T: (g, s) -> s
     inverse: Callable[[Params, Any], Params]  # I: (mean direction, s) -> mean g
-    parts: PartKinds = "count"  # of s; see `Traits.broadcast`
+    parts: PartKinds = "count"  # the kind of each part of s, as in `Traits.broadcast`
 
     def transform(self) -> optax.GradientTransformation:
         """Returns an optax transformation whose update reads the old statistics."""
@@ -107,7 +107,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
 
 
 def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
-    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, without bias correction; T tracks both."""
+    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, without bias correction; T updates m and v."""
     momentum, scaling = sgdm(beta=b1), rmsprop(beta=b2, eps=eps)
     return BiasedOptimizer(
         init=lambda x: AdamStatistics(momentum.init(x).m, scaling.init(x).v),

@@ -1,9 +1,9 @@
-"""Rows of client state on disk: as trees by client, and as bytes in files.
+"""Rows of client state on disk: `DiskClientState` has them as trees, and `RowFiles` as bytes.
 
 Rows are written to a scratch file without a name, so that nothing is left of it when the process
-ends, however it ends. A checkpoint moves these rows to places in its saved file that no checkpoint
-refers to. So no row of a checkpoint is ever overwritten, and a process may end between any two
-writes.
+ends, however it ends. A checkpoint moves these rows to places in its saved file that no earlier
+checkpoint refers to. So no row of a checkpoint is ever overwritten, and a process may end between
+any two writes.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ _NONE = np.zeros(0, np.int32)
 class RowsOnDisk(NamedTuple):
     """Rows of client state on disk: a value for the `client_state` of `make_engine`.
 
-    Memory holds the rows of one cohort, 8 bytes for each client and 4 for each row on disk. Each
-    process of a run has its own files, so several runs may share a folder. The files take the space
-    of the rows written so far. With checkpoints they also take the space of the rows that changed
-    since the oldest checkpoint that is kept.
+    Memory holds the rows of one cohort, plus 8 bytes for each client and 4 for each row on disk.
+    Each process of a run has its own files, so several runs may share a folder. The files take the
+    space of the rows written so far. With checkpoints they also take the space of the rows that
+    changed since the oldest checkpoint that is kept.
 
     A run writes to a file without a name, which disappears with the run or its process. The first
-    checkpoint makes a file `NUMBER.rows` for the rows of the run's checkpoints: they can go on as
-    long as it is in the folder. Remove it when you remove the checkpoints.
+    checkpoint makes a file `NUMBER.rows` for the rows of the run's checkpoints. A checkpoint can be
+    resumed only while this file is in the folder. Remove both together.
 
     Attributes:
       folder: the folder of the files; it is made when the first row is written.
@@ -55,7 +55,7 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 
 
 def place_name(client_state: ClientStatePlace) -> str:
-    """Returns "device", "host" or "disk", as `place_of` does; ValueError for another value."""
+    """Returns "device", "host" or "disk"; ValueError for another value."""
     if isinstance(client_state, RowsOnDisk):
         check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a folder")
         return "disk"
@@ -110,17 +110,17 @@ class RowFiles:
         self.places[client], self.checksums[client] = -2 - place, zlib.crc32(row)
 
     def check_room(self, what: str, num_rows: int) -> None:
-        """Raises ValueError if the disk has no room for `num_rows`, including the rows written."""
+        """Raises ValueError if the disk has no room for `num_rows`, less those written already."""
         existing = next(filter(Path.exists, (self.folder, *self.folder.absolute().parents)))
         needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(existing).free
-        found = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there are"
+        found = f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but only"
         fix = "make room, name a folder on another disk, or give fewer clients or rounds"
-        require(needed <= free, f"{found} {readable_bytes(free)}; {fix}")
+        require(needed <= free, f"{found} {readable_bytes(free)} are free; {fix}")
 
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
         """Moves rows from the scratch file to the saved one; returns the tables for `open_saved`.
 
-        The first checkpoint in a folder, the `owner`, makes the saved file with all rows written so
+        The first checkpoint in the folder `owner` makes the saved file with all rows written so
         far. `kept` are the positions of the existing checkpoints. Raises ValueError, and changes
         nothing, if the rows cannot be written or read.
         """
@@ -171,7 +171,7 @@ class RowFiles:
         self.reader = self._closed_at_end(reader)
         self.path, self.owner, self.position = path, owner, position
         self.places[ids], self.checksums[ids] = places, checksums
-        # a kill may have left rows, or part of one, that this checkpoint does not refer to
+        # counts all places as used: a killed process may have left rows after the known ones
         size = os.fstat(reader.fileno()).st_size
         self.used = np.full(-(-size // self.row_bytes), position, np.int32)
 
@@ -210,8 +210,8 @@ class DiskClientState(Mapping[int, ClientState]):
     """Rows of client state on disk, as trees of NumPy arrays by client id, read when asked for.
 
     It holds only the clients that have been dispatched. Every other client has a row of zeros,
-    which its first dispatch replaces. A round CONSUMES it, like the arrays of a state: the rows go
-    on in the state that the round returns.
+    which its first dispatch replaces. A round CONSUMES it, like the arrays of a state: the returned
+    state holds the rows.
 
     Args:
       folder: where the files are.
@@ -255,7 +255,7 @@ class DiskClientState(Mapping[int, ClientState]):
         return describe(self, folder=folder, clients=len(self), row=describe_tree(self.blank))
 
     def __jax_array__(self) -> Any:
-        raise TypeError("rows on disk cannot be copied; use client_states, or save the run")
+        raise TypeError("rows on disk are not an array; use client_states, or save the run")
 
     def is_deleted(self) -> bool:
         """Returns whether a round has consumed the rows, like `jax.Array.is_deleted`."""

@@ -1,7 +1,8 @@
 """Runs functions on process 0 for all processes, and shares values between processes.
 
-All processes run the same program. Only process 0 writes, and only it reads the values that decide
-what the program does. All processes must call each function that returns another process's values.
+All processes run the same program. Only process 0 writes files, and reads the files that decide
+what the program does; it sends their values to the others. All processes must call each function
+that returns another process's values.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ class FirstProcessError(ValueError):
 
 
 def num_processes() -> int:
-    """Returns how many processes compute together, without starting JAX if it is one."""
+    """Returns how many processes compute together, and does not start JAX if there is only one."""
     return jax.process_count() if jax.distributed.is_initialized() and not _alone else 1
 
 
@@ -103,7 +104,7 @@ def fetch(tree: Any) -> Any:
 
 
 def _send(content):
-    """Sends the bytes of process 0 to all, in few sizes, because each size is a program."""
+    """Sends the bytes of process 0 to all, padded to few sizes: each size compiles a program."""
     halves = np.array(divmod(len(content), 2**32), np.uint32)  # JAX has no uint64
     high, low = multihost_utils.broadcast_one_to_all(halves).tolist()
     size = high * 2**32 + low

@@ -1,10 +1,11 @@
 """Convolution that is fast when each client has its own weights.
 
-Mapped over clients, `lax.conv` becomes one grouped convolution. On a CPU its gradient inside a loop
-is tens of times slower. Gathering patches by slices and multiplying them with the kernel takes
-matrix products and additions only; Winograd's form does so with fewer products. Accelerators use
-`lax.conv`: patches are nine times the images, and need gigabytes for a large cohort. The package in
-`native/` has oneDNN's convolutions for a CPU, which are faster than all of these.
+Mapped over clients, `lax.conv` becomes one grouped convolution. On a CPU the gradient of that
+inside a loop is tens of times slower than the forms here. Gathering patches by slices and
+multiplying them with the kernel needs only matrix products and additions; Winograd's form needs
+fewer multiplications. Accelerators use `lax.conv`: with a 3x3 kernel, patches take nine times the
+memory of the images, which is gigabytes for a large cohort. The package in `native/` has oneDNN's
+convolutions for a CPU, which are faster than all of these.
 """
 
 import functools
@@ -27,7 +28,7 @@ Convolutions = Literal["auto", "patches", "lax"]  # for layers of any shape
 Padding = str | int | Sequence[int | tuple[int, int]]
 Sizes = Sequence[int]  # one for each axis
 Sides = Sequence[tuple[int, int]]  # entries added before and after, for each axis
-Form = Callable[..., jax.Array]  # of arrays: one way to compute a layer
+Form = Callable[..., jax.Array]  # a function of arrays: one way to compute a layer
 _MIN_WINOGRAD_CHANNELS = 16  # channels and features; "auto" uses Winograd's form from there on
 _ACCELERATORS = ("cuda", "rocm", "tpu")
 
@@ -36,8 +37,9 @@ _ACCELERATORS = ("cuda", "rocm", "tpu")
 def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **static: Any) -> Form:
     """Joins several forms of one function; the compiler selects the platform's form.
 
-    Traces do not depend on the platform. Costs are counted for `reference`, which a CPU also uses
-    if `cpu` is None. Reverse mode differentiates each form. All forms get the options `static`.
+    Traces do not depend on the platform. FLOPs are counted for `reference`, which a CPU also uses
+    if `cpu` is None. In reverse mode, each platform uses the gradient of its own form. All forms
+    get the options `static`.
     """
     forms = {**dict.fromkeys(_ACCELERATORS, accelerator), "default": reference}
     forms |= {} if cpu is None else {"cpu": cpu}
@@ -53,7 +55,7 @@ def by_platform(reference: Form, accelerator: Form, cpu: Form | None = None, **s
     selected = jax.custom_vjp(lambda *inputs: jax.lax.platform_dependent(*inputs, **values))
     selected.defvjp(
         lambda *inputs: (selected(*inputs), inputs),
-        # recomputes a form's residuals, which the compiler removes; else all would be stored
+        # runs the form again, without the unused parts; else residuals of all forms would be stored
         lambda inputs, gradient: jax.lax.platform_dependent(inputs, gradient, **gradients),
     )
 
@@ -91,7 +93,7 @@ def check_channels(inputs: jax.Array, kernel: jax.Array) -> None:
 def geometry(
     inputs: jax.Array, kernel: jax.Array, strides: Sizes, padding: Padding, pool: Sizes = ()
 ) -> dict[str, Any]:
-    """Returns strides, padding and the outputs that fill whole pools; ValueError without any."""
+    """Returns strides, padding and the output size, cut to whole pools; ValueError if it is 0."""
     size, window = inputs.shape[1:-1], kernel.shape[:-2]
     sides = pads(padding, size, window, strides)
     outputs = output_size(size, window, strides, sides)
@@ -131,16 +133,17 @@ def convolve(
       images: float[batch, height, width, channels].
       kernel: float[height, width, channels, features].
       strides: strides of the window along both axes.
-      padding: "VALID", "SAME", a number for all sides, or for each axis one or (before, after).
+      padding: "VALID", "SAME", a number for all sides, or for each axis a number or
+        (before, after).
       pool: height and width of a following pool without padding, whose strides are its size.
         Outputs that the pool ignores are not computed.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
         products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
-        lax on a GPU or TPU. On a CPU it is oneDNN's for float32 if the package in `native/` is
-        installed; else winograd for float32 and float64 if that form applies and there are at least
-        16 channels and 16 features, and otherwise patches. Costs are counted as patches. Results
-        agree up to rounding; in float32 winograd's error is up to a few times the others'. Only
-        "lax" supports forward mode (`jax.jvp`).
+        lax on a GPU or TPU. On a CPU it is the first that applies: oneDNN's (float32, if the
+        package in `native/` is installed), winograd (float32 or float64, at least 16 channels and
+        16 features), or patches. FLOPs are counted as for patches. Results agree up to rounding; in
+        float32 winograd's error is up to a few times the others'. Only "lax" supports forward mode
+        (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -157,7 +160,8 @@ def convolve(
     check_choice("implementation", implementation, ("auto", *forms))
     if implementation != "auto":
         return forms[implementation](images, kernel, **static)
-    precise = jnp.result_type(images, kernel) in (jnp.float32, jnp.float64)  # its sums need bits
+    dtype = jnp.result_type(images, kernel)
+    precise = dtype in (jnp.float32, jnp.float64)  # 16 bits are too few for Winograd's sums
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
     on_cpu = forms.get("winograd") if precise and large else None
     on_cpu = native.convolve if native.applies(images, kernel) else on_cpu
@@ -189,7 +193,7 @@ def _patches(images, window, strides):
     (down, right), channels = strides, images.shape[3]
     if rest := -images.shape[2] % right:
         images = jnp.pad(images, ((0, 0), (0, 0), (0, rest), (0, 0)))
-    # as many columns as the stride are one slice without gaps, which is copied faster
+    # groups of `right` neighbouring columns are copied as one slice without gaps, which is faster
     grouped = images.reshape(*images.shape[:2], -1, right * channels)
     parts = []
     for i in range(window[0]):
@@ -207,7 +211,7 @@ def _multiply(rows, weights):
 
 
 def _multiply_backward(residuals, gradient):
-    """Computes the gradient of `@`; a CPU is 1.5 times as fast with the longer side last."""
+    """Computes the gradient of `@`, longer axes last: on a CPU this is 1.5 times as fast."""
     rows, weights = residuals
     over_rows = (((0,), (0,)), ((), ()))
     if rows.shape[1] <= gradient.shape[1]:
@@ -232,9 +236,9 @@ def _winograd(images, kernel, strides, sides, whole):
             (d_2 - d_1) (g_0 - g_1 + g_2) / 2,  (d_1 - d_3) g_2
         y = m_0 + m_1 + m_2,  m_1 - m_2 - m_3
 
-    Along both axes a tile of 2x2 outputs takes 16 products of matrices [tiles, channels] and
-    [channels, features] instead of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural
-    Networks", CVPR 2016, https://arxiv.org/abs/1509.09308.
+    A tile of 2x2 outputs takes 16 products instead of 36. Over all tiles these are 16 products of
+    matrices [tiles, channels] and [channels, features]. Lavin and Gray, "Fast Algorithms for
+    Convolutional Neural Networks", CVPR 2016, https://arxiv.org/abs/1509.09308.
     """
     images = _padded(images, (3, 3), strides, sides, whole)
     batch, height, width, channels = images.shape
@@ -263,7 +267,7 @@ def _outputs(products):
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _inputs(images, axis):
-    """Returns the four sums of all tiles, which start at every second index of an axis."""
+    """Returns each tile's four sums of inputs; tiles start at every second index of an axis."""
     reach = images.shape[axis] - 3  # from the first tile to the last
     d = [jax.lax.slice_in_dim(images, i, i + reach, 2, axis) for i in range(4)]
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]

@@ -1,4 +1,4 @@
-"""Simulated systems, which draw clients' speeds, losses and times away."""
+"""Simulated systems, which draw clients' speeds, lost dispatches and unavailability."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +10,8 @@ from fedjax_algos.participation import local_work
 from fedjax_algos.participation.systems import system_model
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # tags of NumPy's streams, after local work's
-# The first dispatches of many clients are drawn together, because there may be a million clients;
-# then increasing numbers of dispatches of one client, because fast clients make far more of them.
+# There may be a million clients, so the first dispatches of many are drawn together. Later draws
+# are for one client, and grow, because fast clients make many dispatches.
 _CLIENTS, _FIRST_DISPATCHES = 256, 4  # _CLIENTS divides CLIENTS_IN_BLOCK
 _MIN_DISPATCHES, _MAX_DISPATCHES = 60, 1024  # in a later draw of one client
 
@@ -30,11 +30,10 @@ def simulated(
     time_floor: local_work.Share = 0.01,
     time_bin: Positive | None = None,
 ) -> system_model.SystemModelFactory:
-    """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
+    """A dispatch of Q steps takes Q t_i z + communication, with z ~ N(1, jitter^2), at least .5.
 
-    t_i is drawn once for each client around mu = `seconds_per_step`, as by the local work
-    `deadline`, and z for each dispatch. `SpeedDistribution` defines the floor and the bins, and
-    says what is known of FedCompass's.
+    t_i is drawn once for each client, with mean mu = `seconds_per_step`, as the local work
+    `deadline` draws it, and z for each dispatch. `SpeedDistribution` has the floor and bins.
 
     Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
     There communication takes no time, and how times are kept positive is not specified. The paper
@@ -58,7 +57,7 @@ def simulated(
       A function that makes the system model of a seed; ValueError for a negative seed or bytes.
 
     Raises:
-      ValueError: for bins of other speeds.
+      ValueError: for `time_bin` with other `speeds` than "exponential".
     """
     distribution = local_work.speed_distribution(speeds, time_floor, time_bin, "simulated")
     facts = distribution, seconds_per_step, jitter, change, dropout, unavailable_seconds
@@ -131,7 +130,7 @@ class SimulatedSystem:
             if not first_dispatch:
                 changed[:, 0] = False
             fresh = self.seconds_per_step * self.distribution.draw(rng, shape)
-            # a dispatch has t_i from the last change so far, or else from before all changes
+            # a dispatch has t_i of the last change up to it, or the old t_i if there was none
             last = np.maximum.accumulate(np.arange(1, num_dispatches + 1) * changed, axis=1)
             times = np.take_along_axis(np.concatenate([times, fresh], axis=1), last, axis=1)
             self._latest.update(zip(clients, times[:, -1].tolist(), strict=True))
