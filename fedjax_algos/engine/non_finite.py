@@ -108,8 +108,8 @@ class Screening(NamedTuple):
         return complete, Screening(~(complete | self.check_each), left_out, self.check_each)
 
 
-def looking(round_fn: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    """Adapts a pure round, which checks each client, to `run_rounds`."""
+def without_screening(round_fn: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+    """Adapts a pure round, which checks each client itself, to `run_rounds`."""
     return lambda state, data, dispatches, same: (*round_fn(state, data, dispatches), same)
 
 

@@ -29,7 +29,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import simulated
 from fedjax_algos.core.options import options
-from fedjax_algos.engine.non_finite import looking, run_rounds
+from fedjax_algos.engine.non_finite import run_rounds, without_screening
 from fedjax_algos.wrappers import wrap
 
 NIGHTLY = pytest.mark.nightly
@@ -247,7 +247,7 @@ def test_the_identity_is_the_same_program_and_is_lowered_for_accelerators(number
         state, data, _ = in_a_round(algorithm, cohort=(0, 1, 2))
         both = dispatches_of(data, NETWORK_LOCAL, [(0, 1, 2), (3, 2, 0)])
         both = both._replace(num_steps=np.array([[2, 1, 2], [2, 2, 1]], np.int32))
-        rounds = jax.jit(functools.partial(run_rounds, looking(round_fn)))
+        rounds = jax.jit(functools.partial(run_rounds, without_screening(round_fn)))
         traced_rounds = rounds.trace(state, data, both, np.int32(2))
         programs.append(traced_rounds.lower(lowering_platforms=("cuda", "tpu")).as_text())
     assert programs[0] == programs[1]

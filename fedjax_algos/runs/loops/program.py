@@ -21,8 +21,8 @@ from fedjax_algos.engine.non_finite import (
     NonFiniteUpdateError,
     all_finite,
     check_excluded,
-    looking,
     run_rounds,
+    without_screening,
 )
 from fedjax_algos.engine.placed import devices
 from fedjax_algos.engine.placed.processes import fetch
@@ -104,7 +104,7 @@ class Program(NamedTuple):
         (shared, rounds), run_round = shared_and_rounds, self.round_of(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
-        state, trained = run_rounds(looking(run_round), state, data, dispatches, rounds)
+        state, trained = run_rounds(without_screening(run_round), state, data, dispatches, rounds)
         test, tested = shared.test, {}
         if shared.test_rows is not None:
             test = take(examples, shared.test_rows[entry.partition])
