@@ -62,7 +62,7 @@ def _compiled_evaluate(problem, batch_size):
     check = LabelCheck(problem, "the examples")
 
     def evaluate(model: Model, examples: Batch) -> Metrics:
-        check_examples("the examples", examples)  # before the device changes numbers
+        check_examples("the examples", examples)  # before JAX makes 64-bit numbers 32-bit
         metrics = compute(model, examples)  # checks the types first
         check(examples)
         return metrics
@@ -82,7 +82,7 @@ def make_evaluate_clients(
 
     Returns:
       A function of a model and of clients' training or held-out examples; examples in files are
-      read some clients at a time. It returns "loss" and the problem's metrics as `Mean`s with
+      read in parts of several clients. It returns "loss" and the problem's metrics as `Mean`s with
       leaves float[num_clients], or `ClassMean`s with leaves float[num_clients, classes]. `.value()`
       gives each client's value, NaN without examples. Summed over clients, the `Mean`s give the
       metric over all examples.
@@ -133,7 +133,7 @@ def make_evaluate_clients(
 
 
 def _parts(data: Any, rows: int) -> Iterator[Any]:
-    """Yields data in memory whole, and data in files in equal shapes of about `rows` examples."""
+    """Yields data in memory whole, and data in files in equal parts of about `rows` examples."""
     if not isinstance(data, StoredData):
         yield data
         return

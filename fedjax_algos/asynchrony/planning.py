@@ -19,7 +19,7 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
 Seed = Annotated[int, Range(0)]
-_NEXT_CLIENT = 16  # a tag of NumPy's streams; `simulated` has 13 to 15
+_NEXT_CLIENT = 16  # the random stream's tag; simulated.py uses 13 to 15
 
 
 class Planner(Protocol):
@@ -58,8 +58,8 @@ def barrier(*, steps: Count) -> Planner:
     """Rounds of all available clients; the end of a round is a server step.
 
     A round ends when each of its clients has arrived or left. A client that has left enters the
-    first round after it is back. A round without arrivals makes no server step; the next one starts
-    as soon as a client is back. Staleness and the plan's group are 0.
+    first round after it is back. A round without arrivals makes no server step; the next round
+    starts as soon as a client is back. Staleness and the plan's group are 0.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     https://arxiv.org/abs/1602.05629, with all clients in each round.
@@ -154,9 +154,10 @@ def buffered(
 ) -> Planner:
     """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 
-    It receives the current model, or the new one if it completes a buffer. A buffer may hold it
-    twice. Staleness is the number of server steps between a client's broadcast and its arrival.
-    Updates in a partial buffer at the horizon have the fate IN_FLIGHT. The plan's group is 0.
+    That client receives the current model, or the new one if its update completes a buffer. A
+    buffer may hold two updates of one client. Staleness is the number of server steps between a
+    client's broadcast and its arrival. Updates in a partial buffer at the horizon have the fate
+    IN_FLIGHT. The plan's group is 0.
 
     With `concurrency`, only that many clients train at the same time: when a dispatch ends or is
     lost, the next client is drawn uniformly among the clients that neither train nor are away,

@@ -62,7 +62,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             is_class = inspect.isclass(function)
             fits = issubclass(function, self.product) if is_class else hasattr(function, "__name__")
             if not fits or inspect.isbuiltin(function) or module in sys.stdlib_module_names:
-                raise TypeError("it is an object or a class, or a part of Python")
+                raise TypeError("it is not a function of yours")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)
@@ -87,7 +87,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """Returns a spec's name and typed options; option `last` of `more` takes the rest."""
+        """Returns a spec's name and typed options; option `last` takes all text after `last=`."""
         name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
             function, colon, text = text.partition(":")
@@ -99,7 +99,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return name, parse_options(text, {**known, **(more or {})}, name, first=first, last=last)
 
     def parse_all(self, text: str) -> list[tuple[str, dict[str, Any]]]:
-        """Returns the names and options of comma-separated specs; each may be given once."""
+        """Returns the names and options of comma-separated specs; each may be given only once."""
         specs = split_specs(text)
         parsed = [self.parse(spec) for spec in specs]
         for spec, each in zip(specs, parsed, strict=True):
@@ -176,7 +176,7 @@ def _file_module(path: str) -> Any:
     assert specification
     assert specification.loader
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses, and so Flax's modules, look up the module they are in
+    sys.modules[name] = module  # dataclasses, such as Flax's layers, look up their Python module
     try:
         specification.loader.exec_module(module)
     except BaseException:

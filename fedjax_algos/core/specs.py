@@ -1,9 +1,9 @@
 """Parses specs and other texts of options.
 
-A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In a
-method's spec, specs of wrappers may follow after pluses, and a planner's spec after an @, as in
-`fedprox:mu=0.1+identity@buffered:size=5`. A plus separates if a letter, a dot or a slash follows
-it; write a plus in a path or a value twice. Write a backslash before a comma in a value.
+A spec is `name`, `name:value`, the value of the first option or `name:option=value,option=value`.
+In a method's spec, specs of wrappers may follow after pluses, and a planner's spec after an @, as
+in `fedprox:mu=0.1+identity@buffered:size=5`. A plus begins a wrapper only before a letter, a dot or
+a slash; write ++ for a plus in a path or a value. Write a backslash before a comma in a value.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from fedjax_algos.core.options import Option, check_value, is_number, require_op
 
 _COMMA = re.compile(r"(?<!\\),")  # without a backslash
 _SPEC = "client_optimizer"  # the value of this option is a spec, so it comes last
-_MAX_SEEDS = 10_000  # each has its own partition and runs
+_MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
 
 def parse_value(option: Option, given: Any, owner: str = "") -> Any:
@@ -34,7 +34,7 @@ def parse_value(option: Option, given: Any, owner: str = "") -> Any:
     check_value(option, value, owner)
     try:
         return option.kind(value) if option.kind in (int, float) else value
-    except OverflowError as error:  # a whole number of hundreds of digits for a float
+    except OverflowError as error:  # an integer of hundreds of digits does not fit a float
         raise ValueError(f"{option.name} has too many digits; give a smaller number") from error
 
 
@@ -52,7 +52,7 @@ def _number(given):
 def parse_options(
     text: str, known: Mapping[str, Option], owner: str, *, first: str = "", last: str = ""
 ) -> dict[str, Any]:
-    """Parses `option=value,...`: a bare value belongs to `first`, and `last` takes the rest."""
+    """Parses `option=value,...`: a bare value is `first`'s; `last` takes all text after it."""
     text, *rest = re.split(f"(?:^|,){last}=", text, maxsplit=1) if last else [text]
     parts = [part.replace("\\,", ",") for part in _COMMA.split(text) if part]
     pairs = [part.partition("=") for part in parts]
@@ -133,7 +133,7 @@ def split_grid(text: str) -> tuple[str, str, str]:
 
 
 def spec_of(name: str, values: Mapping, planner: str = "", wrappers: Sequence[str] = ()) -> str:
-    """Writes the spec of these values by option; leaves out None."""
+    """Writes the spec of a name and its options' values; leaves out None."""
     texts = []
     for option, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -52,7 +52,7 @@ class Engine(PlacedAlgorithm):
 
     @property
     def layout(self) -> Layout:
-        """The placement's layout; on an accelerator the first cohort decides what "auto" means."""
+        """The layout in use; on an accelerator the first cohort replaces "auto"."""
         return self._chosen.layout
 
     def with_layout(self, layout: Layout) -> Self:
@@ -66,14 +66,14 @@ class Engine(PlacedAlgorithm):
         return same
 
     def choose_layout(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Layout:
-        """Returns the layout, and fixes it first if it is "auto" and depends on device memory.
+        """Returns the layout, and chooses it first if it is "auto" and depends on device memory.
 
         Args:
           state, data: the state and the data of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round.
         """
         if self.layout == "auto" and (memory := accelerator_memory()) is not None:
-            size = -(-len(dispatches.client) // self.placement.num_devices)  # of one device
+            size = -(-len(dispatches.client) // self.placement.num_devices)  # clients on one device
             memory_of = partial(self._memory, state, data, dispatches)
             chunk = largest_chunk(size, SHARE * memory, memory_of)
             self._chosen = self.placement._replace(layout=str(chunk))
@@ -129,7 +129,8 @@ class Engine(PlacedAlgorithm):
           The new state, and the round's metrics: means over all examples of all local steps.
 
         Raises:
-          ValueError: for data on other devices, or a client with state twice in the cohort.
+          ValueError: for data on other devices, or, if clients have state, a client that is twice
+            in the cohort.
         """
         dispatches = self._checked.check(state, data, dispatches, ("cohort",))
         self.choose_layout(state, data, dispatches)
@@ -149,7 +150,7 @@ class Engine(PlacedAlgorithm):
         Args:
           state, data: as for `round`; the state is CONSUMED.
           dispatches: NumPy arrays [rounds, cohort].
-          number: the first `number` rounds are run, without another compilation; None runs all.
+          number: how many of the rounds to run, None for all; another number does not recompile.
 
         Returns:
           The state after the last round, and the metrics of all rounds together.
@@ -171,7 +172,7 @@ class Engine(PlacedAlgorithm):
         total: Any = None
         for index, present in enumerate(self._present(placed, dispatches.client[:number])):
             state, metrics = self._compute(state, present, take(dispatches, index))
-            jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
+            jax.block_until_ready(total)  # so that at most two cohorts' examples are in memory
             total = metrics if total is None else add_trees(total, metrics)
         return state, total
 
@@ -212,7 +213,7 @@ class Engine(PlacedAlgorithm):
         """Returns the data that programs read, the dispatches in their slots, and their order."""
         device_data = program_data(self._mesh, self.sharded, data)
         devices = None
-        if self.sharded:  # any device takes an empty slot
+        if self.sharded:  # an empty slot may go to any device
             clients = np.asarray(dispatches.client)
             devices = data.devices_of(np.minimum(clients, data.num_clients - 1))
             spread = np.arange(clients.shape[-1]) % self.placement.num_devices
@@ -261,7 +262,7 @@ class Engine(PlacedAlgorithm):
 
 
 def _compiled(algorithm, on_device, non_finite, placement):
-    """Returns an engine's programs in one layout; those that make a state consume the old one."""
+    """Returns programs in one layout; those that return a new state consume the old one."""
 
     def consuming(function, *fixed):
         return jax.jit(partial(function, *fixed), donate_argnums=0)
@@ -295,7 +296,8 @@ def make_engine(
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
         one, a number chunks of that many. "auto" is "sequential" on a CPU. On an accelerator it is
         the largest of the cohort, its half, its quarter, ... whose round fits into 3/4 of the
-        device's memory, or the whole cohort if that memory is unknown. Layouts differ by rounding.
+        device's memory, or the whole cohort if that memory is unknown. The results of layouts
+        differ only by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched. `RowsOnDisk(folder)` keeps the latter
         on disk. Results are the same, bit for bit.

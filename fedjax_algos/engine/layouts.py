@@ -1,7 +1,7 @@
-"""Chooses the layout "auto" on an accelerator: the largest chunks of clients that fit into memory.
+"""Decides what the layout "auto" means on an accelerator: the largest chunk that fits into memory.
 
 The rule reads the device's total memory and the sizes of compiled programs. It measures neither
-time nor free memory, so machines of one kind agree.
+time nor free memory, so machines of one kind choose the same chunk.
 """
 
 import math
@@ -18,14 +18,14 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 
-SHARE = 0.75  # part of the device's memory for a round; evaluations and gaps use the rest
+SHARE = 0.75  # part of the memory for a round; the rest is for evaluations and gaps
 
 
 def largest_chunk(cohort_size: int, limit: float, memory_of: Callable[[int], int]) -> int:
     """Returns the largest chunk (the cohort, its half, its quarter, ..., 1) that fits into `limit`.
 
-    Memory is close to affine in the chunk, so two and four clients predict which chunks fit.
-    `memory_of` is slow, because it compiles.
+    Memory is close to affine in the chunk, so the memory of 2 and 4 clients predicts which chunks
+    fit. `memory_of` is slow, because it compiles.
     """
     memory_of, chunks = cache(memory_of), [cohort_size]
     while chunks[-1] > 1:

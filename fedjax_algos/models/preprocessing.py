@@ -1,6 +1,7 @@
 """Augmentation and normalisation of images on the device, inside the compiled client step.
 
-An image's draws depend on the step's key and the row alone, so they are the same in all layouts.
+An image's draws depend only on the step's key and on the image's place in the batch, so they are
+the same in all layouts.
 """
 
 import math
@@ -99,8 +100,8 @@ def random_resized_crop(
 
     The box's share of the image and the ratio of its sides are drawn from `area` and `aspect`. It
     is resized by bilinear interpolation with antialiasing. The dtype is kept: integers are rounded,
-    halves to even. For images that are not tensors, torchvision uses Pillow, which also rounds
-    between the two axes, so single values may differ by 1.
+    halves to even. For images that are not tensors, torchvision uses Pillow, which rounds after
+    each axis, so single values may differ by 1.
 
     Evaluation cuts out the middle. After the readers' scaling this is torchvision's evaluation.
 
@@ -110,7 +111,7 @@ def random_resized_crop(
     Args:
       size: pixels of both sides of the result, at least 1; None keeps the height and the width.
       area: the smallest and the largest share of the area, above 0 and at most 1.
-      aspect: the smallest and the largest width of a box divided by its height, above 0.
+      aspect: the smallest and the largest ratio of a box's width to its height, above 0.
 
     Raises:
       ValueError: for values out of range, and for images that are not [batch, height, width,
@@ -214,7 +215,7 @@ _PIPELINES = {
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
-    """Adds the pipeline for colour images that a model's option `augmentation` names."""
+    """Adds the pipeline that a model's option `augmentation` names, for colour images."""
     return problem if augmentation == "none" else preprocessed(problem, _PIPELINES[augmentation])
 
 

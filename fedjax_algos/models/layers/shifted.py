@@ -1,6 +1,6 @@
 """Depthwise convolution and pooling that are fast when each client has its own weights.
 
-A sum of shifted images, each times one weight for each channel, stays elementwise if it is mapped
+A sum of shifted images, each times one weight per channel, stays elementwise if it is mapped
 over clients. So does the maximum of shifted images. On a CPU, `lax.conv_general_dilated` with a
 group for each channel is slow, and so is the gradient of a window's maximum in a loop. Accelerators
 use these two.
@@ -48,14 +48,15 @@ def convolve_depthwise(
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
       implementation: "shifts" adds products of shifted images and weights; "lax" is
         `lax.conv_general_dilated`. "auto" is lax on a GPU or TPU, oneDNN's on a CPU as in
-        `convolve`, and otherwise shifts; costs are counted as shifts. Results agree up to rounding.
-        Only "lax" supports `jax.jvp`.
+        `convolve`, and otherwise shifts; FLOPs are counted as for shifts. Results agree up to
+        rounding. Only "lax" supports `jax.jvp`.
 
     Returns:
       float[batch, rows, columns, channels].
 
     Raises:
-      ValueError: for an unknown padding or implementation, another kernel shape, and small images.
+      ValueError: for an unknown padding or implementation, another kernel shape, and images smaller
+        than the window.
     """
     check_choice("implementation", implementation, get_args(DepthwiseImplementation))
     shapes = f"kernel has shape {kernel.shape}, and the images have {images.shape[-1]} channels"

@@ -158,7 +158,7 @@ def _partition_section(folder: Path, settings: Settings) -> list[Html]:
     clients = f"over {settings.clients} clients."
     content = [element("p", f"Partition {settings.partition} of the training examples {clients}")]
     about = f"Labels of each client's examples on seed {settings.seeds[0]}"
-    content.append(picture(folder / "partition.png", about))  # none of examples in files
+    content.append(picture(folder / "partition.png", about))  # not for examples in files
     text = read_if_there(folder / "partition.txt").decode(errors="replace")
     for number, part in enumerate(re.split(r"^(?=seed )", text, flags=re.MULTILINE)[1:]):
         heading, _, rest = part.partition("\n")
@@ -225,7 +225,7 @@ def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
         content.append(element("p", text))
     if "grid" not in configuration:
         again = "fedjax-algos compare --config RESULTS/config.json"
-        content.append(element("p", "From the results folder, also with another version:"))
+        content.append(element("p", "To repeat it from the folder, also with another version:"))
         content.append(element("pre", again, class_="command"))
     same = "With the same versions, device and layout the digits are the same; elsewhere they"
     return [*content, element("p", f"{same} agree up to rounding.")]
@@ -297,9 +297,9 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
     text = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
     if num_methods > len(data["methods"]):
         text += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
-    hint = "Drag a rectangle to zoom, and double-click for the whole. The table below the figure "
-    hint += "has the values at the cursor; the arrow keys move it."
-    fallback = element("p", "Without JavaScript this is the figure that was saved.")
+    hint = "Drag a rectangle to zoom, and double-click to zoom out. The table below the figure "
+    hint += "has the values at the cursor; the arrow keys move the cursor."
+    fallback = element("p", "JavaScript is off, so this is the saved figure.")
     saved = picture(folder / "accuracy.png", "Test accuracy of the methods")
     parts = template("figure.html").substitute(
         metrics=_choices(data["metrics"]),

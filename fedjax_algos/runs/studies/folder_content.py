@@ -79,7 +79,7 @@ def missing_runs(path: Path, content: dict[str, Any]) -> list[RunName]:
 def check_same(
     path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
 ) -> bool:
-    """Returns True if the folder's runs get more rounds; raises OtherRunError for other runs."""
+    """Returns whether the folder's runs only get more rounds; OtherRunError if they are others."""
     both = earlier, configuration
     there, here = (each["settings"] | {"devices": None} for each in both)
     lines = differences(there, here, "in the folder")

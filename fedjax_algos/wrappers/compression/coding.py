@@ -1,4 +1,4 @@
-"""The codec of one vector, and the coding of the vectors of an update or a broadcast by it."""
+"""The codec of one vector, and how a codec encodes all vectors of an update or a broadcast."""
 
 import itertools
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class Coding(NamedTuple):
         return list(map(self._decode, sent.messages, sent.shapes.value))
 
     def coded_bytes(self, sent: Encoded) -> jax.Array:
-        """Counts the bytes of messages, with an entropy code for each vector that gets smaller."""
+        """Counts the bytes of messages, each vector with an entropy code if that is smaller."""
         bits, coded = jnp.float32(0), self.codec.coded_bits
         for part, shapes in zip(sent.messages, sent.shapes.value, strict=True):
             sizes = [sum(leaf.size for leaf in group) for group in self._vectors(shapes[1])]
@@ -112,7 +112,7 @@ class Coding(NamedTuple):
         messages, (structure, like), leaves = iter(messages), shapes, []
         for group in self._vectors(list(like)):
             ends = list(itertools.accumulate(leaf.size for leaf in group))
-            if not ends or not ends[-1]:  # a part that is not sent
+            if not ends or not ends[-1]:  # no entries, so nothing is sent
                 leaves += [jnp.zeros(leaf.shape, leaf.dtype) for leaf in group]
                 continue
             vector = self.codec.decode(next(messages), self._size(group))
