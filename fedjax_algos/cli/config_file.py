@@ -11,8 +11,7 @@ from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file, reading
 from fedjax_algos.core.options import options, unknown
-from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, parse_setting
 
 _KIND = "a file of settings"
 _FIX = "give a TOML file, or the config.json of a results folder of compare or run"
@@ -97,12 +96,3 @@ def _settings(content: Mapping[str, Any], *others: str) -> dict[str, Any]:
         if name not in known:
             raise ValueError(unknown("setting", name, [*known, *others]))
     return {name: parse_setting(name, value) for name, value in content.items()}
-
-
-def parse_setting(name: str, given: Any) -> Any:
-    """Parses and checks a setting, given as a text or as a value from a file."""
-    if name == "seeds":
-        return parse_seeds(given)
-    value = parse_value(options(Settings)[name], given)
-    is_count = name == "cohort" and "." not in str(given)  # 1.0 stays a float, and is refused
-    return int(value) if is_count and value.is_integer() else value

@@ -10,10 +10,10 @@ from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.files import writing
-from fedjax_algos.cli.config_file import ConfigFile, parse_setting
+from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, Row, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, parse_setting
 
 GROUPS = {  # of the options in `--help`
     "Most used": {

@@ -108,7 +108,7 @@ def run(
             data = experiment.data[seed]
             with prefix_errors(f"{label}, seed {seed}: ", NonFiniteUpdateError):
                 done = SynchronousRun(engine, data, rounds, seed, experiment.evaluate, **options)
-                done.follow(partial(report, label, seed)).warn()
+                done.run(partial(report, label, seed)).warn()
             counts = done.position.dispatched
             if engine.algorithm.selection is not None:  # the device chooses
                 counts = np.full(len(counts), np.nan)

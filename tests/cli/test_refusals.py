@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.cli.commands import REGISTRIES, registry_of
-from fedjax_algos.cli.config_file import parse_setting
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.runs.studies.method import Method
-from fedjax_algos.runs.studies.settings import Settings
+from fedjax_algos.runs.studies.settings import Settings, parse_setting
 
 LINES = """
 run fedavgg | unknown algorithm 'fedavgg'; did you mean fedavg?

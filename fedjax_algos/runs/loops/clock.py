@@ -186,7 +186,7 @@ def run_planned(
     evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
     for part in parts.values():
-        results |= part.follow(evaluate, on_evaluation)
+        results |= part.run(evaluate, on_evaluation)
     return {seed: results[seed] for seed in planned}
 
 
@@ -233,7 +233,7 @@ class _MergedRuns:
             self.begun = InFlightRows(*rows)
             self._make_waves()
 
-    def follow(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
+    def run(self, evaluate: Callable, on_evaluation: Callable) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, and evaluates at simulated times."""
         runs = self.runs
 

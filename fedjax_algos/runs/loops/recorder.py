@@ -71,7 +71,7 @@ class Recorder:
         self.diverged: set[int] = set()  # numbers of runs whose rows end
         self.stopped: bool | None = False
 
-    def measure(self, stop: Stop) -> None:
+    def add(self, stop: Stop) -> None:
         """Adds rows to the runs that are due and have not diverged."""
         for run, counted in stop.due:
             if run in self.diverged:
@@ -108,7 +108,7 @@ class Recorder:
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
     """Records and saves each stop of some runs; yields it before it is saved."""
     for stop in stops:
-        recorder.measure(stop)
+        recorder.add(stop)
         yield stop
         facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
         saver.after_evaluation(stop.position, stop.arrays, facts, stop.last or recorder.ended)

@@ -127,7 +127,7 @@ def simulate(
             show(row["round"], row)
             return report(row, latest)
 
-        recorder = run.follow(report_row)
+        recorder = run.run(report_row)
     recorder.warn()
     return run.state, recorder.histories[0]
 
@@ -216,7 +216,7 @@ class SynchronousRun:
     def _windows(self, end: int) -> Iterator[Window]:
         return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
 
-    def follow(self, report: Callable[[Row, FederatedState | None], bool]) -> Recorder:
+    def run(self, report: Callable[[Row, FederatedState | None], bool]) -> Recorder:
         """Makes the rounds, and reports each evaluation with its state."""
         names, non_finite = [f"seed {self.seed}"], self.engine.non_finite
         recorder = Recorder(names, non_finite, lambda _, row, state: report(row, state))

@@ -25,7 +25,7 @@ from fedjax_algos.core.options import (
     check_value,
     options,
 )
-from fedjax_algos.core.specs import split_wrappers
+from fedjax_algos.core.specs import parse_seeds, parse_value, split_wrappers
 
 # settings that the virtual clock refuses
 _IN_ROUNDS = (
@@ -275,6 +275,15 @@ class Settings:
     def load(self) -> fa.data.AnyDataset:
         """Reads the data set; if clients' examples are in files, only opens them."""
         return fa.data.federated_data.as_dataset(fa.data.datasets.make(self.dataset))
+
+
+def parse_setting(name: str, given: Any) -> Any:
+    """Parses and checks a setting, given as a text or as a value from a file."""
+    if name == "seeds":
+        return parse_seeds(given)
+    value = parse_value(options(Settings)[name], given)
+    is_count = name == "cohort" and "." not in str(given)  # 1.0 stays a float, and is refused
+    return int(value) if is_count and value.is_integer() else value
 
 
 def refuse(settings: Settings, what: str, *names: str) -> None:
