@@ -112,10 +112,11 @@ class StoredData:
           NumPy arrays, on the host. Client ids stay the same.
 
         Raises:
-          ValueError: for missing or damaged files, fewer `rows` than there are examples, or
-            examples that do not fit into memory.
+          ValueError: for negative ids, missing or damaged files, fewer `rows` than there are
+            examples, or examples that do not fit into memory.
         """
         wanted = np.unique(clients)
+        require(not (wanted < 0).any(), f"clients={wanted[:1]} are out of range; give their ids")
         wanted = wanted[wanted < self.num_clients]
         sizes = np.zeros(self.num_clients, np.int64)
         sizes[wanted] = self._sizes[wanted]

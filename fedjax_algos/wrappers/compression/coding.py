@@ -105,7 +105,7 @@ class Coding(NamedTuple):
             if vector.size:
                 vector = vector.reshape(self._size(group))
                 message = self.codec.encode(jax.random.fold_in(key, index), vector)
-                messages.append(_as_finite(jnp.isfinite(vector).all(), message))
+                messages.append(_nan_unless(jnp.isfinite(vector).all(), message))
         return messages
 
     def _decode(self, messages, shapes):
@@ -122,7 +122,7 @@ class Coding(NamedTuple):
         return structure.unflatten(leaves)
 
 
-def _as_finite(finite: jax.Array, message: Message) -> Message:
+def _nan_unless(finite: jax.Array, message: Message) -> Message:
     """Sets the message's floats to NaN unless `finite`, so that the engine sees it."""
 
     def of_leaf(leaf):

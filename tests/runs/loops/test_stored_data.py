@@ -181,9 +181,11 @@ def test_labels_that_are_no_classes_are_refused_when_they_are_read():
         fa.simulate(engine, data, cohort_size=4, rounds=1)
 
 
-def test_no_examples_cannot_be_loaded():
+def test_no_examples_and_negative_clients_cannot_be_read():
     with pytest.raises(ValueError, match="max_examples=0"):
         StoredData(SOURCE).load(0)
+    with pytest.raises(ValueError, match=r"clients=\[-1\] are out of range"):
+        StoredData(SOURCE).cohort(np.array([3, -1]))
 
 
 def test_what_needs_all_examples_is_refused():
