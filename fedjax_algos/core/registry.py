@@ -62,7 +62,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             is_class = inspect.isclass(function)
             fits = issubclass(function, self.product) if is_class else hasattr(function, "__name__")
             if not fits or inspect.isbuiltin(function) or module in sys.stdlib_module_names:
-                raise TypeError("it is not a function of yours")
+                raise TypeError("it is not a function, or is a part of Python")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)

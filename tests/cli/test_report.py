@@ -90,7 +90,7 @@ def test_a_report(here, read):
         "3 examples on 1 clients",
         "the digits are the same; elsewhere they agree up to rounding.",
         "All models were finite, and no update was left out.",
-        "fedjax-algos compare fedavg --rounds 20From the results folder",  # and no --out
+        "fedjax-algos compare fedavg --rounds 20To repeat it from the folder",  # and no --out
     ):
         assert text in page.text
     assert ["jax", "0.10.2"] in page.tables["Versions and devices"][0]

@@ -163,13 +163,13 @@ def test_a_factory_of_a_module(own):
         ("my_file.py", "give my_file.py:NAME"),
         ("my_file.py:fedspede", "'fedspede'; did you mean fedspeed"),
         ("my_file.py:not_a_function", "'not_a_function'"),
-        ("my_file.py:partial", "it is an object or a class, or"),
+        ("my_file.py:partial", "it is not a function, or"),
         ("my_file.py:no_arguments", r"too many positional .* function \(word, \*, ...\) -> str"),
         ("my_file.py:two_more", "missing a required argument: 'second'"),
         ("my_file.py:a_tuple", r"returns a tuple; give a function .* -> str"),
         ("my_file.py:no_type", "name 'Missing' is not defined"),
-        ("my_file.py:Kind", "it is an object or a class, or"),
-        ("json.encoder:py_encode_basestring", r"cannot be the text \(.* or a part of Python"),
+        ("my_file.py:Kind", "it is not a function, or"),
+        ("json.encoder:py_encode_basestring", r"cannot be the text \(.* or is a part of Python"),
     ],
 )
 def test_a_wrong_reference_or_factory(own, reference, message):
