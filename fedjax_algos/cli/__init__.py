@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.path.append("")  # for package.module:NAME in the working folder
     if arguments is None:
         sys.excepthook = print_error
-        gc.set_threshold(100_000)  # imports and traces make many objects that stay
+        gc.set_threshold(300_000)  # imports and traces make many objects that stay
         arguments = sys.argv[1:]
     on_second_signal = partial(_say_interrupted, arguments)
     open_folders.clear()
