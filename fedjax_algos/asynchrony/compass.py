@@ -17,7 +17,7 @@ from fedjax_algos.asynchrony import plan as plans
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, EventLoop, Plan
 from fedjax_algos.asynchrony.planning import Planner, planners
 from fedjax_algos.base.errors import require
-from fedjax_algos.core.options import Count, Range
+from fedjax_algos.core.options import Count, PositiveShare, Range
 
 _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
 
@@ -32,7 +32,7 @@ def compass(
     slack: Annotated[float, Range(1)] = 1.2,
     first_steps: Count | None = None,
     mode: Literal["paper", "code"] = "paper",
-    speed_weight: Annotated[float, Range(0, 1, low_open=True)] | None = None,
+    speed_weight: PositiveShare | None = None,
     measure: Measure | None = None,
 ) -> Planner:
     """Gives client i Q_i = floor((Ta - t) / S_i) steps, so that it arrives with its group at Ta.

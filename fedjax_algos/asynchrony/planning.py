@@ -14,11 +14,10 @@ import numpy as np
 from fedjax_algos.asynchrony.plan import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop, Plan
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.options import Count, Range
+from fedjax_algos.core.options import Count, NumpySeed, Range
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.participation.systems.system_model import SystemModel, SystemModelWithSpeeds
 
-Seed = Annotated[int, Range(0)]
 _NEXT_CLIENT = 16  # the random stream's tag; simulated.py uses 13 to 15
 
 
@@ -130,7 +129,7 @@ def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0
 
 
 @planners.register
-def immediate(*, steps: Count, concurrency: Count | None = None, seed: Seed = 0) -> Planner:
+def immediate(*, steps: Count, concurrency: Count | None = None, seed: NumpySeed = 0) -> Planner:
     """Each arrival is a server step, and the client is dispatched again at once with the new model.
 
     Staleness is the number of server steps since the client received its model. A client that has
@@ -150,7 +149,7 @@ def buffered(
     steps: Count,
     size: Count = 10,
     concurrency: Count | None = None,
-    seed: Seed = 0,
+    seed: NumpySeed = 0,
 ) -> Planner:
     """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 

@@ -59,9 +59,12 @@ Positive = Annotated[float, Range(0, low_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Decay = Annotated[float, Range(0, 1, high_open=True)]
 Proportion = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
+UnitInterval = Annotated[float, Range(0, 1)]
+PositiveShare = Annotated[float, Range(0, 1, low_open=True)]
 Count = Annotated[int, Range(1, MAX_INT32, reason="it is counted in 32-bit integers")]
 Bytes = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, MAX_SEED, reason="keys are made of 32 bits")]
+NumpySeed = Annotated[int, Range(0)]
 Layers = Annotated[int, Range(1, 1000, reason="each layer is compiled by itself")]
 
 

@@ -4,14 +4,14 @@ All draws take time and memory in proportion to the number of clients.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core.options import Decay, Range
+from fedjax_algos.core.options import Decay, PositiveShare
 from fedjax_algos.core.randomness import ONCE, cohort_key
 from fedjax_algos.core.types import Array, Key
 from fedjax_algos.participation.traced import TracedSampler, needs_clients, register, traced_sampler
@@ -20,7 +20,6 @@ Mode = Literal[
     "homogeneous", "more_data", "less_data", "label_max", "label_few", "label_cycle",
     "lognormal", "day",
 ]  # fmt: skip
-Rate = Annotated[float, Range(0, 1, low_open=True)]
 _PERIOD = 24  # rounds of a day
 _LAST_ROUND = 2**31  # above all numbers of rounds
 
@@ -101,7 +100,7 @@ def _draw_available(shares, sigma, seed, round_number, num_clients, cohort_size)
 
 
 @register
-def on_off(*, leave: Rate, join: Rate) -> TracedSampler:
+def on_off(*, leave: PositiveShare, join: PositiveShare) -> TracedSampler:
     """Each client is on or off, a Markov chain: it leaves with one rate and joins with another.
 
     From round to round, a client that is on goes off with probability `leave`, and one that is off

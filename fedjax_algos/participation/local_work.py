@@ -6,17 +6,16 @@ and the client. So the same clients are stragglers in all compared algorithms.
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Local
-from fedjax_algos.core.options import Count, Positive, Range
+from fedjax_algos.core.options import Count, Positive, UnitInterval
 from fedjax_algos.core.registry import Registry
 
 Speeds = Literal["homogeneous", "normal", "exponential"]
-Share = Annotated[float, Range(0, 1)]
 
 CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
 _PARTIAL, _SPEEDS = 11, 12  # tags of NumPy's streams; samplers' tags are below 10
@@ -110,7 +109,7 @@ def full() -> LocalWork:
 
 
 @local_works.register
-def partial(*, share: Share = 0.5, tau_max: Count | None = None) -> LocalWork:
+def partial(*, share: UnitInterval = 0.5, tau_max: Count | None = None) -> LocalWork:
     """Makes a random part of every cohort stragglers, as in FedLGA.
 
     floor(share M + 1/2) random members of each cohort do partial work. Each misses a number of its
@@ -154,7 +153,7 @@ def deadline(
     seconds: Positive,
     speeds: Speeds = "normal",
     seconds_per_step: Positive = 0.1,
-    time_floor: Share = 0.01,
+    time_floor: UnitInterval = 0.01,
     time_bin: Positive | None = None,
 ) -> LocalWork:
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.

@@ -4,14 +4,13 @@
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.options import Count, NonNegative, Positive, Range
+from fedjax_algos.core.options import Count, NonNegative, Positive, PositiveShare
 from fedjax_algos.core.registry import Registry
 
-Factor = Annotated[float, Range(0, 1, low_open=True)]
 RateSchedule = Callable[[Any], np.ndarray]  # int[...] -> float[...]
 
 rate_schedules = Registry[RateSchedule]("rate schedule", Callable)
@@ -28,7 +27,7 @@ def constant(rate: float) -> RateSchedule:
 
 
 @rate_schedules.register
-def exponential(rate: float, *, decay: Factor) -> RateSchedule:
+def exponential(rate: float, *, decay: PositiveShare) -> RateSchedule:
     """`rate decay^t`: each count multiplies the rate by `decay`.
 
     A paper's eta <- (1 - gamma) eta after each round, as FedLGA's, is a `decay` of 1 - gamma.

@@ -7,7 +7,7 @@ by the sum of the weights gets the reweighted mean.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Array, Population
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.local_steps import mean_loss
-from fedjax_algos.core.options import Positive, Range, Real
+from fedjax_algos.core.options import Positive, PositiveShare, Real
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import OBSERVE, ClientStage, Sent, ServerStage
@@ -95,9 +95,7 @@ def term(algorithm: Algorithm, *, t: Real = 1.0) -> Algorithm:
 
 
 @wrappers.register
-def superquantile(
-    algorithm: Algorithm, *, theta: Annotated[float, Range(0, 1, low_open=True)] = 0.5
-) -> Algorithm:
+def superquantile(algorithm: Algorithm, *, theta: PositiveShare = 0.5) -> Algorithm:
     """Delta-FL: the mean over the share theta of the cohort with the highest losses.
 
     A client counts if F_i(x) is at least the (1 - theta)-quantile of the cohort's losses, weighted

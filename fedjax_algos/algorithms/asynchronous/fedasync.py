@@ -5,7 +5,7 @@ form in FedCompass (Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675).
 """
 
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from fedjax_algos.core import (
     Update,
 )
 from fedjax_algos.core.local_steps import local_training
-from fedjax_algos.core.options import Range, Real
+from fedjax_algos.core.options import PositiveShare, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
 StaleWeighting = Literal["examples", "uniform"]  # p_i: n_i / n over ALL clients, or 1/m
@@ -71,7 +71,7 @@ def fedasync(
     problem: Problem,
     local: Local,
     *,
-    alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
+    alpha: PositiveShare = 0.9,
     exponent: Real = 0.5,
     form: Literal["delta", "mixing"] = "delta",
     weighting: StaleWeighting = "examples",

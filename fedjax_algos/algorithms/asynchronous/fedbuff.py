@@ -4,12 +4,12 @@ Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AIST
 https://arxiv.org/abs/2106.06639, and its form in FedCompass (https://arxiv.org/abs/2309.14675).
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from fedjax_algos.algorithms.asynchronous.fedasync import StaleWeighting, fedasync
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits
-from fedjax_algos.core.options import Positive, Range, Real
+from fedjax_algos.core.options import Positive, PositiveShare, Real
 from fedjax_algos.core.trees import add_scaled
 
 
@@ -18,7 +18,7 @@ def fedbuff(
     problem: Problem,
     local: Local,
     *,
-    alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
+    alpha: PositiveShare = 0.9,
     exponent: Real = 0.5,
     server_learning_rate: Positive = 1.0,
     weighting: Literal["examples", "uniform", "buffer"] = "examples",

@@ -13,7 +13,7 @@ planner is `compass:mode=code`. In the released code a client's next update over
 Here both are used in both modes, as in the paper.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from fedjax_algos.algorithms.asynchronous.fedasync import (
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.asynchrony.plan import AGGREGATE
 from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits
-from fedjax_algos.core.options import Decay, Range, Real
+from fedjax_algos.core.options import Decay, PositiveShare, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -49,7 +49,7 @@ def fedcompass(
     problem: Problem,
     local: Local,
     *,
-    alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
+    alpha: PositiveShare = 0.9,
     exponent: Real | None = None,
     mode: Literal["paper", "code"] = "paper",
     variant: Literal["plain", "momentum", "normalised"] = "plain",

@@ -4,7 +4,7 @@ Xu et al., "FedCM: Federated Learning with Client-level Momentum", 2021,
 https://arxiv.org/abs/2106.10874.
 """
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -13,7 +13,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_steps import local_training
-from fedjax_algos.core.options import Positive, Range
+from fedjax_algos.core.options import Positive, PositiveShare
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -27,7 +27,7 @@ def fedcm(
     problem: Problem,
     local: Local,
     *,
-    alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.1,
+    alpha: PositiveShare = 0.1,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:

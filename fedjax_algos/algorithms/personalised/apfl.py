@@ -4,7 +4,7 @@ Deng et al., "Adaptive Personalized Federated Learning", 2020, https://arxiv.org
 Algorithm 1.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Params, Problem, Weighting
 from fedjax_algos.core.local_steps import local_training
-from fedjax_algos.core.options import Positive, Range
+from fedjax_algos.core.options import Positive, UnitInterval
 
 
 class Both(NamedTuple):
@@ -64,7 +64,7 @@ def apfl(
     problem: Problem,
     local: Local,
     *,
-    alpha: Annotated[float, Range(0, 1)] = 0.5,
+    alpha: UnitInterval = 0.5,
     adaptive: bool = True,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",

@@ -2,12 +2,12 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_algos.base.limits import check_memory
-from fedjax_algos.core.options import Count, NonNegative, Proportion, Range
+from fedjax_algos.core.options import Count, NonNegative, NumpySeed, Proportion
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
 
@@ -22,7 +22,7 @@ def synthetic(
     clients: Count = 30,
     iid: bool = False,
     train_fraction: Proportion = 0.9,
-    seed: Annotated[int, Range(0)] = 0,
+    seed: NumpySeed = 0,
 ) -> Dataset:
     """FedProx's synthetic(alpha, beta): logistic regression; models and inputs differ by client.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.options import Decay, NonNegative, Positive
+from fedjax_algos.core.options import Decay, NonNegative, Positive, UnitInterval
 from fedjax_algos.participation import local_work
 from fedjax_algos.participation.systems import system_model
 
@@ -22,12 +22,12 @@ def simulated(
     speeds: local_work.Speeds = "normal",
     seconds_per_step: Positive = 0.1,
     jitter: NonNegative = 0.05,
-    change: local_work.Share = 0.0,
+    change: UnitInterval = 0.0,
     communication_seconds: NonNegative = 0.0,
     bytes_per_second: Positive | None = None,
     dropout: Decay = 0.0,
     unavailable_seconds: Positive = 10.0,
-    time_floor: local_work.Share = 0.01,
+    time_floor: UnitInterval = 0.01,
     time_bin: Positive | None = None,
 ) -> system_model.SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, with z ~ N(1, jitter^2), at least .5.

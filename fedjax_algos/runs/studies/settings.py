@@ -18,6 +18,7 @@ from fedjax_algos.core.options import (
     NonFinite,
     NonNegative,
     Positive,
+    PositiveShare,
     Proportion,
     Range,
     RateBy,
@@ -119,7 +120,7 @@ class Settings:
     server_learning_rate: Positive | None = None
     seeds: tuple[int, ...] = (0,)
     eval_every: Count = 5
-    target: Annotated[float, Range(0, 1, low_open=True)] | None = None
+    target: PositiveShare | None = None
     target_metric: str = "accuracy"
     budget: str | None = None
     reference: str | None = None

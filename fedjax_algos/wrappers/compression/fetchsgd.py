@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedjax_algos.core import Algorithm, Key
-from fedjax_algos.core.options import Count, Decay
+from fedjax_algos.core.options import Count, Decay, PositiveShare
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
+from fedjax_algos.wrappers.compression.sparse import at_positions, entries_sent
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import ClientStage, Rule, Sent
@@ -62,8 +62,8 @@ def fetchsgd(
     algorithm: Algorithm,
     *,
     rows: Count = 5,
-    size: Fraction = 0.25,
-    fraction: Fraction = 0.05,
+    size: PositiveShare = 0.25,
+    fraction: PositiveShare = 0.05,
     momentum: Decay = 0.9,
     sent: Literal["zeroed", "subtracted"] = "zeroed",
 ) -> Algorithm:

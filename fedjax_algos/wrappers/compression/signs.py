@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.options import Positive
+from fedjax_algos.core.options import Positive, PositiveShare
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.compression import bits
 from fedjax_algos.wrappers.compression.coded_size import golomb_size
 from fedjax_algos.wrappers.compression.coding import Codec, Coding
 from fedjax_algos.wrappers.compression.compress import coded, register
-from fedjax_algos.wrappers.compression.sparse import Fraction, at_positions, entries_sent
+from fedjax_algos.wrappers.compression.sparse import at_positions, entries_sent
 from fedjax_algos.wrappers.refusals import ONE_VECTOR
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Rule
@@ -37,7 +37,7 @@ def scaled_sign() -> Codec:
 
 
 @register
-def sparse_ternary(*, fraction: Fraction = 0.01) -> Codec:
+def sparse_ternary(*, fraction: PositiveShare = 0.01) -> Codec:
     """Sparse ternary compression: the k entries of largest magnitude become `mu sign(v_j)`.
 
     mu is the mean of their magnitudes (STC, Sattler et al., https://arxiv.org/abs/1903.02891). It

@@ -1,19 +1,16 @@
 """Top-k and rand-k: send a few entries of a vector."""
 
 import math
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core.options import Range
+from fedjax_algos.core.options import PositiveShare
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers.compression.bits import pack, unpack
 from fedjax_algos.wrappers.compression.coded_size import subset_size
 from fedjax_algos.wrappers.compression.coding import Codec, unchanged
 from fedjax_algos.wrappers.compression.compress import register
-
-Fraction = Annotated[float, Range(0, 1, low_open=True)]
 
 
 def entries_sent(fraction: float, d: int) -> int:
@@ -32,7 +29,7 @@ def at_positions(positions: jax.Array, values: jax.Array, d: int) -> jax.Array:
 
 
 @register
-def topk(*, fraction: Fraction = 0.01) -> Codec:
+def topk(*, fraction: PositiveShare = 0.01) -> Codec:
     """Clients send the k entries of largest magnitude of each vector; the server reads 0 elsewhere.
 
     `v~_j = v_j` for the k largest `|v_j|`, with `k = ceil(fraction d)`, else 0. It is biased,
@@ -63,7 +60,7 @@ def topk(*, fraction: Fraction = 0.01) -> Codec:
 
 
 @register
-def randk(*, fraction: Fraction = 0.01) -> Codec:
+def randk(*, fraction: PositiveShare = 0.01) -> Codec:
     """Clients send k random entries of each vector; the server multiplies them by d/k.
 
     `v~_j = (d/k) v_j` for k positions, drawn without replacement, with `k = ceil(fraction d)`, and

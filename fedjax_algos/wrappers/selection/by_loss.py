@@ -12,14 +12,13 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, ClientData, Dispatch, Report
 from fedjax_algos.core.algorithm import Selection
 from fedjax_algos.core.local_steps import loss_of_batch, mean_loss
-from fedjax_algos.core.options import Positive, Range
+from fedjax_algos.core.options import Positive, Range, UnitInterval
 from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Row
 
 Candidates = Annotated[float, Range(1)]
-Fraction = Annotated[float, Range(0, 1)]
 Loss = Literal["full", "batch", "last"]
 _BEFORE_ALL = -1  # a step of no dispatch, for the batch of a reported loss
 _ROUNDING = 1e-12  # (1 - .9) * 10 is .9999999999999998
@@ -125,9 +124,9 @@ def active(
     algorithm: Algorithm,
     *,
     candidates: Candidates = 4.0,
-    alpha1: Fraction = 0.75,
+    alpha1: UnitInterval = 0.75,
     alpha2: Positive = 0.01,
-    alpha3: Fraction = 0.1,
+    alpha3: UnitInterval = 0.1,
     loss: Loss = "full",
 ) -> Algorithm:
     """Draws most clients in proportion to `exp(alpha2 v_i)`, and the rest uniformly.

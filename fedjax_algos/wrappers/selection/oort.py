@@ -8,13 +8,13 @@ import numpy as np
 
 from fedjax_algos.asynchrony import SystemModelFactory
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.options import NonNegative, Positive
+from fedjax_algos.core.options import NonNegative, Positive, UnitInterval
 from fedjax_algos.core.randomness import selection_key
 from fedjax_algos.participation.in_rounds import seconds_in
 from fedjax_algos.wrappers.refusals import check_order
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.selection import by_loss
-from fedjax_algos.wrappers.selection.by_loss import Candidates, Fraction
+from fedjax_algos.wrappers.selection.by_loss import Candidates
 
 _UNCERTAINTY = 0.1
 
@@ -44,10 +44,10 @@ def oort(
     algorithm: Algorithm,
     *,
     candidates: Candidates = 2.0,
-    exploration: Fraction = 0.9,
-    decay: Fraction = 0.98,
-    least_exploration: Fraction = 0.2,
-    cutoff: Fraction = 0.95,
+    exploration: UnitInterval = 0.9,
+    decay: UnitInterval = 0.98,
+    least_exploration: UnitInterval = 0.2,
+    cutoff: UnitInterval = 0.95,
     seconds: Positive | None = None,
     alpha: NonNegative = 2.0,
     system: SystemModelFactory | None = None,
