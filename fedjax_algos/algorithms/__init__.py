@@ -4,21 +4,31 @@
 and import it here: the command line then offers it, and the shared tests run it.
 """
 
+from fedjax_algos.algorithms.asynchronous.ace import ace as ace
+from fedjax_algos.algorithms.asynchronous.asyncsgd import asyncsgd as asyncsgd
+from fedjax_algos.algorithms.asynchronous.ca2fl import ca2fl as ca2fl
+from fedjax_algos.algorithms.asynchronous.fadas import fadas as fadas
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync as fedasync
 from fedjax_algos.algorithms.asynchronous.fedat import fedat as fedat
 from fedjax_algos.algorithms.asynchronous.fedbuff import fedbuff as fedbuff
 from fedjax_algos.algorithms.asynchronous.fedcompass import fedcompass as fedcompass
 from fedjax_algos.algorithms.averaging.centralised import centralised as centralised
 from fedjax_algos.algorithms.averaging.fedavg import fedavg as fedavg
+from fedjax_algos.algorithms.averaging.feddecorr import feddecorr as feddecorr
+from fedjax_algos.algorithms.averaging.feddisco import feddisco as feddisco
+from fedjax_algos.algorithms.averaging.fedexp import fedexp as fedexp
+from fedjax_algos.algorithms.averaging.fedlc import fedlc as fedlc
 from fedjax_algos.algorithms.averaging.fedlga import fedlga as fedlga
 from fedjax_algos.algorithms.averaging.fedmax import fedmax as fedmax
 from fedjax_algos.algorithms.averaging.fednova import fednova as fednova
+from fedjax_algos.algorithms.averaging.fedntd import fedntd as fedntd
 from fedjax_algos.algorithms.averaging.fedopt import fedadagrad as fedadagrad
 from fedjax_algos.algorithms.averaging.fedopt import fedadam as fedadam
 from fedjax_algos.algorithms.averaging.fedopt import fedavgm as fedavgm
 from fedjax_algos.algorithms.averaging.fedopt import fedrmsprop as fedrmsprop
 from fedjax_algos.algorithms.averaging.fedopt import fedyogi as fedyogi
 from fedjax_algos.algorithms.averaging.fedprox import fedprox as fedprox
+from fedjax_algos.algorithms.averaging.moon import moon as moon
 from fedjax_algos.algorithms.averaging.qfedavg import qfedavg as qfedavg
 from fedjax_algos.algorithms.control_variates.adabest import adabest as adabest
 from fedjax_algos.algorithms.control_variates.feddyn import feddyn as feddyn
@@ -30,6 +40,11 @@ from fedjax_algos.algorithms.global_optimizers.mime import mimemom as mimemom
 from fedjax_algos.algorithms.global_optimizers.mimelite import mimelite as mimelite
 from fedjax_algos.algorithms.global_optimizers.mimelite import mimelitemom as mimelitemom
 from fedjax_algos.algorithms.global_optimizers.mimelite import mimexlite as mimexlite
+from fedjax_algos.algorithms.local_optimizers.diloco import diloco as diloco
+from fedjax_algos.algorithms.local_optimizers.fedadamw import fedadamw as fedadamw
+from fedjax_algos.algorithms.local_optimizers.fedlada import fedlada as fedlada
+from fedjax_algos.algorithms.local_optimizers.fedmuon import fedmuon as fedmuon
+from fedjax_algos.algorithms.momentum.fedacg import fedacg as fedacg
 from fedjax_algos.algorithms.momentum.fedcm import fedcm as fedcm
 from fedjax_algos.algorithms.momentum.fedhbm import fedhbm as fedhbm
 from fedjax_algos.algorithms.momentum.ghbm import fedadc as fedadc
@@ -37,9 +52,19 @@ from fedjax_algos.algorithms.momentum.ghbm import ghbm as ghbm
 from fedjax_algos.algorithms.momentum.localghbm import localghbm as localghbm
 from fedjax_algos.algorithms.personalised.apfl import apfl as apfl
 from fedjax_algos.algorithms.personalised.ditto import ditto as ditto
+from fedjax_algos.algorithms.personalised.fedala import fedala as fedala
+from fedjax_algos.algorithms.personalised.fedbabu import fedbabu as fedbabu
 from fedjax_algos.algorithms.personalised.fedbn import fedbn as fedbn
+from fedjax_algos.algorithms.personalised.fedper import fedper as fedper
 from fedjax_algos.algorithms.personalised.fedrep import fedrep as fedrep
 from fedjax_algos.algorithms.personalised.ifca import ifca as ifca
+from fedjax_algos.algorithms.personalised.lgfedavg import lgfedavg as lgfedavg
 from fedjax_algos.algorithms.personalised.perfedavg import perfedavg as perfedavg
 from fedjax_algos.algorithms.personalised.pfedme import pfedme as pfedme
 from fedjax_algos.algorithms.registry import algorithms as algorithms
+from fedjax_algos.algorithms.sharpness.fedgamma import fedgamma as fedgamma
+from fedjax_algos.algorithms.sharpness.fedlesam import fedlesam as fedlesam
+from fedjax_algos.algorithms.sharpness.fedsam import fedsam as fedsam
+from fedjax_algos.algorithms.sharpness.fedsmoo import fedsmoo as fedsmoo
+from fedjax_algos.algorithms.sharpness.fedspeed import fedspeed as fedspeed
+from fedjax_algos.algorithms.sharpness.mofedsam import mofedsam as mofedsam

@@ -92,11 +92,13 @@ class Trained(NamedTuple):
       params: y_K, the local model after the last step.
       transform_state: the last state of the transform.
       report: the mean training loss over all examples of all steps, and the statistics.
+      correct_state: the last state of the correction; `()` if it has none.
     """
 
     params: Params
     transform_state: Any
     report: Report
+    correct_state: Any = ()
 
 
 Correction = Callable[[Params, Params, Step], Params]  # (gradient, y, step) -> gradient
@@ -115,6 +117,15 @@ def rate_of(local: Local, dispatch: Dispatch, k: jax.Array) -> Any:
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
     """Returns the gradient unchanged."""
     return gradient
+
+
+def in_order(first: Correction, second: Correction) -> Correction:
+    """Returns the correction that applies `first` and then `second`."""
+
+    def corrected(gradient, params, step):
+        return second(first(gradient, params, step), params, step)
+
+    return corrected
 
 
 def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
@@ -140,7 +151,7 @@ def batch_gradient(
         is_float = jnp.issubdtype(losses.dtype, jnp.floating)
         require(is_float, f"the loss is of type {losses.dtype}, whose gradient is 0; return floats")
         loss = Mean(jnp.where(mask, losses, 0).sum(), mask.sum().astype(losses.dtype))
-        total = losses if penalty is None else losses + penalty(outputs, batch)
+        total = losses if penalty is None else losses + penalty(outputs, given)
         mean = jnp.where(mask, total, 0).sum() / jnp.maximum(loss.weight, 1)
         return mean, (statistics, loss)
 
@@ -246,7 +257,8 @@ class Train(NamedTuple):
         dispatch: Dispatch,
         key: Key,
         *,
-        correct: Correction = uncorrected,
+        correct: Callable[..., Any] = uncorrected,
+        correct_state: Any = None,
         move: Callable[[Params], Params] | None = None,
         transform: optax.GradientTransformation | None = None,
         transform_state: Any = None,
@@ -259,6 +271,8 @@ class Train(NamedTuple):
           dispatch: gives `num_steps` and `learning_rate`.
           key: for dropout and noise.
           correct: `(gradient, y, step) -> gradient`, applied before `transform`.
+          correct_state: the first state of a correction that changes from step to step, which is
+            `(gradient, y, step, state) -> (gradient, state)`; None if `correct` has no state.
           move: `y -> y`, applied before the gradient is taken; None leaves y as it is.
           transform: replaces `local.transform`.
           transform_state: the state that `transform` starts from; None initialises it at `params`.
@@ -279,7 +293,7 @@ class Train(NamedTuple):
             return (y - rate.astype(y.dtype) * g).astype(y.dtype)
 
         def step(k, carry):
-            params, transform_state, statistics, losses = carry
+            params, transform_state, statistics, losses, *kept = carry
             step_key = jax.random.fold_in(key, k)
             whole = local.batches == "full"
             batch = () if whole else data.local_batch(k, local)
@@ -292,17 +306,21 @@ class Train(NamedTuple):
 
             params = params if move is None else move(params)
             grads, new_statistics, loss = gradient_of(params)
-            grads = correct(grads, params, Step(k, lambda point: gradient_of(point)[0]))
+            corrected = correct(grads, params, Step(k, lambda point: gradient_of(point)[0]), *kept)
+            grads, *kept = corrected if kept else (corrected,)
             grads, transform_state = transform.update(grads, transform_state, params)
             params = jax.tree.map(partial(descend, rate_of(local, dispatch, k)), params, grads)
-            return params, transform_state, new_statistics, jax.tree.map(jnp.add, losses, loss)
+            losses = jax.tree.map(jnp.add, losses, loss)
+            return params, transform_state, new_statistics, losses, *kept
 
         zero = jnp.zeros((), jnp.result_type(float))
-        start = (params, transform_state, data.statistics, Mean(zero, zero))
+        kept = () if correct_state is None else (correct_state,)
+        start = (params, transform_state, data.statistics, Mean(zero, zero), *kept)
         bounds = () if local.reverse is None else (local.reverse.max_steps, local.reverse.policy)
         end = repeat(step, dispatch.num_steps, start, *bounds)
-        params, transform_state, statistics, losses = end
-        return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
+        params, transform_state, statistics, losses, *kept = end
+        report = Report({"train_loss": losses}, statistics)
+        return Trained(params, transform_state, report, *kept)
 
 
 def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:
@@ -314,7 +332,9 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     Args:
       problem: the model and the loss.
       local: how a client trains.
-      penalty: one value for each example, added to the loss; the reported loss does not contain it.
+      penalty: `(outputs, batch) -> float[batch]`, added to the loss; the reported loss does not
+        contain it. A batch that is a dict has its mask as "mask". If the penalty also needs the
+        received model or the client's state, call `local_training` inside `client_update`.
 
     Raises:
       TypeError: if `local` is not a `Local`.

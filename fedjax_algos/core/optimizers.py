@@ -5,6 +5,11 @@ so it returns the direction that `y <- y - learning_rate * direction` needs. Thi
 update is proportional to the rate, which excludes fromage, optimistic_adam and rprop. We also leave
 out lbfgs and polyak_sgd, which need the loss, sm3, which takes no scalars, and noisy_sgd, which
 would repeat its noise in each local update.
+
+Some optimisers are from `optax.contrib`, where muon is for matrices and uses Adam for all other
+arrays. We call them with the rate 1 and change the sign, because prodigy estimates its own rate.
+Of that module, sophia and momo need the loss. The schedule-free optimisers step with one model and
+report another one, which a client would have to send.
 """
 
 import functools
@@ -30,6 +35,7 @@ _OFFERED = (
     "adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad lamb lars lion "
     "novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop sgd sign_sgd signum yogi"
 )
+_CONTRIBUTED = "acprop ademamix adopt dog dowg muon prodigy simplified_ademamix"
 _STEPS = 32  # of the probe; a transformation that returns only zeros in them passes
 _SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
 _ROUNDING = 1e-3  # relative; anything nearer to 0 has no sign
@@ -42,9 +48,9 @@ client_optimizers: Registry[optax.GradientTransformation] = Registry(
 )
 
 
-def _offer(name: str) -> None:
+def _offer(name: str, module: Any = optax) -> None:
     """Registers an optimiser of optax, with its options that are numbers or bools."""
-    optimizer = getattr(optax, name)
+    optimizer = getattr(module, name)
     parameters = inspect.signature(optimizer).parameters.values()
     types = {each.name: kind for each in parameters if (kind := _type(each)) is not None}
     offered = [each for each in parameters if each.name in types]
@@ -53,13 +59,15 @@ def _offer(name: str) -> None:
         without = types.get("momentum") == _OPTIONAL and values.get("momentum") is None
         fix = "nesterov=true needs a momentum; give momentum=0.9 too"
         require(not (without and values.get("nesterov")), f"{name}: {fix}")
-        return optimizer(learning_rate=-1.0, **values)
+        if module is optax:
+            return optimizer(learning_rate=-1.0, **values)
+        return optax.chain(optimizer(learning_rate=1.0, **values), optax.scale(-1.0))
 
     factory.__name__ = factory.__qualname__ = name
     factory.__annotations__ = types
     keywords = [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in offered]
     factory.__dict__["__signature__"] = inspect.Signature(keywords)
-    entries = "".join(f"\n  {option}: as in `optax.{name}`." for option in types)
+    entries = "".join(f"\n  {option}: as in `{module.__name__}.{name}`." for option in types)
     first_line = str(inspect.getdoc(optimizer)).splitlines()[0].rstrip(".")
     factory.__doc__ = f"{first_line}, without its rate.\n" + f"\nArgs:{entries}\n" * bool(entries)
     client_optimizers.register(factory)
@@ -68,6 +76,8 @@ def _offer(name: str) -> None:
 def _type(parameter: inspect.Parameter) -> Any:
     """Returns the type of an optax option by its default; None if no text can express it."""
     name, default = parameter.name, parameter.default
+    if name == "learning_rate":
+        return None
     if name == "momentum" and default is None:
         return _OPTIONAL
     if isinstance(default, bool):
@@ -79,9 +89,10 @@ def _type(parameter: inspect.Parameter) -> Any:
     return None
 
 
-for _name in _OFFERED.split():
-    if hasattr(optax, _name):  # a few are younger than the oldest optax that is allowed
-        _offer(_name)
+for _module, _names in ((optax, _OFFERED), (optax.contrib, _CONTRIBUTED)):
+    for _name in _names.split():
+        if hasattr(_module, _name):  # a few are younger than the oldest optax that is allowed
+            _offer(_name, _module)
 
 
 def client_optimizer(spec: str) -> optax.GradientTransformation:

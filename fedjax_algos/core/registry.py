@@ -52,7 +52,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
     def _own(self, reference: str, factory: Callable[..., T]) -> Callable[..., T]:
         """Wraps a user's factory in checks of its signature, keywords and results."""
-        arguments = _positional(next(iter(self.values())))
+        arguments = _positional(next(iter(self.values())), required=True)
         kinds = get_args(self.product) or (self.product,)
         product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
         fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
@@ -130,10 +130,11 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
-def _positional(factory: Callable) -> list[str]:
-    """Returns the names of the positional parameters."""
+def _positional(factory: Callable, required: bool = False) -> list[str]:
+    """Returns the names of the positional parameters, or of those without a default."""
     parameters = inspect.signature(factory).parameters.values()
-    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    positional = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return [each.name for each in positional if not required or each.default is each.empty]
 
 
 def _imported(reference: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_algos.core.types import Params, Problem
 
@@ -27,6 +28,13 @@ def scale(factor, tree: Params) -> Params:
 def add_scaled(tree: Params, factor, other: Params) -> Params:
     """Returns `tree + factor * other`, in the dtypes of `tree`."""
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
+
+
+def unit(tree: Params) -> Params:
+    """Returns `tree / |tree|`, with the norm over all leaves; a tree of zeros stays zero."""
+    square = optax.tree.norm(tree, squared=True)
+    inverse = jnp.where(square > 0, jax.lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
+    return scale(inverse, tree)
 
 
 def take(tree: Any, index: Any) -> Any:

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import Correction, local_training, uncorrected
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Positive
 
@@ -25,6 +25,7 @@ class ServerState(NamedTuple):
 def fedavg(
     problem: Problem,
     local: Local,
+    first: Correction = uncorrected,
     *,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
@@ -38,6 +39,7 @@ def fedavg(
     Args:
       problem: the model and the loss.
       local: how a client trains: K_i steps with learning rate eta_l.
+      first: a correction of the gradient g; none by default.
       server_learning_rate: eta, above 0. 1 in McMahan et al.
       weighting: p_i over the cohort: "examples" is proportional to n_i, as in the paper; "uniform"
         is equal, as in the FedGBO paper's comparisons.
@@ -56,7 +58,7 @@ def fedavg(
         return ServerState(params, optimizer.init(params))
 
     def client_update(params, state, data, dispatch, key):
-        trained = train(params, data, dispatch, key)
+        trained = train(params, data, dispatch, key, correct=first)
         return state, optax.tree.sub(params, trained.params), trained.report
 
     def server_update(server, sums, count, group):

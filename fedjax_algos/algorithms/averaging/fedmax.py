@@ -13,8 +13,9 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Outputs, Problem, Weighting
+from fedjax_algos.core import Algorithm, Local, Problem, Weighting
 from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.model_outputs import matrix, sown_features
 from fedjax_algos.core.options import NonNegative, Positive
 
 
@@ -22,11 +23,6 @@ def divergence_from_uniform(features: jax.Array) -> jax.Array:
     """`KL(U || p) = -log D - (1/D) sum_j log p_j` for p = softmax(features), float[batch]."""
     width = features.shape[-1]
     return -jnp.log(jnp.asarray(width, features.dtype)) - jax.nn.log_softmax(features).mean(-1)
-
-
-def sown_features(outputs: Outputs) -> Any:
-    """Returns the outputs' field `features`, which a classifier's module may sow, or None."""
-    return getattr(outputs, "features", None)
 
 
 @algorithms.register
@@ -59,11 +55,7 @@ def fedmax(
     """
 
     def penalty(outputs, batch):
-        activations = features(outputs)
-        if not isinstance(activations, jax.Array):
-            found = f"fedmax needs float[batch, D] features, but found {activations!r} in outputs"
-            raise ValueError(f'{found}; sow them in the module as "features", or give features=...')
-        return beta * divergence_from_uniform(activations)
+        return beta * divergence_from_uniform(matrix("fedmax", features(outputs), "features"))
 
     train = local_training(problem, local, penalty)
 

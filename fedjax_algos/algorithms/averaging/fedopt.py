@@ -17,6 +17,7 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
 from fedjax_algos.core.optimizers import trusted
 from fedjax_algos.core.options import Decay, NonNegative, Positive
@@ -65,6 +66,7 @@ def fedavgm(
     *,
     beta: Decay = 0.9,
     dampened: bool = False,
+    nesterov: bool = False,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
@@ -76,10 +78,17 @@ def fedavgm(
       beta: beta, from 0 to below 1; 0 is FedAvg.
       dampened: `v <- beta v + (1 - beta) G` instead, the server SGDm of the FedGBO paper's
         AdaptiveFedOpt. With 1 / (1 - beta) times the rate it equals the plain form.
+      nesterov: `x <- x - eta (G + beta v)` instead, as in DiLoCo's outer optimiser and in torch.
+        The dampened form has no such step.
       server_learning_rate: eta, above 0.
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
+
+    Raises:
+      ValueError: if both `dampened` and `nesterov` are true.
     """
-    momentum = optax.ema(beta, debias=False) if dampened else optax.trace(beta)
+    both = dampened and nesterov
+    require(not both, "fedavgm: nesterov=true needs dampened=false; give one of them")
+    momentum = optax.ema(beta, debias=False) if dampened else optax.trace(beta, nesterov)
     return fedavg(
         problem,
         local,

@@ -13,7 +13,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import Correction, in_order, local_training, uncorrected
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled
 
@@ -29,7 +29,13 @@ class Sums(NamedTuple):
 
 
 @algorithms.register
-def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorithm:
+def feddyn(
+    problem: Problem,
+    local: Local,
+    first: Correction = uncorrected,
+    *,
+    alpha: Positive = 0.01,
+) -> Algorithm:
     """SGD on `F_i(y) - <h_i, y> + alpha/2 |y - x|^2`; then `h_i <- h_i - alpha (y_i - x)`.
 
     Server: `h <- h - (alpha/N) sum_S (y_i - x)`, `x <- mean_S y_i - h / alpha`, with the uniform
@@ -40,6 +46,7 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
     Args:
       problem: the model and the loss.
       local: how a client trains.
+      first: a correction of the gradient before the regulariser; none by default.
       alpha: alpha, the strength of the regulariser, above 0.
     """
     train = local_training(problem, local)
@@ -57,7 +64,7 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
                 lambda g, h, y, x: g - h + alpha * (y - x), gradient, h_i, local_params, x
             )
 
-        trained = train(x, data, dispatch, key, correct=regularised)
+        trained = train(x, data, dispatch, key, correct=in_order(first, regularised))
         delta = optax.tree.sub(x, trained.params)
         return add_scaled(h_i, alpha, delta), delta, trained.report
 

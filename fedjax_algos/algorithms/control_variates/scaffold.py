@@ -21,7 +21,7 @@ from fedjax_algos.core import (
     Weighting,
     weighted_by,
 )
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import Correction, in_order, local_training, uncorrected
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled, scale
 
@@ -51,6 +51,7 @@ class Sums(NamedTuple):
 def scaffold(
     problem: Problem,
     local: Local,
+    first: Correction = uncorrected,
     *,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
@@ -64,6 +65,7 @@ def scaffold(
     Args:
       problem: the model and the loss.
       local: how a client trains: K_i steps with learning rate eta_l.
+      first: a correction of g before the controls; none by default.
       server_learning_rate: eta_g, above 0.
       weighting: weights of the mean delta: "uniform" as in the paper, or "examples" (proportional
         to n_i).
@@ -88,7 +90,7 @@ def scaffold(
         def corrected(gradient, local_params, step):
             return jax.tree.map(jnp.add, gradient, offset)
 
-        trained = train(x, data, dispatch, key, correct=corrected)
+        trained = train(x, data, dispatch, key, correct=in_order(first, corrected))
         delta = optax.tree.sub(x, trained.params)
         work = dispatch.learning_rate * jnp.maximum(dispatch.num_steps, 1)  # K_i eta_l
         change = add_scaled(scale(-1, c), 1 / work, delta)

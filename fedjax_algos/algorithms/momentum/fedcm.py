@@ -12,7 +12,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import Correction, in_order, local_training, uncorrected
 from fedjax_algos.core.options import Positive, PositiveShare
 from fedjax_algos.core.trees import add_scaled, scale
 
@@ -26,6 +26,7 @@ class ServerState(NamedTuple):
 def fedcm(
     problem: Problem,
     local: Local,
+    first: Correction = uncorrected,
     *,
     alpha: PositiveShare = 0.1,
     server_learning_rate: Positive = 1.0,
@@ -39,6 +40,7 @@ def fedcm(
     Args:
       problem: the model and the loss.
       local: how a client trains: K_i steps with learning rate eta_l.
+      first: a correction of g before the mixture; none by default.
       alpha: alpha, the weight of the client's own gradient, above 0 and at most 1; 1 is FedAvg.
       server_learning_rate: eta_g, above 0.
       weighting: weights of M: "examples" (proportional to n_i) or "uniform".
@@ -56,7 +58,7 @@ def fedcm(
         def mixed(gradient, local_params, step):
             return add_scaled(term, alpha, gradient)
 
-        trained = train(x, data, dispatch, key, correct=mixed)
+        trained = train(x, data, dispatch, key, correct=in_order(first, mixed))
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
