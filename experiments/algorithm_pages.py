@@ -2,7 +2,7 @@
 
 COMMAND   python experiments/algorithm_pages.py
 EXPECTED  experiments/results/algorithm_pages.csv and algorithm_pages_settings.csv
-TIME      nine minutes of one CPU core
+TIME      fifteen minutes of one CPU core
 
 Scikit-learn's digits on 20 clients (Dirichlet .1), 10 local steps of batch 10, an MLP with 64
 hidden units, five seeds. There are four tasks, each with FedAvg as its reference:
@@ -15,8 +15,10 @@ hidden units, five seeds. There are four tasks, each with FedAvg as its referenc
 - "clients_norm": as "clients", with BatchNorm in the MLP, without which FedBN is FedAvg.
 
 The client learning rate of each algorithm is the best of one grid, by the accuracy on held-out
-examples in the last fifth of the run, on three other seeds. The other options are the defaults,
-except those that must be given. Runs are kept in `--work`, and a second start goes on with them.
+examples in the last fifth of the run, on three other seeds. The rates of algorithms with adaptive
+local steps are a hundred times smaller. The other options are the defaults, except those that must
+be given, and FADAS's server rate, whose default is for thousands of server steps. Runs are kept in
+`--work`, and a second start goes on with them.
 """
 
 import argparse
@@ -39,16 +41,30 @@ from fedjax_algos.runs.studies.folder_content import write_table
 from fedjax_algos.runs.studies.settings import Settings, split
 
 RATES = (0.01, 0.032, 0.1, 0.32, 1.0, 3.2)
+SMALL_RATES = (0.0001, 0.00032, 0.001, 0.0032, 0.01, 0.032)  # of adaptive local steps
+ADAPTIVE = ("diloco", "fedadamw", "fedlada", "fedmuon")
 TUNING_SEEDS, SEEDS = (1000, 1001, 1002), (0, 1, 2, 3, 4)
-GIVEN: dict[str, dict[str, Any]] = {"ghbm": {"tau": 4}, "fedrep": {"head": "Dense_1/*"}}
+HEAD = {"head": "Dense_1/*"}
+GIVEN: dict[str, dict[str, Any]] = {
+    "ghbm": {"tau": 4},
+    **dict.fromkeys(("fedrep", "fedper", "lgfedavg", "fedbabu"), HEAD),
+    "fadas": {"server_learning_rate": 0.03},
+}
 OF_THE_CLOCK = {  # and the planners whose defaults do not suit 20 local steps
     "fedavg": "fedavg",
     "fedasync": "fedasync",
     "fedbuff": "fedbuff",
     "fedat": "fedat",
     "fedcompass": "fedcompass@compass:min_steps=4,max_steps=20",
+    "asyncsgd": "asyncsgd",
+    "ca2fl": "ca2fl",
+    "fadas": "fadas:server_learning_rate=0.03",
+    "ace": "ace",
 }
-OF_CLIENTS = ("fedavg", "ditto", "pfedme", "apfl", "fedrep", "ifca", "perfedavg")
+OF_CLIENTS = (
+    *("fedavg", "ditto", "pfedme", "apfl", "fedrep", "ifca", "perfedavg"),
+    *("fedper", "lgfedavg", "fedala"),
+)
 OF_CLIENTS_NORM = ("fedavg", "fedbn")
 SETTINGS = Settings(partition="dirichlet:alpha=0.1", clients=20, cohort=5)
 SHARED = ["--partition", SETTINGS.partition, "--clients", "20", "--devices", "1"]
@@ -80,6 +96,7 @@ def specs_of(task: str) -> list[str]:
         return list(OF_THE_CLOCK.values())
     others = {*OF_THE_CLOCK, *OF_CLIENTS, *OF_CLIENTS_NORM} - {"fedavg"}
     names = [name for name in algorithms if name not in others]
+    names = [name for name in names if (name in ADAPTIVE) == (task == "adaptive")]
     return [with_options(name) for name in names]
 
 
@@ -103,9 +120,18 @@ def read(path: Path) -> list[dict[str, str]]:
 def run_commands(task: str, work: Path) -> tuple[list[Row], list[Row]]:
     """Tunes and compares the methods of a task; the rows of both tables."""
     tuned, compared = work / f"{task}-tuned", work / task
-    grid = f"client_learning_rate={','.join(map(str, RATES))}"
+    rates = SMALL_RATES if task == "adaptive" else RATES
+    grid = f"client_learning_rate={','.join(map(str, rates))}"
     seeds = f"{TUNING_SEEDS[0]}-{TUNING_SEEDS[-1]}"
-    arguments = [*OPTIONS[task], "--grid", grid, "--seeds", seeds, "--out", str(tuned)]
+    arguments = [
+        *OPTIONS["rounds" if task == "adaptive" else task],
+        "--grid",
+        grid,
+        "--seeds",
+        seeds,
+        "--out",
+        str(tuned),
+    ]
     command("tune", *specs_of(task), *arguments)
     file = str(tuned / "tuned.toml")
     command("compare", "--config", file, "--seeds", str(len(SEEDS)), "--out", str(compared))
@@ -113,11 +139,11 @@ def run_commands(task: str, work: Path) -> tuple[list[Row], list[Row]]:
     for row in read(tuned / "trials.csv"):
         rate = float(row["setting"].rpartition("=")[2])
         scores.setdefault(row["method"], {})[rate] = float(row["score"])
-    rows = []
+    rows, of_table = [], "rounds" if task == "adaptive" else task
     for row in read(compared / "metrics.csv"):
         value = float(row["test_accuracy"])
-        rows.append(accuracy_row(task, row["method"], int(row["seed"]), position(row), value))
-    return rows, [settings_row(task, name, own) for name, own in scores.items()]
+        rows.append(accuracy_row(of_table, row["method"], int(row["seed"]), position(row), value))
+    return rows, [settings_row(of_table, name, own) for name, own in scores.items()]
 
 
 def position(row: dict[str, str]) -> dict[str, str]:
@@ -134,10 +160,11 @@ def accuracy_row(task: str, name: str, seed: int, where: dict[str, str], value: 
 
 def settings_row(task: str, name: str, scores: dict[float, float]) -> Row:
     """A row of the second table: the chosen rate, whether it ends the grid, and all scores."""
-    best = max(RATES, key=lambda rate: np.nan_to_num(scores[rate], nan=-1.0))
-    end = {RATES[0]: "lowest", RATES[-1]: "highest"}.get(best, "")
+    best = max(scores, key=lambda rate: np.nan_to_num(scores[rate], nan=-1.0))
+    end = {min(scores): "lowest", max(scores): "highest"}.get(best, "")
     spec = OF_THE_CLOCK[name] if task == "clock" else with_options(name)
-    own = {f"score_{rate:g}": f"{scores[rate]:.4f}" for rate in RATES}
+    every = sorted({*SMALL_RATES, *RATES})
+    own = {f"score_{rate:g}": f"{scores[rate]:.4f}" if rate in scores else "" for rate in every}
     row = {"task": task, "method": name, "spec": spec, "client_learning_rate": f"{best:g}"}
     return {**row, "end_of_the_grid": end, **own}
 
@@ -213,7 +240,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("results/algorithm_pages"))
     work = parser.parse_args().work
     work.mkdir(parents=True, exist_ok=True)
-    parts = [run_commands("rounds", work), run_commands("clock", work), own_models(work)]
+    parts = [run_commands(task, work) for task in ("rounds", "adaptive", "clock")]
+    parts.append(own_models(work))
     for number, name in enumerate(("algorithm_pages", "algorithm_pages_settings")):
         write_table(RESULTS / f"{name}.csv", [row for part in parts for row in part[number]])
 

@@ -138,21 +138,27 @@ def rate_of(name: str, task: str) -> str:
     )
 
 
+def grid_of(name: str, task: str) -> str:
+    """Returns the rates that an algorithm was tuned over."""
+    scores = settings_of(name, task).items()
+    rates = [
+        float(key.removeprefix("score_")) for key, score in scores if "score_" in key and score
+    ]
+    return ", ".join(f"{rate:g}" for rate in sorted(rates))
+
+
 def caption_of(name: str) -> str:
     """Returns the caption of the figure, in Markdown."""
     task = task_of(name)
-    rates = [
-        float(key.removeprefix("score_"))
-        for key in settings_of(name, task)
-        if key.startswith("score_")
-    ]
+    grid, others = (grid_of(each, task) for each in (name, "fedavg"))
+    grid += f" (FedAvg's grid is {others})" * (grid != others)
     chosen = " and ".join(rate_of(each, task) for each in shown(name))
     text = TASKS[task].text
     given = settings_of(name, task)["spec"].removeprefix(name)
     given = f", besides `{given[1:]}`" if given else ""
     return (
         f"{text[0].upper()}{text[1:]} Means of five seeds, with the 95% confidence interval. Only "
-        f"the client learning rate was tuned, among {', '.join(f'{rate:g}' for rate in rates)}: it "
+        f"the client learning rate was tuned, among {grid}: it "
         f"is {chosen}. All other options are the defaults{given}. [The task](index.md#the-figures) "
         "is small, and does not rank algorithms."
     )
