@@ -88,6 +88,17 @@ class Case(NamedTuple):
         return algorithms[self.name](problem, local, **self.hyperparameters)
 
 
+def _three_logits(outputs):
+    return jnp.stack([outputs.logits, -outputs.logits, 0.5 * outputs.logits], -1)
+
+
+def _signs(batch):
+    return (batch["y"] > 0).astype(jnp.int32)
+
+
+# of problems whose outputs are one number
+CLASSES = {"logits": _three_logits, "labels": _signs}
+OF_FEATURES = {"fedmax", "moon", "feddecorr", "fedntd", "fedlc", "feddisco"}
 CASES = [
     Case("fedavg", {}),
     Case("fedavg", {"weighting": "uniform"}),
@@ -139,6 +150,22 @@ CASES = [
     Case("fedasync", {"weighting": "uniform"}),
     Case("fedbuff", {"weighting": "buffer", "server_learning_rate": 0.7}),
     Case("fedat", {"mu": 0.3}),
+    Case("fedsam", {"weighting": "examples", "server_learning_rate": 0.7}),
+    Case("fedspeed", {"alpha": 0.9, "normalised": False}),
+    Case("fedspeed", {"duals": "all"}),
+    Case("fedlesam", {"server_learning_rate": 0.7}),
+    *(Case("fedlesam", {"variant": variant}) for variant in ("scaffold", "feddyn")),
+    Case("diloco", {"state": "fresh", "weighting": "examples"}),
+    Case("diloco", {}),
+    Case("fedadamw", {"moments": "entry", "server_learning_rate": 0.7}),
+    Case("fedmuon", {"alpha": 0.3}),
+    Case("moon", {"tau": 0.2, "weighting": "uniform"}),
+    *(Case(name, CLASSES) for name in ("fedntd", "fedlc", "feddisco")),
+    Case("fedexp", {"averaged": False, "weighting": "uniform"}),
+    Case("fedacg", {"weighting": "examples"}),
+    Case("fadas", {"debias": False}),
+    *(Case(name, {"head": "out*"}) for name in ("fedper", "lgfedavg", "fedbabu")),
+    Case("fedala", {"head": "out*", "first_passes": 2}),
     Case("fedcompass", {"variant": "momentum"}),
     Case("fedcompass", {"variant": "normalised", "weighting": "uniform"}),
 ]

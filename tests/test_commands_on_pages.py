@@ -135,8 +135,8 @@ def write_files():
     own = {text.split()[1]: text for text in own if text.startswith("# ")}
     Path("extend.py").write_text(programs("docs/extend.md")[0])
     Path("sensors.py").write_text(own["sensors.py"])
-    Path("my_package/my_module.py").write_text(own["fedspeed.py"])
-    Path("my_file.py").write_text("\n\n".join([own["fedspeed.py"], *programs("CONTRIBUTING.md")]))
+    Path("my_package/my_module.py").write_text(programs("CONTRIBUTING.md")[0])
+    Path("my_file.py").write_text(programs("CONTRIBUTING.md")[0])
     for name, text in written_files("docs/tutorials/own_codec.md").items():
         Path(name).write_text(text)
     Path("experiments").symlink_to(ROOT / "experiments")

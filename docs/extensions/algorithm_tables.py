@@ -23,7 +23,7 @@ FACTORIES = {**algorithms, **codecs}
 EXAMPLES, STEPS, BATCH_SIZE = 100, 10, 10  # of a client
 REQUIRED: dict[str, dict[str, Any]] = {
     "ghbm": {"tau": 10},
-    "fedrep": {"head": "Dense_1/*"},
+    **{name: {"head": "Dense_1/*"} for name in ("fedrep", "fedper", "lgfedavg", "fedbabu")},
     "fedbn": {"norm": "Dense_0/*"},
 }
 

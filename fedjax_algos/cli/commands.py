@@ -99,7 +99,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     fedjax-algos compare fedasync fedbuff fedcompass --seconds 100
 
     A method is an algorithm with its options: fedprox:mu=0.1,client_learning_rate=0.3. The
-    algorithm may be your own function: my_file.py:fedspeed:rho=0.1 or package.module:fedspeed.
+    algorithm may be your own function: my_file.py:fedinit:beta=0.1 or package.module:fedinit.
     Wrappers follow after a plus, and on the virtual clock (--seconds) a planner after an @:
     fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
 
@@ -133,8 +133,8 @@ def run() -> None:
     fedjax-algos run fedprox --mu 0.1 --local-epochs 2
     fedjax-algos run scaffold+qsgd:levels=4 --seeds 3
 
-    METHOD is an algorithm, see `list algorithms`, or your own function: my_file.py:fedspeed or
-    package.module:fedspeed.
+    METHOD is an algorithm, see `list algorithms`, or your own function: my_file.py:fedinit or
+    package.module:fedinit.
     """
 
 
@@ -153,7 +153,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     Two grids of three and two values are six settings. A grid may contain the method's options,
     client_learning_rate, and settings of the local work such as local_steps. Settings that differ
     only in real numbers share a compiled program. METHOD may be your own function:
-    my_file.py:fedspeed --grid rho=0.1,0.2.
+    my_file.py:fedinit --grid beta=0.1,0.2.
     """
     from fedjax_algos.cli import training
 

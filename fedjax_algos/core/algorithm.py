@@ -121,7 +121,10 @@ class Traits(NamedTuple):
       asynchrony: the planners of the virtual clock that may run it.
       pools_examples: whether clients read the examples of other clients, as in `centralised`.
       requires_sgd: why the rule is right only if clients step along the gradient itself; the
-        engine then refuses `Settings.client_optimizer`. "" if clients may have any optimiser.
+        engine then refuses `Settings.client_optimizer` and rates that change within a local
+        update. "" if clients may have any optimiser.
+      own_optimizer: why clients have an optimiser of the algorithm's own, so that the engine
+        refuses `Settings.client_optimizer`; "" if they have none.
       catch_up: "" if each broadcast stands alone. Otherwise a broadcast builds upon all earlier
         ones. With "sum", a client that missed some downloads them if they are smaller than the
         whole broadcast, else the whole broadcast; with "full", always the whole broadcast.
@@ -129,7 +132,8 @@ class Traits(NamedTuple):
         "uploads", int[], in `Algorithm.report` then counts the clients that sent all of it so far.
       steps_alone: whether the server also makes a step if no update has arrived.
       like: `params -> tree` with the structure, shapes and dtypes of each part of an update that
-        is not a count or a choice. Wrappers that keep vectors between rounds call it.
+        is not a count or a choice; or, if the parts differ, a tree like the whole update, of the
+        same NamedTuple as `parts`. Wrappers that keep vectors between rounds call it.
     """
 
     parts: PartKinds = "delta"
@@ -138,6 +142,7 @@ class Traits(NamedTuple):
     asynchrony: Asynchrony = Asynchrony()
     pools_examples: bool = False
     requires_sgd: str = ""
+    own_optimizer: str = ""
     catch_up: Literal["", "sum", "full"] = ""
     offers: bool = False
     steps_alone: bool = False
@@ -314,6 +319,15 @@ def kinds(parts: PartKinds) -> tuple[str, ...]:
 def vector_kinds(parts: PartKinds) -> tuple[str, ...]:
     """Returns the kind of each part that is a tree of floats."""
     return tuple(kind for kind in kinds(parts) if kind in VECTORS)
+
+
+def vectors_like(traits: Traits, params: Params) -> list[Any]:
+    """Returns a tree like each vector of an update, by `Traits.like`."""
+    like, parts = traits.like(params), kinds(traits.parts)
+    if hasattr(traits.parts, "_fields") and type(like) is type(traits.parts):
+        trees = split_update(traits.parts, like)
+        return [tree for kind, tree in zip(parts, trees, strict=True) if kind in VECTORS]
+    return [like] * len(vector_kinds(traits.parts))
 
 
 def split_update(parts: PartKinds, update: Update, field: str = "parts") -> list[Any]:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Registry(dict[str, Callable[..., T]], Generic[T]):
     """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
-    A name with a colon is a user's factory, `my_file.py:fedspeed` or `package.module:fedspeed`. It
+    A name with a colon is a user's factory, `my_file.py:fedinit` or `package.module:fedinit`. It
     is imported on first use. `kind` is what messages call a product, and `product` is its type.
     """
 

@@ -35,7 +35,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
         fix = "give Selection(factor, value, choose), or None"
         checks.check_kind("selection", algorithm.selection, Selection, fix)
         checks.check_functions(algorithm.selection)
-        encodes = algorithm.download if algorithm.selection.asks else algorithm.traits.catch_up
+        down = getattr(algorithm.transport, "down", None)
+        encodes = down if algorithm.selection.asks else algorithm.traits.catch_up
         found = "candidates need whole broadcasts of the model, but the algorithm encodes them"
         require(not encodes, f"selection: {found}; leave direction=down out")
     if algorithm.prelude is not None:

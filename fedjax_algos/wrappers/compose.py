@@ -26,6 +26,7 @@ from fedjax_algos.core.algorithm import (
     unite,
     update_in,
     vector_kinds,
+    vectors_like,
 )
 from fedjax_algos.core.checks import check_kind, check_like, described
 from fedjax_algos.core.randomness import server_key
@@ -160,8 +161,8 @@ class _Path:
 
     def _first(self, params, owners, *more):
         """Returns the first memory of each stage or rule among the `owners`."""
-        like, parts = self.phase.traits.like(params), vector_kinds(self.parts[0])
-        zeros = [jax.tree.map(jnp.zeros_like, like) for _ in parts]
+        like = vectors_like(self.phase.traits, params)
+        zeros = [jax.tree.map(jnp.zeros_like, tree) for tree in like]
         return tuple(each.first(zeros, *more) if each.first else () for each in owners)
 
     def client_update(self, broadcast, *arguments):

@@ -8,7 +8,14 @@ import jax
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Prelude
-from fedjax_algos.core.algorithm import MODELS, kinds, mismatch, split_update, vector_kinds
+from fedjax_algos.core.algorithm import (
+    MODELS,
+    kinds,
+    mismatch,
+    split_update,
+    vector_kinds,
+    vectors_like,
+)
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.wrappers.stages import OBSERVE, Transport, shapes_of
 
@@ -48,7 +55,7 @@ def check_broadcast(phase: Algorithm | Prelude, broadcast: Any, params: Any) -> 
     """Raises ValueError for a broadcast other than the algorithm declares."""
     parts = phase.traits.broadcast
     trees = split_update(parts, broadcast, "broadcast")
-    shapes = [shapes_of(tree) for tree in (params, phase.traits.like(params))]
+    shapes = [shapes_of(tree) for tree in (params, *vectors_like(phase.traits, params))]
     for kind, tree in zip(kinds(parts), trees, strict=True):
         if kind in MODELS and shapes_of(tree) not in shapes:
             found = f"a {kind} in the broadcast is {jax.tree.structure(tree)}, unlike the params"

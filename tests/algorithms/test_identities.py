@@ -1,7 +1,8 @@
 """Algorithms that are equal up to rounding where they must be, and differ where they must.
 
 Identities have letters and numbers: G and M are FedGBO's and its baselines', X Mime's, H GHBM's,
-L FedLGA's, N FedNova's, SC SCAFFOLD's, D FedDyn's, A AdaBest's, P those of personalised algorithms.
+L FedLGA's, N FedNova's, SC SCAFFOLD's, D FedDyn's, A AdaBest's, P those of personalised algorithms,
+S those of sharpness, and B those of other baselines.
 """
 
 import functools
@@ -61,6 +62,10 @@ H2_first_rounds  ghbm:tau=2 = fedavg  unequal_two
 H2_from_round_tau_plus_1  ghbm:tau=2 != fedavg  unequal_three
 H4_cycles  localghbm = ghbm:tau=2  unequal_cycles
 P9_one_inner_step  pfedme:strength=2,personal_learning_rate=0.05,inner_steps=1 = avg@0.1  partial
+S_rho_0  fedsam:rho=0 = avg  unequal
+S_rho  fedsam != avg  as_ever
+B_moon_first  moon = fedavg  unequal_first
+B_moon  moon != fedavg  unequal_two
 G6_fedgbo_mfl  fedgbo != mfl  as_ever
 G6_fedgbo_mimelite  fedgbo != mimelite  as_ever
 G6_mfl_mimelite  mfl != mimelite  as_ever
@@ -83,6 +88,32 @@ L1_all_complete  fedlga = avg  as_ever
 L1_server_rate  fedlga:server_learning_rate=0.7 = avg,server_learning_rate=0.7  as_ever
 N1_equal_work  fednova = fedavg  as_ever
 q_0  qfedavg:q=0 = avg  as_ever
+S_fedcm  mofedsam:rho=0 = fedcm:weighting=uniform  unequal
+S_alpha_1  mofedsam:alpha=1 = fedsam  unequal
+S_scaffold  fedgamma:rho=0 = scaffold  unequal
+S_fedgamma_first  fedgamma = fedsam  unequal_first
+S_feddyn  fedspeed:rho=0,duals=all = feddyn:alpha=0.1  unequal
+S_alpha_0  fedspeed:alpha=0,duals=all = feddyn:alpha=0.1  unequal
+S_lesam  fedlesam:rho=0 = avg  unequal
+S_lesam_first  fedlesam = avg  unequal_first
+S_lesam_s  fedlesam:rho=0,variant=scaffold = scaffold  unequal
+S_lesam_d  fedlesam:rho=0,variant=feddyn,alpha=0.1 = feddyn:alpha=0.1  unequal
+S_lesam_moves  fedlesam != avg  unequal
+S_smoo  fedsmoo:rho=0 = feddyn:alpha=0.1  unequal
+B_fresh  diloco:state=fresh = diloco  unequal_first
+B_kept  diloco:state=fresh != diloco  unequal
+B_adamw  fedadamw = diloco:momentum=0,server_learning_rate=1  unequal_first
+B_blocks  fedadamw:moments=entry != fedadamw  unequal
+B_moon_mu_0  moon:mu=0 = fedavg  unequal
+B_feddecorr_0  feddecorr:beta=0 = fedavg  short
+B_fedexp  fedexp:epsilon=1e9,averaged=false = fedavg  unequal
+B_fedacg  fedacg:lambda_=0 = fedprox:mu=0.01,weighting=uniform  unequal
+B_fedacg_first  fedacg = fedprox:mu=0.01,weighting=uniform  unequal_first
+B_ca2fl_first  ca2fl = avg  unequal_first
+B_asyncsgd  asyncsgd = avg  unequal
+B_fedala_0  fedala:eta=0 = fedavg  unequal
+B_fedala  fedala != fedavg  unequal
+B_nesterov  fedavgm:nesterov=true != fedavgm  as_ever
 P1_global  ditto:strength=0.7,weighting=uniform = avg  as_ever
 P2_global  apfl:alpha=0.3 = avg  as_ever
 P5_one_cluster  ifca:clusters=1 = avg  as_ever

@@ -1,9 +1,8 @@
 """Algorithms with planners: the allowed pairs run, and the others are refused."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Case, by_kind, quadratics, with_unused
+from helpers import CASES, OF_FEATURES, by_kind, quadratics, small_network, with_unused
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, check_asynchronous, check_planner, planners
@@ -17,7 +16,7 @@ SPECS = {
     "tiers": "tiers:steps=4,ratio=1.5",
     "compass": "compass:min_steps=2,max_steps=8",
 }
-ROUNDS = {"mime", "mimemom", "fedlga"}  # two exchanges, or a stack of updates
+ROUNDS = {"mime", "mimemom", "fedlga", "feddisco"}  # two exchanges, or a stack of updates
 ONLY = {
     "fedat": {"barrier", "tiers"},
     "fedasync,form=mixing": {"immediate"},
@@ -27,7 +26,11 @@ ONLY = {
     "mfl,optimizer=adam": {"barrier"},
     "mfl,optimizer=sgdm": {"barrier"},
 }
-DEFAULTS = dict(fedasync="immediate", fedbuff="buffered", fedat="tiers", fedcompass="compass")
+DEFAULTS = {
+    **dict.fromkeys(("fedasync", "asyncsgd", "ace"), "immediate"),
+    **dict.fromkeys(("fedbuff", "ca2fl", "fadas"), "buffered"),
+    **{"fedat": "tiers", "fedcompass": "compass"},
+}
 
 
 def allowed(case):
@@ -35,8 +38,8 @@ def allowed(case):
 
 
 def build(case):
-    if case.name == "fedmax":  # scalar outputs have no features
-        case = Case("fedmax", {"features": lambda x: jnp.stack([x, 2 * x])[None]})
+    if case.name in OF_FEATURES:  # scalar outputs have none
+        return case.build(small_network().problem, LOCAL)
     return case.build(with_unused(TOY.problem), LOCAL)  # for the patterns of fedbn, fedrep
 
 

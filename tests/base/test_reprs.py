@@ -57,7 +57,7 @@ def test_one_line_for_each_object():
     assert repr(own) == f"Local(batch_size=3, {told})"
     told = repr(algorithms["fedavg"](small_network().problem, LOCAL))
     assert told.startswith("Algorithm(client_update=fedavg, server_update=fedavg, problem=Problem(")
-    assert repr(algorithms).startswith(f"{len(algorithms)} algorithms: adabest, ")
+    assert repr(algorithms).startswith(f"{len(algorithms)} algorithms: ace, ")
 
 
 HOSTILE = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\r\n\t\x7f\x9b\u202e\u2066\ud800"))

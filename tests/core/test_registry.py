@@ -91,7 +91,10 @@ def test_of_many_names_the_nearest_are_shown():
 def test_every_number_of_an_algorithm_declares_its_range():
     known = {(name, option) for name in algorithms for option in options(algorithms[name]).values()}
     required = {(name, option.name) for name, option in known if option.required}
-    assert required == {("ghbm", "tau"), ("fedrep", "head")}
+    assert required == {
+        ("ghbm", "tau"),
+        *((name, "head") for name in ("fedrep", "fedper", "lgfedavg", "fedbabu")),
+    }
     assert [each for each in known if each[1].kind in (int, float) and not each[1].range] == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from helpers import (
     CASES,
     LAYOUTS,
+    OF_FEATURES,
     Case,
     by_kind,
     dispatches_of,
@@ -58,25 +59,34 @@ SEVERAL, COUNTS = "its clients send several vectors", "its clients send counts"
 COMPARES, MODELS = "its server compares the updates", "its clients send models"
 WORK = "needs equal weights, but clients' depend on their"
 NO_MEAN, NO_MODEL = "not of type WeightedSum", "do not receive the whole global model"
-WHILE_TRACED = {WORK, NO_MEAN, NO_MODEL}
+SQUARE = {"fedexp": "it computes 'square' of the update"}
+WHILE_TRACED = {WORK, NO_MEAN, NO_MODEL, *SQUARE.values()}
 BOTH = "fedgbo,optimizer=own,upload=both"
 OF_MODELS = dict.fromkeys(("fedat", "fedasync,form=mixing"), MODELS)
 IN_PRELUDE = dict.fromkeys(("mime", "mimemom"), TWICE)
-OF_PARTS = dict.fromkeys(("scaffold", BOTH, "mfl", "mimelite", "mimexlite", "mimelitemom"), SEVERAL)
+OF_PARTS = f"scaffold {BOTH} mfl mimelite mimexlite mimelitemom fedgamma fedsmoo fedadamw fedlada"
+OF_PARTS = dict.fromkeys([*OF_PARTS.split(), "fedmuon"], SEVERAL)
+STACKS = dict.fromkeys(("fedlga", "feddisco"), COMPARES)
+OTHER_SUMS = "scaffold feddyn fedgbo fedasync fedbuff fedcompass fedgamma fedlesam fedspeed fedsmoo"
+OTHER_SUMS = SQUARE | dict.fromkeys(
+    [*OTHER_SUMS.split(), "ca2fl", "ace", "fadas", "asyncsgd"], NO_MEAN
+)
 REFUSED = {
     "ef": {**IN_PRELUDE, "ifca": CHOICE, **OF_MODELS},
-    "ef21": IN_PRELUDE | {"ifca": CHOICE, "fedlga": COMPARES, "fedcompass": WORK, BOTH: WORK},
+    "ef21": IN_PRELUDE | STACKS | SQUARE | {"ifca": CHOICE, "fedcompass": WORK, BOTH: WORK},
     "differences": IN_PRELUDE,
-    "mean": {"ifca": CHOICE, "fedlga": COMPARES},
-    "majority": {**IN_PRELUDE, **OF_PARTS, "ifca": CHOICE, "fedlga": COMPARES, **OF_MODELS},
+    "mean": {"ifca": CHOICE, **STACKS, **SQUARE},
+    "majority": {**IN_PRELUDE, **OF_PARTS, "ifca": CHOICE, **STACKS, **OF_MODELS},
     "term": IN_PRELUDE
-    | dict.fromkeys(("scaffold", "feddyn", "fedgbo", "fedasync", "fedbuff", "fedcompass"), NO_MEAN)
-    | dict.fromkeys(("fedrep", "fedbn"), NO_MODEL)
-    | {"fedlga": COMPARES, "ifca": CHOICE},
+    | OTHER_SUMS
+    | dict.fromkeys(("fedrep", "fedbn", "fedper", "lgfedavg"), NO_MODEL)
+    | {**STACKS, "ifca": CHOICE},
 }
 REFUSED |= dict.fromkeys(("diana", "mifa"), REFUSED["ef21"]) | {"fetchsgd": REFUSED["majority"]}
 REFUSED |= dict.fromkeys(("superquantile", "afl"), REFUSED["term"])
-REFUSED["sampling"] = REFUSED["majority"] | dict.fromkeys(("fednova", "qfedavg", "fedlga"), COUNTS)
+REFUSED["sampling"] = (
+    REFUSED["majority"] | SQUARE | dict.fromkeys(("fednova", "qfedavg", *STACKS), COUNTS)
+)
 
 OF_KINDS = {kind_of(case): case for (case,), marks, _ in by_kind() if not marks}
 LAST = {case.name: case for case in CASES}
@@ -111,9 +121,9 @@ def pairs():
 
 @functools.cache
 def rounds_with(number, spec, x64=False):
-    """The params after each round of an algorithm with wrappers; FedMAX needs a hidden layer."""
+    """The params after each round of an algorithm with wrappers; some need a hidden layer."""
     problem, data, _ = TOY._replace(problem=with_unused(TOY.problem))
-    if EVERY[number].name == "fedmax":
+    if EVERY[number].name in OF_FEATURES:
         problem, data, _ = small_network()
     with jax.enable_x64(x64):
         return run(wrap(uniform(EVERY[number], problem), spec, simulated()), data, SETS)

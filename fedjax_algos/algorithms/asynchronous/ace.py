@@ -1,6 +1,7 @@
 """ACE: each arrival moves the model along the mean of all clients' latest updates.
 
-"ACE", 2025, https://arxiv.org/abs/2511.19066.
+Chang et al., "Mitigating Participation Imbalance Bias in Asynchronous Federated Learning", 2025,
+https://arxiv.org/abs/2511.19066.
 """
 
 from typing import NamedTuple
@@ -56,8 +57,8 @@ def next_cached(server: ServerState, sums: Sums) -> Params:
 def ace(problem: Problem, local: Local, *, server_learning_rate: Positive = 1.0) -> Algorithm:
     """`h_i <- x_i - y_i` at the arrival of client i, `x <- x - eta h` with the mean h of all h_i.
 
-    x_i is the model that the client received. The h_i start at 0; in the paper a first pass over
-    all clients fills them. The paper has one gradient for each dispatch, this any number of steps.
+    x_i is the model that the client received. The h_i start at 0, and no first pass over all
+    clients fills them. The paper has one gradient for each dispatch, this any number of steps.
     After lossy compression h follows what the server decoded, and the client's row what it sent.
 
     Args:

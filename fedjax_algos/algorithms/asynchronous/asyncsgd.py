@@ -1,7 +1,7 @@
 """Asynchronous SGD: the server takes each update as it comes, whatever its staleness.
 
-The baseline of papers on stale updates, such as Nguyen et al., "Federated Learning with Buffered
-Asynchronous Aggregation", AISTATS 2022, https://arxiv.org/abs/2106.06639.
+Koloskova et al., "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
+Learning", NeurIPS 2022, https://arxiv.org/abs/2206.08307.
 """
 
 from fedjax_algos.algorithms.asynchronous.fedbuff import fedbuff

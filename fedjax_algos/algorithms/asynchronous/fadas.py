@@ -47,10 +47,10 @@ def fadas(
 
     `m <- b1 m + (1 - b1) G` and `v <- b2 v + (1 - b2) G^2`, both from 0. G is the buffer's mean of
     x_i - y_i, and vmax the largest v so far in each entry. r is eta, or eta / tau_max if the
-    buffer's largest staleness tau_max is above tau_c. A staleness above 63 counts as 63. The
-    released code (https://github.com/yujiaw98/FADAS) corrects the bias of m and vmax; the paper's
-    algorithm does not. Its new clients also start from other models than those that their updates
-    are measured from; here both are the same.
+    buffer's largest staleness tau_max is above tau_c, as in the released code
+    (https://github.com/yujiaw98/FADAS). A staleness above 63 counts as 63. The released code
+    corrects the bias of m and vmax; the paper's algorithm does not. There, new clients also start
+    from other models than those that their updates are measured from; here both are the same.
 
     Args:
       problem: the model and the loss.

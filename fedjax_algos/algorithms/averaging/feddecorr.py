@@ -49,9 +49,9 @@ def feddecorr(
     """FedAvg on the loss plus beta times the mean of `(X^T X)_jk^2 / B` over j != k.
 
     X are the features of a batch of B examples, standardised over the batch. This is the term of
-    the released code (https://github.com/bytedance/FedDecorr), so beta is the published one. The
-    paper's term is the squared norm of the correlation matrix divided by the squared width, which
-    is about B times smaller. The reported training loss does not contain the term.
+    the released code (https://github.com/bytedance/FedDecorr), so beta is the published one. It is
+    (B - 1)^2 / B times the mean of the squared correlations of two different features. The reported
+    training loss does not contain the term.
 
     Args:
       problem: the model and the loss.

@@ -20,7 +20,7 @@ from fedjax_algos.core.trees import add_scaled
 
 class Upload(NamedTuple):
     delta: Params  # x - y_i
-    discrepancy: Any  # float[]: d_i
+    discrepancy: Any  # float[]: d_i before it is divided by the cohort's sum
 
 
 def discrepancy(counts: jax.Array) -> jax.Array:

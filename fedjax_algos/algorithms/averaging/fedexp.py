@@ -39,9 +39,9 @@ def fedexp(
     """`x <- x - eta_g G` with `eta_g = max(1, sum_i p_i |x - y_i|^2 / (2 (|G|^2 + epsilon)))`.
 
     G is the mean of x - y_i with the weights p_i. As in the paper, the mean of the last two x is
-    evaluated, and clients start from the last one. The released code
-    (https://github.com/Divyansh03/FedExP) multiplies epsilon by the size of the cohort and by
-    .998^2 in each round.
+    evaluated, and clients start from the last one; after the first round this is the mean of x_0
+    and x_1, where the released code (https://github.com/Divyansh03/FedExP) evaluates x_1. That code
+    multiplies epsilon by the size of the cohort, and by .998^2 after each round.
 
     Args:
       problem: the model and the loss.

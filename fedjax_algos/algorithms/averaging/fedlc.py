@@ -45,8 +45,7 @@ def fedlc(
 
     n_c is the client's number of examples of class c. The loss replaces the problem's loss; the
     reported training loss is still the problem's. Classes that a client does not have are left
-    out, which is the limit of their margin. The paper's denominator has no term of the label
-    itself; all released code that we know has it, and so has this.
+    out, which is the limit of their margin. Some released code gives them a margin of 100 tau.
 
     Args:
       problem: the model and the loss.

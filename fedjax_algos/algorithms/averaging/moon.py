@@ -39,10 +39,12 @@ def moon(
     """FedAvg on the loss plus `mu log(1 + exp((cos(z, z_last) - cos(z, z_x)) / tau))`.
 
     z, z_x and z_last are the features of an example in the local model, in the received model x and
-    in the client's last local model; the last two are computed as in evaluation. A client's first
-    last model is the initial one. In the released code (https://github.com/QinbinLi/MOON) each
-    client starts from another random model, and z is the output of a projection head. A step costs
-    two more forward passes. The reported training loss does not contain the term.
+    in the client's last local model; the last two are computed as in evaluation, with the received
+    statistics. A client's first last model is the initial one, so the first round has no gradient
+    of the term. In the released code (https://github.com/QinbinLi/MOON) the first round has no
+    term, a client's first last model is another random model, and z is the output of a projection
+    head. A step costs two more forward passes. The reported training loss does not contain the
+    term.
 
     Args:
       problem: the model and the loss.

@@ -72,5 +72,5 @@ def diloco(
         server_learning_rate=server_learning_rate,
         weighting=weighting,
     )
-    traits = frame.traits._replace(requires_sgd=OWN_OPTIMIZER)
+    traits = frame.traits._replace(own_optimizer=OWN_OPTIMIZER)
     return frame._replace(client_init=client_init, client_update=client_update, traits=traits)

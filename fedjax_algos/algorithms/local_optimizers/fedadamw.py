@@ -75,7 +75,12 @@ def moments_of_server(
 
     frame = fedavg(problem, local, weighting="uniform")
     broadcast_kinds = ServerState("model", "vector", "moments")
-    traits = Traits(Upload("delta", "moments"), broadcast_kinds, requires_sgd=OWN_OPTIMIZER)
+    traits = Traits(
+        Upload("delta", "moments"),
+        broadcast_kinds,
+        requires_sgd=OWN_OPTIMIZER,
+        like=lambda params: Upload(params, sent(params)),
+    )
     return frame._replace(
         init=init,
         broadcast=lambda server, group: server,
@@ -105,7 +110,8 @@ def fedadamw(
     of all earlier rounds.
 
     The released code (https://github.com/junkangLiu0/FedAdamW) divides m by 1 - b1^(t+k) although
-    m starts at 0, so that the first local steps are a tenth as long, and it sends every entry of v.
+    m starts at 0, so that the first local steps are a tenth as long. For images it sends every
+    entry of v, and multiplies G by this round's rate over the last round's.
 
     Args:
       problem: the model and the loss.
@@ -114,8 +120,8 @@ def fedadamw(
       b1: beta_1, from 0 to below 1.
       b2: beta_2, from 0 to below 1.
       weight_decay: wd, at least 0; it is decoupled.
-      moments: clients send the mean of v over each "array", as in the paper, whose blocks of a
-        transformer are larger; or each "entry".
+      moments: clients send the mean of v over each "array", or each "entry". The paper has means
+        over blocks of its own choice.
       server_learning_rate: eta, above 0; 1 in the paper.
     """
 

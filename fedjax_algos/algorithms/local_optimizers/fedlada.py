@@ -1,4 +1,4 @@
-"""FedLADA: local AdaGrad-like steps, amended by the global update.
+"""FedLADA: local Adam-like steps, amended by the global update.
 
 Sun et al., "Efficient Federated Learning via Local Adaptive Amended Optimizer with Linear Speedup",
 2023, https://arxiv.org/abs/2308.00522.
@@ -33,7 +33,9 @@ def fedlada(
     round v starts at 0, so the first step has the length 3.16 eta_l (1 - gamma) in each entry.
 
     We know no code of the authors. This is the rule of FedAdamW's baseline
-    (https://github.com/junkangLiu0/FedAdamW), without its L2 term, which is `--weight-decay` here.
+    (https://github.com/junkangLiu0/FedAdamW), which also multiplies G by this round's rate over the
+    last round's, and has an L2 term, `--weight-decay` here. The paper's rule may differ: other code
+    keeps the largest v, as AMSGrad does.
 
     Args:
       problem: the model and the loss.

@@ -21,7 +21,6 @@ from fedjax_algos.core.trees import Leaves, Pattern, check_match, split_params
 class ClientState(NamedTuple):
     params: Params  # y_i
     weights: Leaves  # W_i, of the adapted leaves
-    started: jax.Array  # bool[]: whether W_i was learned before
 
 
 @algorithms.register
@@ -42,7 +41,9 @@ def fedala(
     This is for the last layers; of all others the client takes x. In the released code
     (https://github.com/TsingZ0/FedALA) the first learning of W_i ends when the standard deviation
     of ten losses is below .1; here it has a fixed number of passes. That code draws a random share
-    of the examples in each dispatch; here the batches are the first ones of the local update.
+    of the examples in each dispatch; here the batches are the first ones of the local update. There
+    all clients learn W_i in every round; here only the cohort does, and a client's first dispatch
+    is FedAvg's. The client's own model is s with the last W_i.
 
     Args:
       problem: the model and the loss.
@@ -51,7 +52,7 @@ def fedala(
         bool; the default is all of them.
       eta: eta, at least 0, the rate of W_i; 0 is FedAvg.
       share: the share of an epoch's batches that a pass takes, rounded up.
-      first_passes: passes when W_i is learned for the first time; later there is one.
+      first_passes: passes in the client's second dispatch; later there is one.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: the average's weights: "examples" (proportional to n_i) or "uniform".
 
@@ -72,14 +73,13 @@ def fedala(
 
     def client_init(params, key):
         ones = jax.tree.map(jnp.ones_like, parts.own_leaves(params))
-        return ClientState(params, ones, jnp.zeros((), bool))
+        return ClientState(params, ones)
 
     def client_update(x, state, data, dispatch, key):
         gap = optax.tree.sub(parts.own_leaves(x), parts.own_leaves(state.params))
-        moved = optax.tree.norm(gap, squared=True) > 0
         per_epoch = batches_per_epoch(data.num_examples, local.batch_size, local.batches)
         batches = jnp.ceil(share * per_epoch - 1e-4).astype(jnp.int32)
-        steps = jnp.where(moved, batches * jnp.where(state.started, 1, first_passes), 0)
+        passes = jnp.where(dispatch.number > 1, 1, first_passes * dispatch.number)
 
         def gradient_at(model, k, step_key):
             if local.batches == "full":
@@ -94,9 +94,9 @@ def fedala(
             return jax.tree.map(lambda w, c: jnp.clip(w - c, 0, 1).astype(w.dtype), weights, change)
 
         most = None if local.reverse is None else first_passes * local.reverse.max_examples
-        weights = repeat(learn, steps, state.weights, most)
+        weights = repeat(learn, passes * batches, state.weights, most)
         trained = train(mixed(x, state.params, weights), data, dispatch, key)
-        row = ClientState(trained.params, weights, state.started | moved)
+        row = ClientState(trained.params, weights)
         return row, optax.tree.sub(x, trained.params), trained.report
 
     def personal(server, row):

@@ -27,8 +27,8 @@ def fedbabu(
     """FedAvg of the body with a head that never moves.
 
     Only the body is sent, because clients have the initial head. For a model of its own, a client
-    fine-tunes the global model afterwards: `--personal-steps` trains body and head, and the paper
-    shows that the head alone is about as good.
+    fine-tunes the global model afterwards: `--personal-steps` trains body and head. The
+    released code (https://github.com/jhoon-oh/FedBABU) averages the bodies with equal weights.
 
     Args:
       problem: the model and the loss.
@@ -36,8 +36,7 @@ def fedbabu(
       head: the params of the head: a pattern of their paths, such as "Dense_1/*" for the last layer
         of `mlp`, or a function from a path to a bool.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
-      weighting: weights of the bodies: "examples" (proportional to n_i) as in the paper, or
-        "uniform".
+      weighting: weights of the bodies: "examples" (proportional to n_i) or "uniform".
 
     Raises:
       ValueError: if the pattern matches none or all of the params.

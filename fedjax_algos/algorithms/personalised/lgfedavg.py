@@ -24,7 +24,9 @@ def lgfedavg(
 
     The rule is that of `fedbn` with the body in place of the normalisation layers, so a client also
     keeps its own statistics. A client's first body is the initial one. The released code
-    (https://github.com/pliang279/LG-FedAvg) starts from a model that FedAvg has trained.
+    (https://github.com/pliang279/LG-FedAvg) starts from a model that FedAvg has trained, averages
+    the heads with equal weights, and evaluates the model of each client that was best on its test
+    examples.
 
     Args:
       problem: the model and the loss.

@@ -24,8 +24,9 @@ def fedgamma(
     """`y <- y - eta_l (g~ - c_i + c)` with FedSAM's gradient g~.
 
     c and c_i follow SCAFFOLD's rules. So the controls are means of gradients at perturbed
-    models. The first round is FedSAM's. The released code
-    (https://github.com/woodenchild95/FL-Simulator) does the same.
+    models. The first round is FedSAM's. FL-Simulator
+    (https://github.com/woodenchild95/FL-Simulator) has the same rule, with the number of steps of
+    one client for all.
 
     Args:
       problem: the model and the loss.

@@ -39,9 +39,9 @@ def fedlesam(
     """`y <- y - eta_l g(y + e)` with the constant `e = rho (x_old - x) / |x_old - x|`.
 
     x_old is the model that this client received at its previous dispatch; e = 0 at its first one.
-    The released code (https://github.com/ziqingfan/FedLESAM) takes the server's last move instead,
-    which is the same if all clients take part. Its move is one flat vector that it indexes by the
-    number of the array, so each array is shifted by one number; this is the paper's rule.
+    The released code (https://github.com/MediaBrain-SJTU/FedLESAM) takes the server's last move
+    instead, which is the same if all clients take part. Its move is one flat vector that it indexes
+    by the number of the array, so each array is shifted by one number; this is the paper's rule.
 
     Args:
       problem: the model and the loss.

@@ -33,9 +33,9 @@ def fedsam(
     """FedAvg with the gradient `g(y + e)` for g(y), where `e = rho g(y) / |g(y)|`.
 
     The norm is over all arrays together. Both gradients are of the same batch with the same
-    dropout, and e does not contain weight decay, as in the released code of FedSpeed and FedSMOO
-    (https://github.com/woodenchild95/FL-Simulator). That code also adds 1e-7 to the norm. A step
-    costs two gradients.
+    dropout, and e does not contain weight decay. FL-Simulator, the code of FedSpeed and FedSMOO
+    (https://github.com/woodenchild95/FL-Simulator), adds 1e-7 to the norm and draws dropout twice.
+    A step costs two gradients.
 
     Args:
       problem: the model and the loss.

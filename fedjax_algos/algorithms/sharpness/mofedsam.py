@@ -24,8 +24,8 @@ def mofedsam(
     """`y <- y - eta_l (alpha g~ + (1 - alpha) M / (eta_l K_i))`, with FedSAM's gradient g~.
 
     Server: `M <- mean_i (x - y_i)` from M = 0, `x <- x - eta_g M`. A client divides M by its own
-    current rate and number of steps. The released code (https://github.com/woodenchild95/
-    FL-Simulator) divides by the rate of the round before and by the number of steps of one client.
+    current rate and number of steps. FL-Simulator (https://github.com/woodenchild95/FL-Simulator)
+    divides by the rate of the round before and by the number of steps of one client.
 
     Args:
       problem: the model and the loss.

@@ -86,7 +86,7 @@ class Method(NamedTuple):
     ) -> "Method":
         """Parses a spec such as `fedprox:mu=0.1,client_learning_rate=0.3`; builds nothing.
 
-        The algorithm may be a custom one, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may follow,
+        The algorithm may be a custom one, as in `my_file.py:fedinit:beta=0.1`. Wrappers may follow,
         as in `fedavg+identity`, and on the virtual clock a planner, as in
         `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
         needs local steps and names none takes the settings' local steps.
@@ -176,12 +176,13 @@ class Method(NamedTuple):
           settings: the settings, for a client's local work.
         """
         algorithm = self.factory(settings)(problem, self.local(settings), **self.hyperparameters)
-        rates, refused = self.own_settings(settings), []
-        if self.client_optimizer != PLAIN:
+        rates, refused, traits = self.own_settings(settings), [], algorithm.traits
+        reason = traits.requires_sgd or traits.own_optimizer
+        if self.client_optimizer != PLAIN and reason:
             refused.append(f"{CLIENT_OPTIMIZER}={self.client_optimizer!r}")
-        if rates.rate_by == "step" and rates.rate_schedule != "constant":
+        if traits.requires_sgd and rates.rate_by == "step" and rates.rate_schedule != "constant":
             refused.append("rate_by='step'")
-        if refused and (reason := algorithm.traits.requires_sgd):
+        if refused:
             fix = f"leave it out, or give it to others, as in fedavg:{CLIENT_OPTIMIZER}=..."
             found = f"{self.algorithm} does not take {' and '.join(refused)}, because {reason}"
             raise ValueError(f"{found}; {fix}")

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 ONE_EACH = {case.name: case for case in reversed(CASES)}
 OWN_OPTIMIZER = {"fedgbo", "mfl", "mimelite", "mimexlite", "mimelitemom", "mime", "mimemom"}
-GRADIENTS_OF_DELTAS = {"scaffold", "fednova", "fedcm", "fedlga", "qfedavg"}
+OWN_OPTIMIZER |= {"diloco", "fedadamw", "fedlada", "fedmuon"}
+GRADIENTS_OF_DELTAS = {"scaffold", "fednova", "fedcm", "fedlga", "qfedavg", "fedgamma", "mofedsam"}
 REFUSING = OWN_OPTIMIZER | GRADIENTS_OF_DELTAS | {"ghbm", "localghbm", "fedhbm"}
 
 
@@ -91,7 +92,8 @@ def test_the_optimiser_changes_the_numbers_of_an_algorithm(case):
 @pytest.mark.parametrize("name", sorted(REFUSING))
 def test_an_algorithm_refuses_an_optimiser_that_its_rule_does_not_allow(name):
     problem, settings = small_network().problem, Settings()
-    assert method_of(name, "sgd").build(problem, settings).traits.requires_sgd
+    traits = method_of(name, "sgd").build(problem, settings).traits
+    assert traits.requires_sgd or traits.own_optimizer
     with pytest.raises(ValueError, match=rf"^{name} does not take client_optimizer='signum'"):
         method_of(name).build(problem, settings)
 
