@@ -19,7 +19,9 @@ from fedjax_algos.core.types import Batch, Key, Local, Model, Outputs, Problem
 
 
 def teacher(problem: Problem, model: Model, key: Key) -> Callable[[Batch], Outputs]:
-    """Returns a function from a batch to the outputs of a model in evaluation, without gradients.
+    """Returns a function from a batch to the outputs of a model, as in an evaluation.
+
+    The model is not the one that local steps differentiate, so its outputs have no gradient there.
 
     Args:
       problem: the model's functions.
@@ -28,7 +30,7 @@ def teacher(problem: Problem, model: Model, key: Key) -> Callable[[Batch], Outpu
     """
 
     def outputs_of(batch):
-        return jax.lax.stop_gradient(apply_model(problem, model, batch, key, False)[0])
+        return apply_model(problem, model, batch, key, False)[0]
 
     return outputs_of
 

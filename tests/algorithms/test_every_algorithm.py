@@ -202,6 +202,7 @@ def test_two_devices_for_each_of_two_clients(case):
 
 
 @of("fedavg scaffold ditto ifca")
+@pytest.mark.usefixtures("optimised")
 def test_rounds_one_by_one(case, tmp_path):
     """With the clients' rows on the host and on disk, or by a scan, which give the same bits.
 

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, epochs=2)
 POPULATION = fa.Population(num_clients=4, cohort_size=3, total_examples=18)
-ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff", "fedcompass")
+ASYNCHRONOUS = ["fedasync", "fedat", "fedbuff", "fedcompass", "asyncsgd", "ca2fl", "fadas", "ace"]
+WITH_PARTS = ("fedrep", "fedbn", "fedper", "lgfedavg", "fedbabu", "fedala")
 ONE_EACH = {case.name: case for case in reversed(CASES) if case.name not in ASYNCHRONOUS}
 RATE, VALUE, STEP = 0.05, 0.3, 1e-5  # client learning rate, all float options, difference
 
@@ -40,10 +41,10 @@ def toy():
     problem = fa.Problem(
         init=lambda key: fa.Model({"x": jax.random.uniform(key, (), float)}),
         apply=apply,
-        loss=lambda outputs, batch: (outputs.logits - batch["b"]) ** 2,
+        loss=lambda outputs, batch: (outputs.logits - batch["y"]) ** 2,
     )
     rng = np.random.default_rng(0)
-    clients = [{name: rng.uniform(0.5, 2, n) for name in "ab"} for n in (5, 2, 8, 3)]
+    clients = [{name: rng.uniform(0.5, 2, n) for name in "ay"} for n in (5, 2, 8, 3)]
     return Toy(problem, stored(clients), clients)
 
 
@@ -61,7 +62,7 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     bounded = fa.differentiable(LOCAL, toy.data.counts())
     names = [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
     problem, others = toy.problem, {}
-    if case.name in ("fedrep", "fedbn"):  # which divide the params by their names
+    if case.name in WITH_PARTS:  # which divide the params by their names
         problem, others = with_unused(problem), unused_params()
 
     def final(point, seed, local=bounded):

@@ -14,7 +14,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Params, Problem, Weighting, batches_per_epoch
 from fedjax_algos.core.local_steps import local_training, repeat
-from fedjax_algos.core.options import Count, NonNegative, Positive, PositiveShare
+from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.core.trees import Leaves, Pattern, check_match, split_params
 
 
@@ -30,14 +30,14 @@ def fedala(
     *,
     head: Pattern = "*",
     eta: NonNegative = 1.0,
-    share: PositiveShare = 0.8,
     first_passes: Count = 10,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
     """The client starts from `s = y_i + W_i (x - y_i)`, where y_i is its last local model.
 
-    Before it trains, `W_i <- clip(W_i - eta g(s) (x - y_i), 0, 1)` for each batch, from W_i = 1.
+    Before it trains, `W_i <- clip(W_i - eta g(s) (x - y_i), 0, 1)` for each batch, from W_i = 1. A
+    pass takes 80% of an epoch's batches, rounded up.
     This is for the last layers; of all others the client takes x. In the released code
     (https://github.com/TsingZ0/FedALA) the first learning of W_i ends when the standard deviation
     of ten losses is below .1; here it has a fixed number of passes. That code draws a random share
@@ -51,7 +51,6 @@ def fedala(
       head: the params with weights W_i: a pattern of their paths, or a function from a path to a
         bool; the default is all of them.
       eta: eta, at least 0, the rate of W_i; 0 is FedAvg.
-      share: the share of an epoch's batches that a pass takes, rounded up.
       first_passes: passes in the client's second dispatch; later there is one.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: the average's weights: "examples" (proportional to n_i) or "uniform".
@@ -78,7 +77,7 @@ def fedala(
     def client_update(x, state, data, dispatch, key):
         gap = optax.tree.sub(parts.own_leaves(x), parts.own_leaves(state.params))
         per_epoch = batches_per_epoch(data.num_examples, local.batch_size, local.batches)
-        batches = jnp.ceil(share * per_epoch - 1e-4).astype(jnp.int32)
+        batches = (4 * per_epoch + 4) // 5  # 80%, rounded up
         passes = jnp.where(dispatch.number > 1, 1, first_passes * dispatch.number)
 
         def gradient_at(model, k, step_key):

@@ -19,10 +19,9 @@ from fedjax_algos.engine.asynchronous.executor import make_executor
 
 SYSTEM, SEEDS = simulated(speeds="exponential", dropout=0.1), (3, 4)
 SCHEDULES = {
-    "fedasync": immediate(steps=3),
+    **dict.fromkeys(("fedasync", "asyncsgd", "ace"), immediate(steps=3)),
     "fedat": tiers(steps=3, ratio=8),
-    "fedavg": buffered(steps=3, size=3),
-    "fedbuff": buffered(steps=3, size=3),
+    **dict.fromkeys(("fedavg", "fedbuff", "ca2fl", "fadas"), buffered(steps=3, size=3)),
     "fedcompass": compass(min_steps=2, max_steps=8),
 }
 
@@ -43,6 +42,7 @@ def cases():
 def client_update(x, state, data, dispatch, key):
     """Compiles quickly instead of local training."""
     update = jnp.cos(x + dispatch.client + 3 * dispatch.number) / dispatch.num_steps
+    state = jax.tree.map(lambda last: update, state)
     return state, update, Report({}, ())
 
 
