@@ -19,7 +19,7 @@ from fedjax_algos.cli import options
 from fedjax_algos.core.registry import Registry
 
 _COMPARE_HELP = {
-    "config": "settings and methods: a TOML file, such as tune writes, or a run's config.json",
+    "config": "settings and methods: a TOML file, a run's config.json, or standard_cifar100",
     "label": "another text for a method in the table and the figure; may be repeated",
 }
 _OF_COSTS = (
@@ -72,8 +72,8 @@ REGISTRIES = {  # the package or module of each registry
     "algorithms": "algorithms", "client_optimizers": "core", "datasets": "data",
     "losses": "models", "metrics": "models", "models": "models", "partitions": "data",
     "rate_schedules": "participation", "planners": "asynchrony", "system_models": "asynchrony",
-    "samplers": "participation", "failures": "participation", "local_works": "participation",
-    "trackers": "runs.studies.trackers", "wrappers": "wrappers",
+    "samplers": "participation", "shifts": "data", "failures": "participation",
+    "local_works": "participation", "trackers": "runs.studies.trackers", "wrappers": "wrappers",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from fedjax_algos.base.files import MAX_TOML_BYTES, parse_json, parse_toml, read
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.runs.studies.settings import Settings, parse_setting
 
+SETUPS = {path.stem: path for path in (Path(__file__).parent / "setups").glob("*.toml")}
 _KIND = "a file of settings"
 _FIX = "give a TOML file, or the config.json of a results folder of compare or run"
 
@@ -29,8 +30,10 @@ class ConfigFile(NamedTuple):
 def read_config(path: str) -> ConfigFile:
     """Reads a TOML file or, if its name ends in .json, the `config.json` of `compare` and `run`.
 
-    The keys of TOML are `methods`, `compilation_cache`, `tuning` and the fields of `Settings`.
+    The keys of TOML are `methods`, `compilation_cache`, `tuning` and the fields of `Settings`. The
+    name of one of `SETUPS`, such as "standard_cifar100", stands for its file.
     """
+    path = str(SETUPS.get(path, path))
     with reading(path, _KIND, _FIX):
         if path.lower().endswith(".json"):
             return _from_results(parse_json(read_file(path)))

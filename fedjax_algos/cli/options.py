@@ -33,6 +33,7 @@ GROUPS = {  # of the options in `--help`
         "rematerialise": "whether gradients compute the model twice, to need less memory",
     },
     "Clients": {
+        "shift": "how the inputs of clients differ, see `list shifts` [not at all]",
         "sampler": "how the clients of a round are chosen, see `list samplers`",
         "failures": "which clients train and then do not answer, see `list failures` [none]",
         "work": "how much of its local work a client does, see `list local_works`",

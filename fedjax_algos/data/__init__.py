@@ -19,6 +19,7 @@ from fedjax_algos.data.images import ImageFormat as ImageFormat
 from fedjax_algos.data.partitioning import Partition as Partition
 from fedjax_algos.data.partitioning import hold_out as hold_out
 from fedjax_algos.data.partitioning import partitions as partitions
+from fedjax_algos.data.partitioning import shifts as shifts
 from fedjax_algos.data.stored import StoredData as StoredData
 from fedjax_algos.data.stored import by_client as by_client
 from fedjax_algos.data.stored import in_memory as in_memory

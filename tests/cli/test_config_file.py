@@ -5,7 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import fedjax_algos as fa
 from fedjax_algos.cli import main
+from fedjax_algos.cli.config_file import SETUPS, read_config
+from fedjax_algos.runs.studies.method import Method
+from fedjax_algos.runs.studies.settings import Settings
 
 CONFIG = """
 model = "linear"
@@ -62,6 +66,16 @@ def test_the_command_line_prevails_over_the_file(used):
     nothing = used("", "")
     assert nothing.settings.seeds == tuple(range(10))
     assert len(nothing.methods) == 5
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_the_setups_of_the_package(name):
+    file = read_config(name)
+    settings = Settings(**file.settings)
+    problem = fa.models.mlp((4,), 10)
+    built = [Method.of(spec, settings).build(problem, settings) for spec in file.methods]
+    assert len(built) == 9
+    assert (settings.clients, settings.rounds, settings.local_epochs) == (100, 1000, 5)
 
 
 def test_a_run_is_repeated_from_its_configuration(used):

@@ -9,6 +9,7 @@ from fedjax_algos.data.partitioning.by_labels import dirichlet as dirichlet
 from fedjax_algos.data.partitioning.by_labels import dirichlet_balanced as dirichlet_balanced
 from fedjax_algos.data.partitioning.by_labels import dirichlet_classes as dirichlet_classes
 from fedjax_algos.data.partitioning.by_labels import dual_dirichlet as dual_dirichlet
+from fedjax_algos.data.partitioning.shifts import shifts as shifts
 from fedjax_algos.data.partitioning.simple import iid as iid
 from fedjax_algos.data.partitioning.simple import natural as natural
 from fedjax_algos.data.partitioning.simple import pachinko as pachinko

@@ -52,6 +52,8 @@ class Settings:
     - `metrics` are measured besides the model's metrics; see `with_metrics`.
     - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
       `compute_in`. `rematerialise`: gradients need less memory and more time; see `rematerialise`.
+    - `shift` changes the inputs of each client in its own way, as `noise:level=0.5`; the common
+      test examples are not shifted, and a client's held-out examples are.
     - `cohort` is a number of clients or, below 1, a fraction of them; None is 10, or the slots that
       the sampler `poisson` needs.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
@@ -99,6 +101,7 @@ class Settings:
     compute_dtype: Literal["params", "bfloat16"] = "params"
     rematerialise: bool = False
     partition: str = "dirichlet:alpha=0.1"
+    shift: str | None = None
     clients: Count = 100
     cohort: Positive | None = None
     sampler: str = "uniform"
@@ -148,6 +151,7 @@ class Settings:
         fa.data.datasets.parse(self.dataset)
         fa.models.models.parse(self.model)
         fa.data.partitions.parse(self.partition)
+        fa.data.shifts.parse(self.shift or "noise")
         self._sampler()
         self._failures()
         fa.participation.local_works.make(self.work)
@@ -315,6 +319,8 @@ def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
     """Divides the training examples of a data set among the clients."""
     clients, (name, options) = settings.clients, fa.data.partitions.parse(settings.partition)
     if isinstance(dataset, fa.data.ClientDataset):
+        text = "is for examples in memory; leave it out, or give another data set"
+        require(settings.shift is None, f"shift={settings.shift!r} {text}")
         store, choose = dataset.train, fa.data.partitioning.simple.choose_clients
         return Split(fa.data.StoredData(store, choose(store.counts, clients, seed, **options)))
     source = dataset.users if name == "natural" else np.asarray(dataset.train["y"])
@@ -325,11 +331,15 @@ def split(settings: Settings, dataset: fa.data.AnyDataset, seed: int) -> Split:
     if (number := partition.num_clients) != clients:
         found = f"partition={settings.partition!r} has {number} clients, not clients={clients}"
         raise ValueError(f"{found}; return {clients}, or give clients={number}")
+    train = dataset.train
+    if settings.shift is not None:
+        inputs = np.asarray(train["x"])
+        train = train | {"x": fa.data.shifts.make(settings.shift, inputs, partition, seed)}
     if settings.evaluate_clients != "held_out":
-        return Split(fa.data.federate(dataset.train, partition), partition)
+        return Split(fa.data.federate(train, partition), partition)
     partition, held_out = fa.data.hold_out(partition, settings.held_out, seed)
     if not held_out.indices.size:
         found = f"held_out={settings.held_out:g} of the examples of each client is less than one"
         raise ValueError(f"{found}; give a larger share, or fewer clients than {clients}")
-    tested = fa.data.federate(dataset.train, held_out, allow_empty=True)
-    return Split(fa.data.federate(dataset.train, partition), partition, tested)
+    tested = fa.data.federate(train, held_out, allow_empty=True)
+    return Split(fa.data.federate(train, partition), partition, tested)
