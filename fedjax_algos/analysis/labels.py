@@ -13,7 +13,7 @@ SEPARATOR = ": "  # between a results folder and a method, in labels of several 
 
 # Algorithms of the package as the papers spell them. The position sets the style in figures: each
 # column has a colour, and algorithms in one column differ in marker and line. Algorithms that are
-# often compared are in different columns. Others keep their label, which also sets their style.
+# often compared are in different columns. The style of all others follows from their label.
 _LINES = (
     "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
     "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
@@ -22,14 +22,20 @@ _LINES = (
     "-           APFL      Ditto    pFedMe     FedRep   FedBN      IFCA    Per-FedAvg",
 )
 STYLE_TABLE = [name for line in _LINES for name in line.split()]
-DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if name != "-"}
+STYLED = {name.replace("-", "").lower(): name for name in STYLE_TABLE if name != "-"}
+_OTHERS = (
+    "FedSAM MoFedSAM FedGAMMA FedSpeed FedLESAM FedSMOO DiLoCo FedAdamW FedLADA FedMuon MOON "
+    "FedNTD FedLC FedDecorr FedExP FedACG FedDisco AsyncSGD CA2FL FADAS ACE FedPer LG-FedAvg "
+    "FedBABU FedALA"
+)
+DISPLAY_NAMES = STYLED | {name.replace("-", "").lower(): name for name in _OTHERS.split()}
 
 
 def algorithm_of(label: str) -> str | None:
     """Finds the algorithm in a label's first word, such as `fedavg` in `iid: FedAvg-2, tuned`."""
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
-    return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
+    return next((name for name in ("".join(parts), parts[0]) if name in STYLED), None)
 
 
 def file_name(label: str) -> str:

@@ -182,13 +182,14 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
 
 @cli.command()
-@click.argument("methods", nargs=-1, required=True)
-@options.add_options(options.settings_texts(_OF_COSTS))
+@click.argument("methods", nargs=-1)
+@options.add_options({"config": _COMPARE_HELP["config"]} | options.settings_texts(_OF_COSTS))
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
     Costs are the bytes that a client receives and sends, the operations of its local update, the
-    memory that it needs, and the server's state. METHODS are named as in `compare`.
+    memory that it needs, and the server's state. METHODS are named as in `compare`; without them,
+    those of the file that --config names are shown.
     """
     from fedjax_algos.cli.costs import show_costs
 

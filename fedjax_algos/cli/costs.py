@@ -10,6 +10,8 @@ import numpy as np
 from fedjax_algos.analysis import UncountedError, count_flops, count_memory, tables
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.tables import Column, ResultTable, amounts
+from fedjax_algos.base.errors import require
+from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.trees import take, tree_bytes
@@ -64,7 +66,11 @@ def costs_of(
 
 def show_costs(methods: tuple[str, ...], values: dict[str, str | None]) -> None:
     """Prints what methods cost."""
-    settings = settings_of(values, "1", methods=methods)
+    file = ConfigFile() if values["config"] is None else read_config(values["config"])
+    methods = methods or file.methods
+    require(methods, "costs needs a method; give one such as fedavg, or --config")
+    settings = settings_of(values, "1", file, methods)
+    settings = dataclasses.replace(settings, seeds=(0,))
     laid_out = dataclasses.replace(settings, layout="sequential")  # so that nothing is compiled
     experiment = prepare(laid_out, methods_of(methods, settings), files=True)
     data = experiment.data[0]

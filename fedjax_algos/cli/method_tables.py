@@ -20,7 +20,11 @@ from fedjax_algos.analysis.tables import Column, ResultTable, SeedCount, amounts
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.runs.loops.recorder import WHAT_HELPS, describe_divergence, describe_excluded
-from fedjax_algos.runs.results import participation_ginis, summarise_client_rows
+from fedjax_algos.runs.results import (
+    new_client_accuracies,
+    participation_ginis,
+    summarise_client_rows,
+)
 from fedjax_algos.runs.studies.settings import Settings
 
 _WITHOUT = (
@@ -216,6 +220,8 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
     headings = ("mean", "spread", "worst tenth", "pooled", "best tenth", "Jain index")
     *shares, jain = zip(headings, zip(*summaries.values(), strict=True), strict=True)
     columns = [*(percentages(*each) for each in shares), Column(*jain, ".3f")]
+    if settings.sampler.startswith("seen:"):
+        columns.insert(1, percentages("new", new_client_accuracies(rows_of_clients)))
     ginis = participation_ginis(rows_of_clients)
     columns += [Column("Gini", ginis, ".3f")] if ginis else []
     steps = f", after {settings.personal_steps} more local steps" if settings.personal_steps else ""
@@ -226,6 +232,7 @@ def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable
         f"method makes none, of the global one{steps}.",
         "mean, spread (the standard deviation), worst and best tenth are over clients, pooled over "
         "examples. Jain index: 1 if all clients have the same accuracy.",
+        *["new: mean over the clients that never trained."] * (columns[1].heading == "new"),
         *["Gini: of the clients' numbers of dispatches; 0 if all are equal."] * bool(ginis),
     ]
     return ResultTable([Column("method", [names[label] for label in summaries]), *columns], notes)

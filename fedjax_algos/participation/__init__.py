@@ -29,6 +29,7 @@ from fedjax_algos.participation.sampling import with_replacement as with_replace
 from fedjax_algos.participation.sampling_designs import by_size as by_size
 from fedjax_algos.participation.sampling_designs import clustered_by_size as clustered_by_size
 from fedjax_algos.participation.sampling_designs import poisson as poisson
+from fedjax_algos.participation.sampling_designs import seen as seen
 from fedjax_algos.participation.traced import TracedSampler as TracedSampler
 from fedjax_algos.participation.traced import TracedWork as TracedWork
 from fedjax_algos.participation.traced import differentiable as differentiable

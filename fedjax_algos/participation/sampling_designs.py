@@ -9,8 +9,8 @@ import numpy as np
 
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32
-from fedjax_algos.core.options import Positive
-from fedjax_algos.core.randomness import cohort_key
+from fedjax_algos.core.options import Count, Positive
+from fedjax_algos.core.randomness import ONCE, cohort_key, permutation_words, permute
 from fedjax_algos.participation.sampling import draw_members
 from fedjax_algos.participation.traced import TracedSampler, needs_clients, register, traced_sampler
 
@@ -140,3 +140,28 @@ def _draw_clustered(order, ends, seed, round_number, num_clients, cohort_size):
     # floor((k n + u) / M), where k n may have more than 32 bits
     position = slot * whole + (slot * rest + within) // cohort_size
     return jnp.asarray(order)[jnp.searchsorted(ends, position.astype(jnp.int32), side="right")]
+
+
+@register
+def seen(*, new: Count) -> TracedSampler:
+    """All cohorts of the clients that are not new are equally likely; new clients never train.
+
+    The seed chooses the new clients. Evaluate clients' own models at the end, after some steps of
+    their own (`evaluate_clients="held_out"`, `personal_steps`): a new client starts from the global
+    model and from the initial row. In `clients.csv` its participations are 0.
+
+    Args:
+      new: the number of new clients, at least 1.
+
+    Raises:
+      ValueError: when the result is called, if fewer clients than the cohort's are left.
+    """
+
+    def draw(seed, round_number, num_clients, cohort_size):
+        left = num_clients - new
+        found = f"seen: new={new} leaves {left} of {num_clients} clients for a cohort of"
+        require(cohort_size <= left, f"{found} {cohort_size}; give a smaller number")
+        members = draw_members(cohort_key(seed, round_number), cohort_size, left)
+        return permute(permutation_words(cohort_key(seed, ONCE)), members, num_clients)
+
+    return traced_sampler(draw)

@@ -297,6 +297,15 @@ def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
     }
 
 
+def new_client_accuracies(rows: list[Row]) -> list[float]:
+    """Returns the mean accuracy of the clients that never took part, by method."""
+    new = [row for row in rows if row["participations"] == 0 and row["examples"]]
+    return [
+        float(np.mean([row["accuracy"] for own in by_seed.values() for row in own]))
+        for by_seed in rows_by_run(new).values()
+    ]
+
+
 def participation_ginis(rows: list[Row]) -> list[float]:
     """Returns the Gini coefficients of the clients' participations by method, means over seeds."""
     if any("participations" not in row for row in rows):  # of an earlier version

@@ -1,5 +1,7 @@
 """The command `costs`: shapes and counts of every algorithm, without any computation."""
 
+from pathlib import Path
+
 import cost_helpers
 import jax
 import numpy as np
@@ -59,7 +61,7 @@ def test_costs_by_hand_and_by_the_engine():
     assert found["client memory"] == fa.count_memory(algorithm, state, TOY.data).in_round
 
 
-def test_the_command(command):
+def test_the_command(command, here):
     model = ["--model", "linear", "--clients", "10", "--cohort", "2", "--local-steps", "3"]
     heading, *lines = command("costs", "fedavg", "fedhbm", *model).splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["FedAvg", "FedHBM"]
@@ -67,6 +69,10 @@ def test_the_command(command):
     assert lines[0].split()[1:5] == ["2.6", "kB", "2.6", "kB"]
     assert any(line.startswith("server state: the global model") for line in lines)
     assert "missed" not in heading
+    Path("own.toml").write_text('methods = ["fedavg", "fedhbm"]')
+    assert command("costs", "--config", "own.toml", *model).splitlines() == [heading, *lines]
+    with pytest.raises(SystemExit):
+        command("costs", *model)
     out = command("costs", "fedavg+topk:fraction=0.1,direction=down,feedback=ef21", *model)
     cells = out.splitlines()[1].split("  ")
     # 65 values, and places of ten bits in 21 words

@@ -23,6 +23,19 @@ HELD_OUT = "--evaluate-clients held_out --held-out 0.3 --evaluate-clients-at eva
 
 
 @pytest.mark.all
+def test_new_clients_have_a_column(command, here):
+    """The table has the mean accuracy of the clients that never trained."""
+    line = f"compare fedavg {SMALL} --sampler seen:new=5 --evaluate-clients held_out --seeds 2"
+    out = command(*line.split(), "--personal-steps", "3")
+    rows = read_table(here / "results" / "compare" / "clients.csv")
+    new = [float(row["accuracy"]) for row in rows if row["participations"] == "0"]
+    assert len(new) >= 10
+    heading, cells = out[out.index("method  mean") :].splitlines()[:2]
+    assert heading.split()[1:3] == ["mean", "new"]
+    assert float(cells.split()[2]) == pytest.approx(100 * np.mean(new), abs=0.06)
+
+
+@pytest.mark.all
 def test_compare_evaluates_each_client(command, here, capsys):
     """The values are those of `make_evaluate_own` on examples that no client trained on."""
     goal = "--seeds 2 --target-metric client_accuracy_worst_decile --target 0.01"

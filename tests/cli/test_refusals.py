@@ -71,7 +71,7 @@ compare fedavg+power_of_choice:candidates=9 --cohort 20 | chosen among 180 candi
 list algorithm | 'algorithm' is not one of 'algorithms', 'client_optimizers',
 run fedasync --seconds 3 --system simulated:dropout=0.9999999 | dispatches are lost
 lisst | No such command 'lisst'
-costs | Missing argument
+costs | costs needs a method; give one such as fedavg, or --config
 plot nowhere --facet folder | 'folder' is not one of 'results', 'method', 'seed'
 table | no results folder is given
 report nowhere | there is no such file

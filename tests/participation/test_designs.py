@@ -32,6 +32,7 @@ GOLDEN = {
     "on_off:leave=0.2,join=0.1": [[6, 3, 7, 8], [6, 7, 8, 8], [7, 6, 1, 8]],
     "available:mode=lognormal,beta=0.5": [[6, 4, 1, 7], [1, 0, 8, 8], [6, 5, 1, 8]],
     "available:mode=label_cycle,beta=0.9": [[6, 2, 7, 8], [2, 6, 0, 8], [2, 6, 8, 8]],
+    "seen:new=3": [[5, 3, 4, 6], [7, 4, 6, 3], [6, 4, 3, 7]],
 }
 EXPONENTIAL = fa.participation.exponential(0.1, decay=0.9)
 COSINE = optax.cosine_decay_schedule(0.1, 40)
@@ -91,6 +92,19 @@ def test_traced_cohorts_are_those_on_the_host(spec, local):
             ours, theirs = getattr(drawn, name), getattr(expected, name)
             assert ours.dtype == theirs.dtype, name
             np.testing.assert_array_equal(ours[seed], theirs, err_msg=name)
+
+
+def test_new_clients_are_in_no_cohort_and_the_seed_chooses_them():
+    counts, new = np.ones(20, int), []
+    for seed in range(3):
+        drawn = cohorts_of("seen:new=8", 600, counts=counts, seed=seed).client
+        uses = np.bincount(drawn.ravel(), minlength=20)
+        new.append(tuple(np.flatnonzero(uses == 0)))
+        assert len(new[-1]) == 8
+        np.testing.assert_allclose(uses[uses > 0], 600 * 4 / 12, rtol=0.25)
+    assert len({*new}) == 3
+    with pytest.raises(ValueError, match="new=5 leaves 3 of 8 clients for a cohort of 4; give"):
+        cohorts_of("seen:new=5", 1)
 
 
 def test_sizes_of_poisson_cohorts_are_the_quantiles_of_the_binomial_law():

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_algos.analysis import statistics
-from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
+from fedjax_algos.analysis.labels import SEPARATOR, STYLE_TABLE, STYLED, algorithm_of
 from fedjax_algos.analysis.pictures.axes import Axis, Limits
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.base.errors import require
@@ -154,7 +154,7 @@ def _style(slot: int) -> Style:
     return Style(COLOURS[column], marker, LINES[(column + row) % len(LINES)])
 
 
-FIXED_STYLES = {name: _style(STYLE_TABLE.index(spelled)) for name, spelled in DISPLAY_NAMES.items()}
+FIXED_STYLES = {name: _style(STYLE_TABLE.index(spelled)) for name, spelled in STYLED.items()}
 
 
 def method_styles(labels: Iterable[str]) -> dict[str, Style]:
@@ -218,4 +218,4 @@ def _variants(style: Style, number: int) -> list[Style]:
 
 def _has_options(label: str) -> bool:
     """Returns whether a label is more than the name of an algorithm."""
-    return label.lower().replace("-", "") not in DISPLAY_NAMES
+    return label.lower().replace("-", "") not in STYLED
