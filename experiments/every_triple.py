@@ -149,7 +149,7 @@ SAMPLERS = {  # one of them in each round
     "full": ["uniform", "cyclic:num_groups=1", "dirichlet:gamma=1"],
     "empty slots": [leave_empty, "in_session:seconds=1"],
     "random size": ["poisson:mean=2.5", "by_size:replacement=false"],
-    "available": ["on_off:leave=0.3,join=0.5", "available:mode=more_data,beta=0.5"],
+    "available": ["on_off:leave=0.3,join=0.5", "available:mode=more_data,beta=0.5", "seen:new=1"],
     "twice": ["clustered_by_size", "by_size", "with_replacement"],
 }
 FAILURES = {

@@ -188,8 +188,8 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 
     Costs are the bytes that a client receives and sends, the operations of its local update, the
-    memory that it needs, and the server's state. METHODS are named as in `compare`; without them,
-    those of the file that --config names are shown.
+    memory that it needs, and the server's state. METHODS are named as in `compare`. The file
+    that --config names may give them instead.
     """
     from fedjax_algos.cli.costs import show_costs
 

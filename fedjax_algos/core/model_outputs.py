@@ -1,4 +1,4 @@
-"""What a penalty may read: outputs of another model, features, logits, labels and class counts.
+"""Gives a penalty what it reads: another model's outputs, features, logits, labels, class counts.
 
 A penalty, `(outputs, batch) -> float[batch]`, is added to the loss of local training. If it depends
 on the received model or on the client's state, `client_update` makes it and calls
@@ -79,7 +79,7 @@ def class_counts(
       labels: returns int[batch] from a batch.
 
     Raises:
-      ValueError: if there are no logits, or not one label for each example.
+      ValueError: unless the model has logits, and each example one label.
     """
     width = min(local.batch_size, data.indices.shape[0])
 

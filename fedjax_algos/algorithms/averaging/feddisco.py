@@ -66,7 +66,7 @@ def feddisco(
       server_learning_rate: eta, above 0; 1 in the paper.
 
     Raises:
-      ValueError: in the first round, if there are no such logits and labels.
+      ValueError: in the first round, if the logits or labels have other shapes.
     """
     frame = fedavg(problem, local)
 

@@ -57,7 +57,7 @@ def fedlc(
       weighting: the average's weights: "examples" (proportional to n_i) or "uniform".
 
     Raises:
-      ValueError: in the first round, if there are no such logits and labels.
+      ValueError: in the first round, if the logits or labels have other shapes.
     """
 
     def client_update(x, state, data, dispatch, key):

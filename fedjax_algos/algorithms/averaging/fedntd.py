@@ -48,10 +48,10 @@ def fedntd(
 ) -> Algorithm:
     """FedAvg on the loss plus `beta tau^2 KL(p || q)`, over the classes that are not the label.
 
-    p is the softmax of the received model's logits divided by tau, computed as in evaluation, and q
-    that of the local model's, both without the label's class. This is the rule of the released
-    code (https://github.com/Lee-Gihun/FedNTD). A step costs one more forward pass. The reported
-    training loss does not contain the term.
+    p is the softmax of the received model's logits divided by tau, computed as in evaluation. q is
+    the softmax of the local model's logits. Both leave out the label's class. The released code
+    (https://github.com/Lee-Gihun/FedNTD) has this rule. A step costs one more forward pass. The
+    reported training loss does not contain the term.
 
     Args:
       problem: the model and the loss.

@@ -1,4 +1,4 @@
-"""MOON: features are pulled to those of the global model, away from those of the last local one.
+"""MOON: a term pulls features to the global model's, and away from the last local model's.
 
 Li et al., "Model-Contrastive Federated Learning", CVPR 2021, https://arxiv.org/abs/2103.16257.
 """

@@ -22,7 +22,7 @@ def fedper(
 ) -> Algorithm:
     """FedAvg of the base layers; a client trains all layers together and keeps its head.
 
-    The rule is that of `fedbn` with the head in place of the normalisation layers, so a client also
+    The rule is `fedbn`'s, with the head in place of the normalisation layers, so a client also
     keeps its own statistics, such as BatchNorm's means. A client's first head is the initial one.
 
     Args:

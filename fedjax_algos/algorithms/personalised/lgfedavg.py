@@ -22,7 +22,7 @@ def lgfedavg(
 ) -> Algorithm:
     """FedAvg of the head; a client trains all layers together and keeps its body.
 
-    The rule is that of `fedbn` with the body in place of the normalisation layers, so a client also
+    The rule is `fedbn`'s, with the body in place of the normalisation layers, so a client also
     keeps its own statistics. A client's first body is the initial one. The released code
     (https://github.com/pliang279/LG-FedAvg) starts from a model that FedAvg has trained, averages
     the heads with equal weights, and evaluates the model of each client that was best on its test
