@@ -16,6 +16,7 @@ from fedjax_algos.algorithms.averaging.feddisco import disco_weights, discrepanc
 from fedjax_algos.algorithms.averaging.fedlc import calibrated_loss
 from fedjax_algos.algorithms.averaging.fedntd import not_true_distillation
 from fedjax_algos.algorithms.averaging.moon import contrast
+from fedjax_algos.algorithms.local_optimizers.fedmuon import orthogonalised
 from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, planners
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -155,6 +156,16 @@ def test_models_of_two_arrays_and_of_partial_cohorts(spec, split, cohorts, step,
 def test_matrices(spec, optimizer, rate, expected):
     after = history(spec, "matrix", BOTH, rate, optimizer)[1]
     close(flat(after.server.params), numbers(expected))
+
+
+def test_kernels_of_convolutions_are_matrices():
+    """Of one column for each output channel; the singular values are near sqrt(out / in) or 1."""
+    kernel = jax.random.normal(jax.random.key(0), (2, 2, 3, 30))
+    flat = kernel.reshape(12, 30)
+    close(orthogonalised(kernel).reshape(12, 30), orthogonalised(flat))
+    close(orthogonalised(flat.T), orthogonalised(flat).T * (12 / 30) ** 0.5)
+    values = np.linalg.svd(orthogonalised(flat.T), compute_uv=False)
+    assert 0.6 < values.min() < values.max() < 1.3
 
 
 def test_states():

@@ -103,6 +103,7 @@ S_smoo  fedsmoo:rho=0 = feddyn:alpha=0.1  unequal
 B_fresh  diloco:state=fresh = diloco  unequal_first
 B_kept  diloco:state=fresh != diloco  unequal
 B_adamw  fedadamw = diloco:momentum=0,server_learning_rate=1  unequal_first
+B_vectors  fedmuon:gamma=0 = diloco:state=fresh,b2=0.95,momentum=0,server_learning_rate=1  unequal
 B_blocks  fedadamw:moments=entry != fedadamw  unequal
 B_moon_mu_0  moon:mu=0 = fedavg  unequal
 B_feddecorr_0  feddecorr:beta=0 = fedavg  short
