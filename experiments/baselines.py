@@ -13,9 +13,13 @@ on five seeds. Runs are kept in `--work`, and a second start goes on with them.
 """
 
 import argparse
+import csv
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from fedjax_algos.runs.studies.folder_content import write_table
 
 RATES, SMALL_RATES = "0.01,0.03,0.1,0.3", "0.0001,0.0003,0.001,0.003"
 PARTITIONS = {
@@ -115,8 +119,10 @@ def main() -> None:
         config = ["--config", str(tuned / "tuned.toml"), "--seeds", "5"]
         run("compare", *config, "--out", str(compared), "--resume", *share)
         if not share:
-            table = run("table", str(compared), "--format", "csv")
-            (RESULTS / f"baselines_{task}.csv").write_text(table)
+            table = csv.DictReader(run("table", str(compared), "--format", "csv").splitlines())
+            specs = tomllib.loads((tuned / "tuned.toml").read_text())["methods"]
+            rows = [{"spec": spec, **row} for spec, row in zip(specs, table, strict=True)]
+            write_table(RESULTS / f"baselines_{task}.csv", rows)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import dispatches_of
 from naive_rounds import Naive
@@ -51,7 +52,8 @@ def example(split):
 def history(spec, split="one", sets=BOTH, rate=0.1, optimizer="sgd"):
     """The server states after each round."""
     problem, data = example(split)
-    transform = fa.core.client_optimizer(optimizer)
+    named = isinstance(optimizer, str)
+    transform = fa.core.client_optimizer(optimizer) if named else optimizer
     local = fa.Local(1, rate, steps=2, batches="full", transform=transform)
     naive = Naive(algorithms.make(spec, problem, local))
     dispatches = dispatches_of(data, local, sets)
@@ -166,6 +168,12 @@ def test_kernels_of_convolutions_are_matrices():
     close(orthogonalised(flat.T), orthogonalised(flat).T * (12 / 30) ** 0.5)
     values = np.linalg.svd(orthogonalised(flat.T), compute_uv=False)
     assert 0.6 < values.min() < values.max() < 1.3
+
+
+def test_decay_before_clipping_is_fednar():
+    transform = optax.chain(optax.add_decayed_weights(0.01), optax.clip_by_global_norm(2.0))
+    after = history("fedavg:weighting=uniform", optimizer=transform)[1]
+    close(flat(after.server.params), [0.560141619596, -0.194927950596, 0.948321263812])
 
 
 def test_states():

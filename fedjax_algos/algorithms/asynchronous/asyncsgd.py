@@ -1,7 +1,7 @@
 """Asynchronous SGD: the server takes each update as it comes, whatever its staleness.
 
 Koloskova et al., "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
-Learning", NeurIPS 2022, https://arxiv.org/abs/2206.08307.
+Learning", NeurIPS 2022, https://nips.cc/virtual/2022/poster/53346.
 """
 
 from fedjax_algos.algorithms.asynchronous.fedbuff import fedbuff
