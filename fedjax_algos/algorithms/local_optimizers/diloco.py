@@ -15,6 +15,7 @@ from fedjax_algos.core.local_steps import local_training
 from fedjax_algos.core.options import Decay, NonNegative, Positive
 
 OWN_OPTIMIZER = "its clients step with an optimiser of its own"
+ONE_RATE = f"{OWN_OPTIMIZER} and divide the last update by one learning rate"
 
 
 @algorithms.register

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
-from fedjax_algos.algorithms.local_optimizers.diloco import OWN_OPTIMIZER
+from fedjax_algos.algorithms.local_optimizers.diloco import ONE_RATE
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Dispatch, Local, Params, Problem, Traits
 from fedjax_algos.core.local_steps import local_training
@@ -78,7 +78,7 @@ def moments_of_server(
     traits = Traits(
         Upload("delta", "moments"),
         broadcast_kinds,
-        requires_sgd=OWN_OPTIMIZER,
+        requires_sgd=ONE_RATE,
         like=lambda params: Upload(params, sent(params)),
     )
     return frame._replace(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
-from fedjax_algos.algorithms.local_optimizers.diloco import OWN_OPTIMIZER
+from fedjax_algos.algorithms.local_optimizers.diloco import ONE_RATE
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits
 from fedjax_algos.core.local_steps import local_training
@@ -127,7 +127,7 @@ def fedmuon(
         traits=Traits(
             Upload("delta", "vector"),
             ServerState("model", "vector", "vector"),
-            requires_sgd=OWN_OPTIMIZER,
+            requires_sgd=ONE_RATE,
             like=lambda params: Upload(params, matrices(params)),
         ),
     )
