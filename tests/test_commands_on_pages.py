@@ -80,7 +80,9 @@ def small(arguments):
     values = SMALL | (SMALL_ON_CLOCK if "--seconds" in arguments else SMALL_IN_ROUNDS)
     if any("head=" in argument for argument in arguments):
         values |= {"--model": "mlp:hidden=4"}
-    if any("poisson:" in argument for argument in arguments):
+    if any("seen:" in argument for argument in arguments):
+        values = {**values, "--clients": "30"}
+    if any("poisson:" in argument or "standard_" in argument for argument in arguments):
         values = {**values, "--cohort": "30", "--clients": "30"}  # slots for the page's mean
     if "--local-epochs" in arguments:
         values = {
