@@ -16,6 +16,7 @@ from histories import COUNTS, RATE, SETS, Snapshot, regression
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony import plan_dispatches
 from fedjax_algos.core import Mean, Stack
 from fedjax_algos.core.randomness import client_key, dispatch_keys, model_key, permutation_words
 from fedjax_algos.data.federated_data import client_view
@@ -119,6 +120,15 @@ class Naive:
         arrivals = [(0, [(n, 0) for n in cohort if arrive.flat[n]]) for cohort in numbers]
         flat = jax.tree.map(np.ravel, dispatches)
         return [*self.steps(data, flat, arrivals, population, **options)]
+
+    def on_the_clock(self, data, plan, population):
+        """The `After` of each server step of a plan."""
+        arrivals = []
+        for step, group in enumerate(plan.group):
+            here = plan.step == step
+            arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
+        dispatches = plan_dispatches(plan, data.counts(), self.algorithm.local)
+        return self.steps(data, dispatches, arrivals, population)
 
     def steps(self, data, dispatches, arrivals, population, *, seed=0, params=None):
         """Yields an `After` for each server step.

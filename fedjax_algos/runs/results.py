@@ -297,13 +297,13 @@ def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
     }
 
 
-def new_client_accuracies(rows: list[Row]) -> list[float]:
-    """Returns the mean accuracy of the clients that never took part, by method."""
-    new = [row for row in rows if row["participations"] == 0 and row["examples"]]
-    return [
-        float(np.mean([row["accuracy"] for own in by_seed.values() for row in own]))
-        for by_seed in rows_by_run(new).values()
-    ]
+def new_client_accuracies(rows: list[Row]) -> list[float | None]:
+    """Returns the mean accuracy of the clients that never took part, by method; None for none."""
+    found: dict[str, list[float]] = {row["method"]: [] for row in rows}
+    for row in rows:
+        if row["participations"] == 0 and row["examples"]:
+            found[row["method"]].append(row["accuracy"])
+    return [float(np.mean(values)) if values else None for values in found.values()]
 
 
 def participation_ginis(rows: list[Row]) -> list[float]:

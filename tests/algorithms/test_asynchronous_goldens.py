@@ -57,12 +57,7 @@ def plan_of(planner, minutes, system=None):
 def models(name, settings, planner, minutes=40, system=None):
     """The models after the server steps of a plan."""
     naive, plan = naive_of(name, **settings), plan_of(planner, minutes, system)
-    dispatches = plan_dispatches(plan, TOY.data.counts(), naive.algorithm.local)
-    arrivals = []
-    for step, group in enumerate(plan.group):
-        here = plan.step == step
-        arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
-    steps = naive.steps(TOY.data, dispatches, arrivals, POPULATION)
+    steps = naive.on_the_clock(TOY.data, plan, POPULATION)
     return [float(after.server.params) for after in steps]
 
 

@@ -18,7 +18,7 @@ from fedjax_algos.algorithms.averaging.fedlc import calibrated_loss
 from fedjax_algos.algorithms.averaging.fedntd import not_true_distillation
 from fedjax_algos.algorithms.averaging.moon import contrast
 from fedjax_algos.algorithms.local_optimizers.fedmuon import orthogonalised
-from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, planners
+from fedjax_algos.asynchrony import FixedSystem, planners
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -217,13 +217,8 @@ def test_models_on_the_clock(spec, planner, seconds, step, expected):
     naive = Naive(algorithms.make(spec, problem, fa.Local(1, 0.1, steps=2, batches="full")))
     system = FixedSystem([0.5, float(seconds) / 2])
     plan = planners.make(planner)(system, 2, seconds=6)
-    dispatches = plan_dispatches(plan, data.counts(), naive.algorithm.local)
-    arrivals = []
-    for number, group in enumerate(plan.group):
-        here = plan.step == number
-        arrivals.append((group, [*zip(plan.dispatch[here], plan.staleness[here], strict=True)]))
-    steps = naive.steps(data, dispatches, arrivals[: int(step)], fa.Population(2, 2, 2))
-    close(flat([*steps][-1].server.params), numbers(expected))
+    steps = [*naive.on_the_clock(data, plan, fa.Population(2, 2, 2))]
+    close(flat(steps[int(step) - 1].server.params), numbers(expected))
 
 
 LOGITS, TEACHER = np.array([[1, -0.5, 0.25, 2.0]]), np.array([[0.5, 0.5, -1, 1.0]])

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
-from fedjax_algos.core.local_steps import Correction, local_training, uncorrected
+from fedjax_algos.core.local_steps import Correction, Penalty, local_training, uncorrected
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Positive
 
@@ -26,6 +26,7 @@ def fedavg(
     problem: Problem,
     local: Local,
     first: Correction = uncorrected,
+    penalty: Penalty | None = None,
     *,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
@@ -40,6 +41,7 @@ def fedavg(
       problem: the model and the loss.
       local: how a client trains: K_i steps with learning rate eta_l.
       first: a correction of the gradient g; none by default.
+      penalty: a term of the loss, as in `local_training`; None for none.
       server_learning_rate: eta, above 0. 1 in McMahan et al.
       weighting: p_i over the cohort: "examples" is proportional to n_i, as in the paper; "uniform"
         is equal, as in the FedGBO paper's comparisons.
@@ -48,7 +50,7 @@ def fedavg(
     Raises:
       ValueError: if `server_transform` points against G because it includes a learning rate.
     """
-    train = local_training(problem, local)
+    train = local_training(problem, local, penalty)
     step = server_transform or optax.identity()
     if server_transform is not None:
         check_transform("fedavg: server_transform", server_transform, problem)

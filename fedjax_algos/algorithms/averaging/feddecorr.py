@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Local, Problem, Weighting
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import uncorrected
 from fedjax_algos.core.model_outputs import matrix, sown_features
 from fedjax_algos.core.options import NonNegative, Positive
 
@@ -72,11 +71,5 @@ def feddecorr(
         found = matrix("feddecorr", features(outputs), "features")
         return jnp.full(found.shape[0], beta * decorrelation(found, batch["mask"]))
 
-    train = local_training(problem, local, penalty)
-
-    def client_update(x, state, data, dispatch, key):
-        trained = train(x, data, dispatch, key)
-        return state, optax.tree.sub(x, trained.params), trained.report
-
-    frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
-    return frame._replace(client_update=client_update)
+    rate = {"server_learning_rate": server_learning_rate}
+    return fedavg(problem, local, uncorrected, penalty, weighting=weighting, **rate)

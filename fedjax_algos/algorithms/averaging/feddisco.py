@@ -26,7 +26,7 @@ class Upload(NamedTuple):
 def discrepancy(counts: jax.Array) -> jax.Array:
     """Returns KL(p || u), float[], of the label distribution p and the uniform one."""
     p = counts / counts.sum()
-    return jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1) * p.shape[0]), 0).sum()
+    return jax.scipy.special.rel_entr(p, jnp.full_like(p, 1 / p.shape[0])).sum()
 
 
 def disco_weights(counts: jax.Array, discrepancies: jax.Array, a, b) -> jax.Array:

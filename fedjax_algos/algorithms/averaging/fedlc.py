@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem, Weighting
-from fedjax_algos.core.local_steps import local_training
+from fedjax_algos.core.local_steps import uncorrected
 from fedjax_algos.core.model_outputs import class_counts, labels_of, logits_of, matrix
 from fedjax_algos.core.options import NonNegative, Positive
 
@@ -68,8 +67,8 @@ def fedlc(
             found = labels(batch).astype(jnp.int32)
             return calibrated_loss(own, found, counts, tau) - problem.loss(outputs, batch)
 
-        trained = local_training(problem, local, penalty)(x, data, dispatch, key)
-        return state, optax.tree.sub(x, trained.params), trained.report
+        own = fedavg(problem, local, uncorrected, penalty)
+        return own.client_update(x, state, data, dispatch, key)
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
     return frame._replace(client_update=client_update)

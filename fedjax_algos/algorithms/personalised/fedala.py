@@ -23,12 +23,17 @@ class ClientState(NamedTuple):
     weights: Leaves  # W_i, of the adapted leaves
 
 
+def every(path: str) -> bool:
+    """Matches all params, also a model of one array, whose path is empty."""
+    return True
+
+
 @algorithms.register
 def fedala(
     problem: Problem,
     local: Local,
     *,
-    head: Pattern = "*",
+    head: Pattern = every,
     eta: NonNegative = 1.0,
     first_passes: Count = 10,
     server_learning_rate: Positive = 1.0,
@@ -59,10 +64,7 @@ def fedala(
       ValueError: if the pattern matches none of the params.
     """
     parts = split_params(problem, head)
-    if head != "*":  # a model of one bare array has no path
-        check_match("fedala: head", parts, head)
-    else:
-        parts = parts._replace(own=(True,) * len(parts.own))
+    check_match("fedala: head", parts, head)
     train = local_training(problem, local)
 
     def mixed(x, own, weights):

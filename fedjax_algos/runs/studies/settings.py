@@ -151,7 +151,8 @@ class Settings:
         fa.data.datasets.parse(self.dataset)
         fa.models.models.parse(self.model)
         fa.data.partitions.parse(self.partition)
-        fa.data.shifts.parse(self.shift or "noise")
+        if self.shift is not None:
+            fa.data.shifts.parse(self.shift)
         self._sampler()
         self._failures()
         fa.participation.local_works.make(self.work)
