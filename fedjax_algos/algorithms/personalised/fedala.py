@@ -23,17 +23,12 @@ class ClientState(NamedTuple):
     weights: Leaves  # W_i, of the adapted leaves
 
 
-def every(path: str) -> bool:
-    """Matches all params, also a model of one array, whose path is empty."""
-    return True
-
-
 @algorithms.register
 def fedala(
     problem: Problem,
     local: Local,
     *,
-    head: Pattern = every,
+    head: Pattern = "*",
     eta: NonNegative = 1.0,
     first_passes: Count = 10,
     server_learning_rate: Positive = 1.0,
