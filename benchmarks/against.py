@@ -40,8 +40,8 @@ WORKS = {
     "linear-scaffold": Work("linear", 50, 10, "scaffold"),
     "mlp": Work("mlp", 50, 2),
     **{
-        f"mlp-{name}": Work("mlp", 50, 2, f"fedavg+{name}")
-        for name in ("topk", "mean", "majority", "optimal_client_sampling")
+        f"mlp-{spec.partition(':')[0]}": Work("mlp", 50, 2, f"fedavg+{spec}")
+        for spec in "topk mean majority optimal_client_sampling gaussian:clip=0.3,noise=1".split()
     },
     "cnn": Work("cnn", 10, 1),
 }
@@ -77,7 +77,8 @@ def child(root: str, key: str) -> None:
     factory = fa.algorithms.algorithms[name]
 
     def wrapped(*arguments, **options):
-        return fa.wrappers.wrap(factory(*arguments, **options), wrappers)
+        algorithm = factory(*arguments, **{"weighting": "uniform", **options})
+        return fa.wrappers.wrap(algorithm, wrappers)
 
     fa.algorithms.fedavg = wrapped
     run_ours.main()

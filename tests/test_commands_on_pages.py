@@ -82,8 +82,10 @@ def small(arguments):
         values |= {"--model": "mlp:hidden=4"}
     if any("seen:" in argument for argument in arguments):
         values = {**values, "--clients": "30"}
-    if any("poisson:" in argument or "standard_" in argument for argument in arguments):
-        values = {**values, "--cohort": "30", "--clients": "30"}  # slots for the page's mean
+    means = re.findall(r"poisson:mean=(\d+)", " ".join(arguments))
+    if means or any("standard_" in argument for argument in arguments):
+        number = max([30, *(int(mean) + 20 for mean in means)])  # slots for the page's mean
+        values = {**values, "--cohort": f"{number}", "--clients": f"{number}"}
     if "--local-epochs" in arguments:
         values = {
             "--local-epochs": "1",

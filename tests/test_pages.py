@@ -25,8 +25,8 @@ TESTS = {
     "docs/own_wrappers.md": "test_own_algorithms_page",
     "docs/recipes.md": "test_recipes",
 }
-OTHERS = "choosing_clients compression data_and_models faq index large_populations results"
-OTHERS = f"{OTHERS} transformations".split()
+OTHERS = "choosing_clients compression data_and_models faq index large_populations privacy"
+OTHERS = f"{OTHERS} results transformations".split()
 PEERS = [page for page in PAGES if page.startswith("docs/coming_from/") and "index" not in page]
 TESTS |= dict.fromkeys([*(f"docs/{name}.md" for name in OTHERS), *PEERS], "test_programs_on_pages")
 

@@ -94,6 +94,13 @@ def test_compression(feedback, here):
     assert 0 < np.abs(ends[0] - ends[1]).max() < 1e-2
 
 
+def test_epsilon(capsys):
+    """docs/privacy.md: a run of ten rounds, with the epsilon of Poisson cohorts in 150 slots."""
+    rows = executed("docs/privacy.md")["rows"]
+    assert 0.5 < float(capsys.readouterr().out) == rows[-1]["epsilon"] < 1
+    assert rows[-1]["signal_to_noise"] > 0
+
+
 def test_a_sampler(here):
     """docs/choosing_clients.md: of eight clients the four largest are drawn, and slots are left."""
     (program,) = programs("docs/choosing_clients.md")

@@ -1,21 +1,19 @@
-"""Short wrappers, one for each kind of stage: an attack, a defence, a rule, noise, whole numbers.
+"""Short wrappers, one for each kind of stage: an attack, a defence, a rule, whole numbers.
 
 Call them with an algorithm, as in `trimmed_mean(nearest_mixing(sign_flip(algorithm)))`.
 """
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Mean
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.core.trees import along, scale
 from fedjax_algos.wrappers.compose import add
 from fedjax_algos.wrappers.optimal_client_sampling import weighted_sum
 from fedjax_algos.wrappers.stages import (
     ATTACK,
-    CLIP,
     WHOLE,
     ClientStage,
     Facts,
@@ -105,31 +103,6 @@ def trimmed_mean(algorithm: Algorithm, *, wrong: int = 1) -> Algorithm:
         return jax.tree.map(of_leaf, cohort.vectors), own
 
     return add("trimmed_mean", algorithm, rule=Rule("trimmed_mean", estimate))
-
-
-def private_mean(algorithm: Algorithm, *, norm: float = 1.0, noise: float = 1.0) -> Algorithm:
-    """`U = (sum_i min(1, C / |u_i|) u_i + sigma C N(0, I)) / M`, with the expected M.
-
-    C is `norm`, sigma is `noise`, and the column `clipped` is the share of longer updates.
-    """
-
-    def clip(vectors, own, client):
-        length = optax.tree.norm(vectors)
-        clipped = Mean((length > norm).astype(jnp.float32), jnp.float32(1))
-        factor = jnp.minimum(1, norm / jnp.where(length > 0, length, norm))
-        return Sent(scale(factor, vectors), metrics={"clipped": clipped})
-
-    def estimate(summed, own, key, facts):
-        drawn = optax.tree.random_like(key, summed.total, jax.random.normal)
-        total = jax.tree.map(lambda v, z: v + noise * norm * z, summed.total, drawn)
-        return scale(1 / facts.cohort_size, total), own
-
-    def summand(vectors, weights, extra, dispatch, own, facts):
-        return vectors
-
-    rule = Rule("private_mean", estimate, summand, private=True, equal_weights="leave it out")
-    stage, needs = ClientStage("private_mean", clip, place=CLIP), ["no counts", "no statistics"]
-    return add("private_mean", algorithm, client=[stage], rule=rule, needs=[*needs, "one exchange"])
 
 
 def modular_mean(algorithm: Algorithm, *, bits: int = 16, most: float = 1.0) -> Algorithm:

@@ -8,10 +8,20 @@ import numpy as np
 
 from fedjax_algos.analysis.statistics import METRIC
 from fedjax_algos.base.errors import require
+from fedjax_algos.base.limits import check_memory
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
-BUDGETS = ("round", "upload_bytes", "download_bytes", "flops", "simulated_seconds", "wall_seconds")
+BUDGETS = (
+    "round", "upload_bytes", "download_bytes", "flops", "simulated_seconds", "wall_seconds",
+    "epsilon",
+)  # fmt: skip
+_ROW_BYTES = 500  # the least memory of an evaluation's row
+
+
+def check_evaluations(evaluations: int, fix: str) -> None:
+    """Raises ValueError if this many rows do not fit into memory; `fix` says what to change."""
+    check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
 
 
 class Budget(NamedTuple):
@@ -87,6 +97,7 @@ def metrics_row(
     lost: int | None = None,
     excluded_updates: int | None = None,
     participation_gini: float | None = None,
+    epsilon: float | None = None,
 ) -> Row:
     """Makes the row of one evaluation of a run, with its columns in the order of metrics.csv.
 
@@ -108,6 +119,8 @@ def metrics_row(
       excluded_updates: the number of non-finite updates left out; None if they are kept.
       participation_gini: the Gini coefficient of the clients' numbers of dispatches; None if
         cohorts are chosen among candidates, because the host does not know the choice.
+      epsilon: an upper bound of the epsilon of all rounds so far; None for methods that are not
+        private.
     """
     row = {
         "round": round_number,
@@ -117,6 +130,7 @@ def metrics_row(
         "lost": lost,
         "excluded_updates": excluded_updates,
         "participation_gini": participation_gini,
+        "epsilon": epsilon,
         "download_bytes": download_bytes,
         "upload_bytes": upload_bytes,
         "flops": flops,

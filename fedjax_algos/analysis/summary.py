@@ -36,6 +36,7 @@ class MethodSummary(NamedTuple):
       seeds_without_target: the seeds where the reference has diverged, if no target is given. The
         costs and `seeds_reaching` of all methods leave them out.
       seconds: median over seeds of the wall time of the whole run.
+      epsilon: the largest epsilon of a seed's last row; None for methods that are not private.
     """
 
     label: str
@@ -52,6 +53,7 @@ class MethodSummary(NamedTuple):
     seconds: float
     final_p_value: float = math.nan
     best_p_value: float = math.nan
+    epsilon: float | None = None
 
     @property
     def seeds_with_target(self) -> int:
@@ -121,7 +123,7 @@ def summarise(
     if target is None:
         lost = statistics.diverged(qualities[reference])
         targets = np.where(lost, np.nan, _best(qualities[reference]))
-    measured = {*COSTS.values(), "wall_seconds"} & names.keys()
+    measured = {*COSTS.values(), "wall_seconds", "epsilon"} & names.keys()
     columns = {name: column_by_method(rows, name) for name in measured}
     seeds, has_target = np.array(_seeds(rows), int), ~np.isnan(targets)
     summary, without = [], tuple(seeds[~has_target].tolist())
@@ -132,7 +134,14 @@ def summarise(
         costs = {n: _cost(arrays.get(c), firsts, has_target, lost) for n, c in COSTS.items()}
         final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
         seconds = float(np.median(np.fmax.reduce(arrays["wall_seconds"], axis=1)))
-        facts: Any = {"seeds": len(seeds), "seeds_without_target": without, "seconds": seconds}
+        epsilon = np.fmax.reduce(arrays.get("epsilon", np.full(1, np.nan)), axis=None)
+        spent = None if np.isnan(epsilon) else float(epsilon)
+        facts: Any = {
+            "seeds": len(seeds),
+            "seeds_without_target": without,
+            "seconds": seconds,
+            "epsilon": spent,
+        }
         facts["seeds_reaching"] = sum(index is not None for index in firsts)
         facts["seeds_diverged"] = int(lost.sum())
         summary.append(MethodSummary(label, final, best, **costs, **facts))

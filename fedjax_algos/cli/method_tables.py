@@ -136,10 +136,14 @@ def _of_methods(
         percentages("final", finals, marks=final_marks),
         percentages("best", bests, marks=best_marks),
     ]
+    private = _measured(Column("epsilon", [line.epsilon for line in summary], ".3g"))
     notes = [
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
         f"best: the highest {quality} over the evaluations, chosen on test data.",
+        *["epsilon: of the whole run; config.json describes its unit and its delta."]
+        * len(private),
     ]
+    columns += private
     if aim is None:
         diverged = [SeedCount(line.seeds_diverged, line.seeds) for line in summary]
         columns.append(Column("diverged", diverged))

@@ -150,6 +150,7 @@ def _introduction(experiment: Experiment) -> list[str]:
     ]
     if settings.seconds is None and (note := getattr(settings.cohorts()["sampler"], "note", None)):
         lines.append(note(settings.clients, settings.cohort_size))
+    lines += [f"{label}: {text}" for label, text in experiment.privacy().items()]
     if ratios := experiment.speed_ratios():
         values = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
         lines.append(f"seconds per step of the slowest client / the fastest: {values}")

@@ -36,7 +36,8 @@ class Population(NamedTuple):
 
     Attributes:
       num_clients: N, the number of clients.
-      cohort_size: M, clients in a round.
+      cohort_size: M, the expected number of clients in a round, which may be a fraction if cohorts
+        have a random size.
       total_examples: sum of n_i over all clients.
       num_groups: groups that the server updates separately, such as FedAT's tiers.
       seed: uint32[]: the run's seed; the engine sets it. A server rule that draws random numbers
@@ -44,7 +45,7 @@ class Population(NamedTuple):
     """
 
     num_clients: int
-    cohort_size: int
+    cohort_size: float
     total_examples: int
     num_groups: int = 1
     seed: Array = np.uint32(0)  # type: ignore[assignment]

@@ -66,7 +66,8 @@ def check_population(population: Population) -> None:
     checks.check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
         most = population.num_clients if name == "cohort_size" else MAX_INT32
-        if name != "seed":  # the engine sets it
+        random_size = name == "cohort_size" and isinstance(value, float) and 0 < value <= most
+        if name != "seed" and not random_size:  # the engine sets the seed
             checks.check_whole(f"Population: {name}", value, 1, most)
 
 
@@ -148,7 +149,7 @@ class StateCheck:
         found = _shapes(state.server)
 
         def of_groups(number):
-            population = Population(num_clients, 1, num_clients, number)
+            population = Population(num_clients, num_clients, num_clients, number)
             return jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
 
         # shapes may depend on the number of groups, which only the state knows

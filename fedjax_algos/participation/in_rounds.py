@@ -30,12 +30,16 @@ def reads_system(registry: Registry, spec: str) -> bool:
 
 
 def make_in_system(
-    registry: Registry, spec: str, system: SystemModelFactory | None, *arguments: Any
+    registry: Registry,
+    spec: str,
+    system: SystemModelFactory | None,
+    *arguments: Any,
+    **more: Any,
 ) -> Any:
-    """Calls the factory of a spec, with the system model if it has the option `system`."""
+    """Calls the factory of a spec, with `system` and `more` where they are its options."""
     name, values = registry.parse(spec)
-    more = {"system": system} if reads_system(registry, spec) else {}
-    return registry[name](*arguments, **values, **more)
+    known, given = options(registry[name]), {"system": system, **more}
+    return registry[name](*arguments, **values, **{n: v for n, v in given.items() if n in known})
 
 
 def seconds_in(system: SystemModelFactory | None, owner: str) -> Callable[..., jax.Array]:

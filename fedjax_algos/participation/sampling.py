@@ -6,7 +6,7 @@ differs between methods. So the same clients fail in all compared methods.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ class Sampler(Protocol):
         it has a function `of_clients(counts, labels)`, the sampler that this returns is called
         instead. `counts` is int32[num_clients], n_i; `labels()` is bool[num_clients, classes], the
         labels that each client holds. The command line takes `slots` as the default cohort size,
-        and prints the line `note(num_clients, cohort_size)`.
+        and prints the line `note(num_clients, cohort_size)`. Noise for differential privacy needs
+        its `design`, a `Design`.
 
         Args:
           seed: the seed of the cohorts.
@@ -45,6 +46,31 @@ class Sampler(Protocol):
 
 
 samplers = Registry[Sampler]("sampler", Callable)
+
+
+class Design(NamedTuple):
+    """Describes how cohorts are drawn, for differential privacy: the `design` of a sampler.
+
+    Attributes:
+      kind: "fixed" is M different clients, all sets equally likely. "poisson" is each client with
+        probability M / N, at most as many as there are slots. "groups" is clients that take part
+        only in the rounds r, r + G, r + 2 G, ... for their own r, where G is `num_groups`.
+        "buffers" is server steps of the virtual clock with equally many updates. "messages" is for
+        noise that each client adds, with any sampler.
+      mean: M, the expected number of clients; None is the cohort size.
+      num_groups: see above.
+    """
+
+    kind: Literal["fixed", "poisson", "groups", "buffers", "messages"]
+    mean: float | None = None
+    num_groups: int = 1
+
+
+def expected_size(sampler: Any, cohort_size: int) -> float:
+    """Returns M, the expected number of clients in a cohort of `cohort_size` slots."""
+    design = sampler if isinstance(sampler, Design) else getattr(sampler, "design", None)
+    return cohort_size if design is None or design.mean is None else design.mean
+
 
 _BLOCK = np.arange(16, dtype=np.int32)  # rounds drawn in one call: one shape, compiled once
 # Tags of the streams of NumPy's generators. To NumPy [seed, tag] and [seed, tag, 0] are the same
@@ -138,6 +164,7 @@ def _no_labels():
     raise ValueError(f"the sampler needs the labels that each client holds; {fix}")
 
 
+draw_uniform.design = Design("fixed")  # type: ignore[attr-defined]
 _uniform_on_host = on_host(Partial(draw_uniform))
 
 
@@ -155,13 +182,17 @@ def uniform_cohorts(
     return _uniform_on_host(seed, rounds, num_clients, cohort_size)
 
 
-def _by_round(tag: int, draw: Callable) -> Sampler:
+uniform_cohorts.design = Design("fixed")  # type: ignore[attr-defined]
+
+
+def _by_round(tag: int, draw: Callable, **attributes: Any) -> Sampler:
     """Makes a sampler of `draw(generator, round, seed, num_clients, cohort_size)`."""
 
     def sampler(seed, rounds, *sizes):
         draws = ((np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds))
         return np.array([draw(*each, seed, *sizes) for each in draws], np.int32)
 
+    vars(sampler).update(attributes)
     return sampler
 
 
@@ -204,7 +235,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
         group = groups(seed, num_clients)[number % num_groups]
         return rng.choice(group, cohort_size, replace=False)
 
-    return _by_round(_MEMBERS, members)
+    return _by_round(_MEMBERS, members, design=Design("groups", num_groups=num_groups))
 
 
 @functools.lru_cache(maxsize=1)

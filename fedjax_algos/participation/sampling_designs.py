@@ -11,7 +11,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_int32
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.randomness import ONCE, cohort_key, permutation_words, permute
-from fedjax_algos.participation.sampling import draw_members
+from fedjax_algos.participation.sampling import Design, draw_members
 from fedjax_algos.participation.traced import TracedSampler, needs_clients, register, traced_sampler
 
 
@@ -44,7 +44,8 @@ def poisson(*, mean: Positive) -> TracedSampler:
         return f"poisson: more than {slots} clients would come to a round with probability {chance}"
 
     slots = math.ceil(mean + 4.5 * math.sqrt(mean))
-    return traced_sampler(_poisson(mean), may_leave_empty=True, slots=slots, note=note)
+    about = {"slots": slots, "note": note, "design": Design("poisson", mean)}
+    return traced_sampler(_poisson(mean), may_leave_empty=True, **about)
 
 
 @functools.cache

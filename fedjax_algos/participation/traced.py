@@ -101,6 +101,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
         order = permutation_words(cohort_key(seed, ONCE))
         return permute(order, first + members, num_clients)
 
+    sampler.design = sampling.Design("groups", num_groups=num_groups)  # type: ignore[attr-defined]
     return sampler
 
 

@@ -68,6 +68,7 @@ def configuration(
         "dataset_notes": list(experiment.notes),
         "partition_sha256": {str(seed): experiment.digest(seed) for seed in experiment.data},
         "speed_ratio": {str(seed): ratio for seed, ratio in experiment.speed_ratios().items()},
+        **({"privacy": privacy} if (privacy := experiment.privacy()) else {}),
         "environment": environment(),
         "layout": experiment.layout and experiment.layout._asdict(),
         **({"own_functions": own} if (own := experiment.own_functions) else {}),

@@ -31,6 +31,14 @@ from fedjax_algos.wrappers.compression.sparse import topk as topk
 from fedjax_algos.wrappers.optimal_client_sampling import (
     optimal_client_sampling as optimal_client_sampling,
 )
+from fedjax_algos.wrappers.privacy.accounting import Accountant as Accountant
+from fedjax_algos.wrappers.privacy.accounting import Sampling as Sampling
+from fedjax_algos.wrappers.privacy.accounting import accountant_of as accountant_of
+from fedjax_algos.wrappers.privacy.accounting import noise_for as noise_for
+from fedjax_algos.wrappers.privacy.central import correlated_gaussian as correlated_gaussian
+from fedjax_algos.wrappers.privacy.central import gaussian as gaussian
+from fedjax_algos.wrappers.privacy.central import laplace as laplace
+from fedjax_algos.wrappers.privacy.local import local_gaussian as local_gaussian
 from fedjax_algos.wrappers.registry import wrap as wrap
 from fedjax_algos.wrappers.registry import wrappers as wrappers
 from fedjax_algos.wrappers.reweighted import Losses as Losses
@@ -46,6 +54,7 @@ from fedjax_algos.wrappers.stages import ClientStage as ClientStage
 from fedjax_algos.wrappers.stages import Cohort as Cohort
 from fedjax_algos.wrappers.stages import Down as Down
 from fedjax_algos.wrappers.stages import Facts as Facts
+from fedjax_algos.wrappers.stages import Release as Release
 from fedjax_algos.wrappers.stages import Rule as Rule
 from fedjax_algos.wrappers.stages import Sent as Sent
 from fedjax_algos.wrappers.stages import ServerStage as ServerStage

@@ -146,13 +146,18 @@ class _Path:
         if self.stacked:
             traits = traits._replace(reduce="stack")
         if (rule := self.transport.rule) is not None:
-            traits = traits._replace(offers=rule.offers, steps_alone=rule.private)
+            traits = traits._replace(offers=rule.offers, steps_alone=rule.private is not None)
         if rule is not None and rule.equal_weights:
             reason = "the server remembers updates with equal weights; use the planner barrier"
+            start: str = "barrier"
             allowed: tuple[str, ...] = ("barrier",)
+            default, known = traits.asynchrony.default, traits.asynchrony.allowed
             if rule.private:
-                reason, allowed = "it does not know how many updates to expect; use rounds", ()
-            traits = traits._replace(asynchrony=Asynchrony("barrier", allowed, reason))
+                reason = "noise needs equally many updates in each server step; use rounds"
+                reason += ", or the planner buffered"
+                allowed = ("buffered",) if known is None or "buffered" in known else ()
+                start = default if default.startswith("buffered") else "buffered"
+            traits = traits._replace(asynchrony=Asynchrony(start, allowed, reason))
         return phase._replace(**made, traits=traits, transport=self.transport)
 
     def client_init(self, params, key):
@@ -313,6 +318,8 @@ class _Path:
         if (rule := self.transport.rule) is not None and rule.equal_weights:
             part = 0 if rule.private else 1  # the shares or the weights
             fields = fields_read(lambda d: split(one._replace(dispatch=d))[part], one.dispatch)
+            if rule.private:  # all clients have these in common
+                fields = [name for name in fields if name not in self._common(server.facts.step)]
             found = f"{rule.name} needs equal weights, but clients' depend on their"
             fix = f"give weighting=uniform, or {rule.equal_weights}"
             require(not fields, f"{found} {' and '.join(fields)}; {fix}")
@@ -326,6 +333,10 @@ class _Path:
             return scaled(self._contributed(server, one))
         (shares, weights), summand = scaled(self._shares(server, one)), ()
         if rule.summand is not None:
+            if rule.private:  # only staleness makes an update weigh less than others
+                like, old = one.like.value, one.staleness
+                pairs = zip(*(self._public(server, like, t)[1] for t in (old, 0)), strict=True)
+                weights = [stale / fresh for stale, fresh in pairs]
             rest = one.dispatch, server.own[len(self.transport.server)], server.facts
             summand = rule.summand(one.vectors, weights, one.extra, *rest)
         return Sums(shares, weights, summand)
@@ -344,7 +355,9 @@ class _Path:
             fix = "return one value of each vector"
             check_like(f"the estimate of {rule.name}: ", estimate, structure.unflatten(shapes), fix)
             if rule.private:  # as if the expected number of updates had arrived
-                shares, count = self._public(server, shares)
+                shares, _ = self._public(server, shares.form.value[-1])
+                shares = shares._replace(leaves=scale(facts.cohort_size, shares.leaves))
+                count = facts.cohort_size.astype(jnp.int32)
             sums = shares.times(non_negative_moments(self.parts[0], estimate))
         for stage in self.transport.server:
             if stage.reweights:
@@ -362,13 +375,23 @@ class _Path:
             own[-1] = non_negative_moments(parts, jax.tree.map(jnp.add, own[-1], change))
         return joined(inner, own, facts._replace(step=facts.step + 1))
 
-    def _public(self, server, shares):
-        """Returns shares and number of a cohort of the expected size, with equal weights."""
-        *_, like = shares.form.value
+    def _common(self, step):
+        """Returns the fields of a dispatch that are the same for all clients, by name."""
+        local, known = self.phase.local, {"server_step": step}
+        if local.steps is not None:
+            known |= dict.fromkeys(("num_steps", "full_steps"), jnp.int32(local.steps))
+        if not callable(local.learning_rate):
+            known["learning_rate"] = jnp.asarray(local.learning_rate, float)
+        elif local.rate_by == "round":
+            known["learning_rate"] = jnp.asarray(local.learning_rate(step), float)
+        return known
+
+    def _public(self, server, like, staleness=0):
+        """Returns the shares and weights of an update, from its public facts alone."""
         zeros = Dispatch(*map(jnp.int32, [0] * 6), *map(jnp.zeros, [(), ()]), jnp.int32(0))
-        one = Arrived([], [], {}, Static(like), zeros, jnp.int32(0))
-        size, (shares, _) = server.facts.cohort_size, self._shares(server, one)
-        return shares._replace(leaves=scale(size, shares.leaves)), size.astype(jnp.int32)
+        public = zeros._replace(**self._common(server.facts.step))
+        one = Arrived([], [], {}, Static(like), public, jnp.asarray(staleness, jnp.int32))
+        return self._shares(server, one)
 
     def _of_cohort(self, server, stack, own):
         """Returns the cohort after the server's stages, and the sums; sets memories in `own`."""

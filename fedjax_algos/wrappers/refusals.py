@@ -82,6 +82,10 @@ def _misplaced(name: str, before: Transport, added: Transport) -> Iterator[str]:
     for first, second in both:
         if first.place > second.place:
             yield f"{second.name} has to act before {first.name}; give {second.name}+{first.name}"
+    at_once = next((stage.name for stage in before.server if stage.all), "")
+    if at_once and added.rule is not None and added.rule.private is not None:
+        found = f"{name}: {at_once} compares updates before noise is added"
+        yield f"{found}, so that no bound is known; leave one of the two out"
     if before.rule is not None and (added.server or added.rule is not None):
         rule = before.rule.name
         if added.rule is not None:

@@ -78,6 +78,7 @@ class ClientStage(NamedTuple):
       first: `zeros -> own`: the memory before the first dispatch, from zeros like each vector, kept
         in the client's row. None if the stage has no memory.
       kind: maps a vector's kind to its kind after the stage; see `Traits.parts`.
+      private: for local differential privacy, what one message reveals; None without noise.
       place: an `OBSERVE` stage may stand anywhere, and changes no vector. `CLIP` is before
         `ENCODE`, which is before `WHOLE`, the stages that send whole numbers.
     """
@@ -88,14 +89,15 @@ class ClientStage(NamedTuple):
     first: Callable[[Vectors], Any] | None = None
     kind: Callable[[str], str] = same
     place: int = ENCODE
+    private: "Release | None" = None
 
 
 class Facts(NamedTuple):
     """The public facts of a run.
 
     Attributes:
-      num_clients, cohort_size: float[]: N, and the number of clients of a cohort, which is N on the
-        virtual clock.
+      num_clients, cohort_size: float[]: N, and the expected number of clients of a cohort. On the
+        virtual clock it is the number of updates of a server step, or N if that changes.
       seed: uint32[]: the seed of the run.
       step: int32[]: number of server steps so far.
     """
@@ -163,6 +165,23 @@ class ServerStage(NamedTuple):
     place: int = DEFENCE
 
 
+class Release(NamedTuple):
+    """Describes what one server step reveals of the clients' updates: their sum with noise.
+
+    Attributes:
+      law: the distribution of the noise, "gaussian" or "laplace".
+      noise: z: the noise's standard deviation (or the scale, for "laplace") divided by the largest
+        norm of an update, in the 2-norm (or the 1-norm).
+      delta: the delta that epsilon is reported for.
+      sensitivity: for noise that is correlated over rounds, `Strategy.sensitivity`; else None.
+    """
+
+    law: str
+    noise: float
+    delta: float
+    sensitivity: Callable[[int, int], float] | None = None
+
+
 class Rule(NamedTuple):
     """The estimate that replaces the vectors of every update.
 
@@ -170,12 +189,14 @@ class Rule(NamedTuple):
       name: the wrapper's name.
       estimate: `(read, own, key, facts) -> (vectors, own)`, where `read` is a `Summed` if the rule
         has a `summand`, and else the `Cohort`, with all updates in memory at once.
-      summand: `(vectors, weights, extra, dispatch, own, facts) -> tree`, for one update.
+      summand: `(vectors, weights, extra, dispatch, own, facts) -> tree`, for one update. In a
+        `private` rule a weight is 1 for a fresh update, and otherwise a factor for its staleness.
       first: as in a `ServerStage`.
       report: `own -> {column: number}`, columns of the results.
       offers: whether a client may send `Sent.extra` alone; see `Traits.offers`.
-      private: whether the algorithm's own rule acts as if `Facts.cohort_size` clients had sent
-        the estimate, even if none has. It needs `equal_weights`.
+      private: for differential privacy, what a step reveals. The algorithm's own rule then acts as
+        if `Facts.cohort_size` clients had sent the estimate, even if none has. It needs
+        `equal_weights`. None for a rule without noise.
       equal_weights: advice if clients' weights differ and the rule needs equal ones; else "".
     """
 
@@ -185,7 +206,7 @@ class Rule(NamedTuple):
     first: Callable[..., Any] | None = None
     report: Callable[[Any], dict[str, Any]] | None = None
     offers: bool = False
-    private: bool = False
+    private: Release | None = None
     equal_weights: str = ""
 
 

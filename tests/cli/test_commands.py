@@ -158,3 +158,29 @@ def test_tune_then_compare_then_repeat(command, capsys, here, monkeypatch):
     again = command("compare", "--config", results / "compare" / "config.json")
     assert "with seeds 20, 21; this comparison also uses 20, which" in again
     assert folder_content(results / "compare") == folder_content(results / "compare-2")
+
+
+def test_private_methods(command, refused, here, capsys):
+    """The noise is computed and printed before the runs; epsilon is a column, and a budget."""
+    private = "fedavg:weighting=uniform+gaussian:clip=1"
+    options = OPTIONS.replace("12 --cohort 4", "5 --cohort 5").replace(
+        "every 3", "every 1 --seeds 1"
+    )
+    options = options.split()
+    main(["compare", f"{private},epsilon=3", "fedprox", *options, "--out", "out"])
+    printed = capsys.readouterr()
+    told = r"epsilon 2.99\d at delta 1e-05 after 4 rounds \(one client added or removed; gaussian"
+    assert re.search(f"fedavg.gaussian: {told}", printed.err)
+    assert " 3  " in next(row for row in printed.out.splitlines() if row.startswith("FedAvg"))
+    content = json.loads((here / "out/config.json").read_text())
+    assert [bool(re.match(told, text)) for text in content["privacy"].values()] == [True]
+    rows = [row for row in read_table(here / "out/metrics.csv") if row["method"] != "fedprox"]
+    spent = [float(row["epsilon"]) for row in rows]
+    assert spent[0] == 0 < spent[1] < spent[2] < spent[3] < spent[4] < 3
+    main(["run", f"{private},noise=1", *options, "--out", "run", "--budget", "epsilon=6"])
+    ended = [float(row["epsilon"]) for row in read_table(here / "run/metrics.csv")]
+    assert ended[-2] < 6 <= ended[-1]
+    main(["plot", "out", "--x", "epsilon", "--out", "epsilon.svg"])
+    capsys.readouterr()
+    line = ["run", f"{private},noise=1", *options, "--sampler", "with_replacement"]
+    assert "fedavg: gaussian: no bound on epsilon is known" in refused(*line)

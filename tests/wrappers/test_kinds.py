@@ -45,6 +45,7 @@ LOSSLESS = {
     "broadcast": "cast:dtype=float32,direction=down",
     "differences": "topk:fraction=1,direction=down,feedback=ef21",
     "sampling": "optimal_client_sampling:uploads=4",
+    "gaussian": "gaussian:clip=1e30,noise=0",
     "superquantile": "superquantile:1",
     "term": "term:t=0",
     "power_of_choice": "power_of_choice:candidates=1,loss=batch",
@@ -82,6 +83,8 @@ REFUSED = {
     | dict.fromkeys(("fedrep", "fedbn", "fedper", "lgfedavg"), NO_MODEL)
     | {**STACKS, "ifca": CHOICE},
 }
+REFUSED["gaussian"] = REFUSED["mean"] | IN_PRELUDE | OF_MODELS
+REFUSED["gaussian"] |= dict.fromkeys(("fednova", "qfedavg", *STACKS), COUNTS)
 REFUSED |= dict.fromkeys(("diana", "mifa"), REFUSED["ef21"]) | {"fetchsgd": REFUSED["majority"]}
 REFUSED |= dict.fromkeys(("superquantile", "afl"), REFUSED["term"])
 REFUSED["sampling"] = (

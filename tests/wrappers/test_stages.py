@@ -12,7 +12,6 @@ from wrapper_helpers import (
     one_example_each,
     rounds_of,
     sends,
-    traced,
     transfer_of,
     weighted,
 )
@@ -66,7 +65,6 @@ def test_an_attack_and_two_defences_in_numpy(layout, x64):
         ("trimmed_mean", "nearest_mixing", r"give nearest_mixing\+trimmed_mean"),
         ("nearest_mixing", "alie", r"alie has to act before .*give alie\+nearest_mixing"),
         ("trimmed_mean", "trimmed_mean", "replaces all updates already; leave one"),
-        ("modular_mean", "private_mean", "private_mean has to act before modular_mean"),
     ],
 )
 def test_another_order_is_refused(first, second, reason):
@@ -114,32 +112,6 @@ def test_signs_of_marked_clients(x64):
     signs = np.where(bad_clients(0), -1, 1)[~LOST, None]
     assert algorithm.traits.reduce == "sum"
     np.testing.assert_allclose(moves(algorithm)[0], (signs * VECTORS[~LOST, 0]).mean(0), rtol=1e-12)
-
-
-def test_a_private_mean_has_a_fixed_denominator_and_noise_without_updates(x64):
-    """In the third round no update arrives."""
-    clear = moves(examples.private_mean(sends(VECTORS), norm=1.5, noise=0))
-    lengths = np.linalg.norm(VECTORS, axis=-1, keepdims=True)
-    clipped = VECTORS * np.minimum(1, 1.5 / lengths)
-    expected = [clipped[~LOST, 0].sum(0) / 7, clipped[:, 1].sum(0) / 7, np.zeros(D)]
-    np.testing.assert_allclose(clear, expected, rtol=1e-6, atol=1e-12)
-    private = examples.private_mean(sends(VECTORS), norm=1.5, noise=2)
-    noises = [moves(private, seed=seed) - clear for seed in (0, 1)]
-    assert len(np.unique(np.round(noises, 9))) == 2 * 3 * D
-    assert 0.5 < np.std(noises) / (2 * 1.5 / 7) < 1.5
-
-
-@pytest.mark.all
-@pytest.mark.parametrize(("norm", "share"), [(1e-9, 1), (1e9, 0)])
-def test_what_was_clipped_is_a_column(norm, share):
-    """And weights that would tell who came are refused."""
-    bare = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL, weighting="uniform")
-    engine = fa.make_engine(examples.private_mean(bare, norm=norm, noise=0))
-    _, rows = fa.simulate(engine, TOY.data, rounds=2, cohort_size=2)
-    assert rows[-1]["clipped"] == share
-    by_size = fa.algorithms.fedavg(TOY.problem, NETWORK_LOCAL)
-    with pytest.raises(ValueError, match=r"their num_examples.*uniform, or leave it out"):
-        traced(examples.private_mean(by_size))
 
 
 @pytest.mark.parametrize("before", ["", *later("topk:fraction=0.5")])

@@ -118,6 +118,7 @@ AXES = {  # columns for the x axis: their names and units, "B" and "FLOP" have p
     "flops": ("computation of all clients", "FLOP"),
     "simulated_seconds": ("simulated seconds", ""),
     "wall_seconds": ("wall time in seconds", ""),
+    "epsilon": ("epsilon", ""),
 }
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.rows import gini
+from fedjax_algos.analysis.rows import check_evaluations, gini
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import Planner
+from fedjax_algos.base.errors import require
 from fedjax_algos.core import Batch, Dispatch, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.types import blank_dispatches
@@ -17,8 +18,10 @@ from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation.sampling import Design
 from fedjax_algos.participation.systems.system_model import SystemModelFactory
-from fedjax_algos.runs.loops.run import check_data, check_evaluations, flop_counter
+from fedjax_algos.runs.loops.run import check_data, flop_counter
+from fedjax_algos.wrappers import Accountant, Sampling, accountant_of
 
 Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 
@@ -48,6 +51,7 @@ class PlannedRun(NamedTuple):
     transfer: Transfer
     flops: np.ndarray  # float64[dispatches]
     planning_seconds: float
+    accountant: Accountant | None = None
 
     def counted(self, now: float, server_steps: int) -> dict[str, Any]:
         """Returns the counted columns at a simulated time, after `server_steps` server steps."""
@@ -63,7 +67,18 @@ class PlannedRun(NamedTuple):
             "arrivals": num_arrived,
             "lost": num_ended - num_arrived,
             "participation_gini": gini(participations(self.plan, self.data.num_clients, now)),
+            "epsilon": self.accountant and self._epsilon(self.accountant, now, server_steps),
         }
+
+    def _epsilon(self, accountant, now, server_steps):
+        """Returns the epsilon of the client with the most messages, or the most in server steps."""
+        if accountant.design.kind == "messages":
+            return accountant.after(0, participations(self.plan, self.data.num_clients, now))
+        used = self.plan.step < server_steps
+        clients, steps = self.plan.client[self.plan.dispatch[used]], self.plan.step[used]
+        pairs, numbers = np.unique([clients, steps], axis=1, return_counts=True)
+        squares = np.bincount(pairs[0], numbers**2, minlength=1)
+        return accountant.epsilon(int(squares.max()))
 
 
 def participations(plan: Plan, num_clients: int, now: float) -> np.ndarray:
@@ -114,13 +129,21 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
         found = f"{lost} dispatches are lost, and the first ends after {first:g} seconds"
         fix = f"give more, or clients that leave less often: {found}"
         raise ValueError(f"seconds={clock.seconds:g} end before the first server step; {fix}")
+    sizes = np.bincount(plan.step)
+    if equal := bool((sizes == sizes[0]).all()):
+        population = population._replace(cohort_size=int(sizes[0]))
+    sampling = Sampling(Design("buffers"), num_clients, int(population.cohort_size))
+    accountant = accountant_of(algorithm, sampling)
+    summed = accountant is not None and accountant.design.kind == "buffers"
+    require(equal or not summed, algorithm.traits.asynchrony.reason)
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
         state = executor.shapes(population, model)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     planned = population, state, plan, dispatches, transfer
     flops = flop_counter(algorithm, state, data)(dispatches)
-    return PlannedRun(clock, seed, data, *planned, flops, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return PlannedRun(clock, seed, data, *planned, flops, seconds, accountant)
 
 
 def evaluations_by_step(runs: Sequence[PlannedRun], plan: Plan) -> dict[int, Evaluations]:

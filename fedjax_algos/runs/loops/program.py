@@ -42,6 +42,7 @@ from fedjax_algos.runs.loops.run import (
     draw_windows,
     identity_of_rounds,
 )
+from fedjax_algos.wrappers import Accountant
 
 
 class ProgramInputs(NamedTuple):
@@ -170,6 +171,7 @@ class RunGroup(NamedTuple):
     algorithm: Algorithm  # of the first run
     state: FederatedState  # the shapes of its first state
     transfer: Transfer
+    accountant: Accountant | None
 
     @property
     def first(self) -> Run:
@@ -257,10 +259,10 @@ class Call:
                 values = trained if rounds else {}, reports, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *fetch(values))
                 sent = reports.get("uploads", [None] * group.size)
-                due = []
+                due: list[Any] = []
                 for i in range(len(self.own)):
                     counted = done, take(position, i), group.transfer, float(flops[i]), sent[i]
-                    due.append((i, recording.costs_of_rounds(*counted)))
+                    due.append((i, recording.costs_of_rounds(*counted, group.accountant)))
                 yield Stop(done, due, measure, self.states, done == loop.rounds, arrays)
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:

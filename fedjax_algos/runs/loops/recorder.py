@@ -26,6 +26,7 @@ from fedjax_algos.engine.placed.processes import fetch
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.loops.checkpoints import RunSaver, Saved
+from fedjax_algos.wrappers import Accountant
 
 WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
@@ -163,7 +164,12 @@ def joined(columns: Mapping[str, float], *more: Mapping[str, float]) -> dict[str
 
 
 def costs_of_rounds(
-    rounds: int, position: Position, transfer: Transfer, flops: float, uploads: Any = None
+    rounds: int,
+    position: Position,
+    transfer: Transfer,
+    flops: float,
+    uploads: Any = None,
+    accountant: Accountant | None = None,
 ) -> dict[str, Any]:
     """Returns the counted columns after a number of rounds.
 
@@ -183,6 +189,7 @@ def costs_of_rounds(
         "flops": flops,
         "lost": lost,
         "participation_gini": None if chosen is not None else gini(position.dispatched),
+        "epsilon": accountant and accountant.after(rounds, position.dispatched),
     }
 
 

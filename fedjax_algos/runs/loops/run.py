@@ -13,11 +13,12 @@ import numpy as np
 from fedjax_algos.analysis.costs import count_flops, count_report_flops
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, make_evaluate
 from fedjax_algos.analysis.flops import UncountedError
+from fedjax_algos.analysis.rows import check_evaluations
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_memory
 from fedjax_algos.base.reprs import describe, describe_tree, printable
-from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Population, Problem
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.data.description import held_labels
@@ -30,9 +31,10 @@ from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.outputs import check_labels
 from fedjax_algos.participation import Cohorts, Failures, LocalWork, Sampler, uniform
 from fedjax_algos.participation.cohorts import Position
+from fedjax_algos.participation.sampling import expected_size
+from fedjax_algos.wrappers import Accountant, Sampling, accountant_of
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
-_ROW_BYTES = 500  # the least memory of an evaluation's row
 _IN_WORDS = {  # facts stored as hashes
     "algorithm": "the algorithm, its options or the model",
     "initial_model": "the initial model, which the seed draws",
@@ -112,6 +114,16 @@ class Rounds(NamedTuple):
         check_whole("eval_every", self.eval_every)
         evaluations = num_runs * -(-self.rounds // self.eval_every)
         check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
+
+    def population(self, data: RunData) -> Population:
+        """Returns the facts about the clients of a run."""
+        size = expected_size(self.sampler, self.cohort_size)
+        return Population(data.num_clients, size, int(data.counts().sum()))
+
+    def accountant(self, data: RunData, algorithm: Algorithm) -> Accountant | None:
+        """Returns the accountant of a run; None if its algorithm is not private."""
+        drawn = self.sampler, data.num_clients, self.cohort_size, self.rounds
+        return accountant_of(algorithm, Sampling(*drawn))
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
         """Returns the cohorts of a run before its first round, or of candidates for them."""
@@ -219,11 +231,6 @@ def check_test_rows(test_rows: Any, data: FederatedData) -> None:
     if not (whole and 0 <= rows.min() <= rows.max() <= last):
         fix = f"give a list of at least one whole number from 0 to {last}, of the examples"
         raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
-
-
-def check_evaluations(evaluations: int, fix: str) -> None:
-    """Raises ValueError if this many rows do not fit into memory; `fix` says what to change."""
-    check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
+from fedjax_algos.core import Algorithm, Model, Problem, Row, checks
 from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
@@ -204,7 +204,7 @@ class BatchedRuns:
         first, loop = next(iter(runs.values())), self.loop
         local, data = first.local, first.data
         algorithm = self.factory(self.problem, local, **first.hyperparameters)
-        population = Population(data.num_clients, loop.cohort_size, len(data.indices))
+        population = loop.population(data)
         begin = pure_round(algorithm, self.layout, program.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
         dispatches = loop.cohorts(data, algorithm, local, first.seed).dispatches(1)
@@ -220,7 +220,8 @@ class BatchedRuns:
         transfer = count_transfer(algorithm, state, data, take(dispatches, 0))
         tables = {program.table_of(run): run for run in runs.values()}
         computed = program.Program(*learned, *placed), loop, size, note
-        return RunGroup(runs, tables, static, *computed, algorithm, state, transfer)
+        made = algorithm, state, transfer, loop.accountant(data, algorithm)
+        return RunGroup(runs, tables, static, *computed, *made)
 
     def _run_group(self, group: RunGroup) -> list[str]:
         """Runs a group, with a program for each value that cannot be traced; returns its notes."""

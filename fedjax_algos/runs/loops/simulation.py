@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from fedjax_algos.base.limits import accelerator_memory
-from fedjax_algos.core import Batch, Model, Params, Population, Row
+from fedjax_algos.core import Batch, Model, Params, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
 from fedjax_algos.core.trees import take
 from fedjax_algos.engine.checks import StateCheck
@@ -189,11 +189,9 @@ class SynchronousRun:
         check_data(problem, data, loop.test)
         self.engine, self.loop, self.seed, self.data = engine, loop, seed, engine.put_data(data)
         self.draw = partial(loop.cohorts, data, algorithm, algorithm.local, seed)
-        self.cohorts = self.draw()
+        self.cohorts, self.accountant = self.draw(), loop.accountant(data, algorithm)
         if state is None:
-            total = int(self.cohorts.counts.sum())
-            population = Population(data.num_clients, loop.cohort_size, total)
-            state = engine.init(seed, population, loop.params)
+            state = engine.init(seed, loop.population(data), loop.params)
         else:
             StateCheck(algorithm, place_of(state.clients)).check_state(state, self.data)
         self.state, self.start_round = state, start_round or 0
@@ -255,7 +253,7 @@ class SynchronousRun:
         reports = recording.reported(self.engine.algorithm, self.state.server)
         counts = self.done, self.position, transfer, self.flops, reports.get("uploads")
         measure = partial(measure_state, self.state, metrics, reports, self.evaluate_model)
-        due = [(0, recording.costs_of_rounds(*counts))]
+        due = [(0, recording.costs_of_rounds(*counts, self.accountant))]
         return Stop(self.done, due, measure, self.state, self.done == self.end, arrays)
 
     def _arrays(self) -> dict[str, Any]:

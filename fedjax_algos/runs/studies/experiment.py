@@ -129,6 +129,14 @@ class Experiment(NamedTuple):
         partition = self.partitions[seed]
         return data_fingerprint(self.data[seed]) if partition is None else partition.digest()
 
+    def privacy(self) -> dict[str, str]:
+        """Describes the epsilon of each private method after all rounds, by label."""
+        if self.rounds is None:
+            return {}
+        data, rounds = next(iter(self.data.values())), self.rounds
+        found = {name: rounds.accountant(data, e.algorithm) for name, e in self.engines.items()}
+        return {name: each.describe(rounds.rounds) for name, each in found.items() if each}
+
     def speed_ratios(self) -> dict[int, float]:
         """Returns by seed the slowest client's seconds per step, divided by the fastest one's."""
         return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}

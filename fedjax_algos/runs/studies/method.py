@@ -196,13 +196,14 @@ class Method(NamedTuple):
         """
         factory = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
+        sampling = settings.sampling() if settings.seconds is None and specs else None
 
         @functools.wraps(factory)
         def wrapped(*arguments: Any, **options: Any) -> Algorithm:
             algorithm = factory(*arguments, **options)
             with prefix_errors(f"{self.algorithm}: "):
                 check_algorithm(algorithm)
-                return wrap(algorithm, specs, settings.system_model())
+                return wrap(algorithm, specs, settings.system_model(), sampling)
 
         return wrapped
 

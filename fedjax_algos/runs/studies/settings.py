@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.analysis.rows import within_budget
+from fedjax_algos.analysis.rows import check_evaluations, within_budget
 from fedjax_algos.analysis.statistics import check_target_metric, metric_column
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import MAX_INT32, check_memory
@@ -144,7 +144,7 @@ class Settings:
 
     def check(self) -> None:
         """Raises ValueError for a wrong value, or values that contradict each other."""
-        from fedjax_algos.runs.loops.run import Rounds, check_evaluations
+        from fedjax_algos.runs.loops.run import Rounds
 
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
@@ -170,8 +170,7 @@ class Settings:
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             fa.wrappers.wrappers.parse(spec)
         within_budget([], self.budget)  # checks it
-        num_seeds = len(self.seeds)
-        # a seed has its own partition, and each client an index and an offset
+        num_seeds = len(self.seeds)  # each has a partition, and each client an index and an offset
         what, size = f"{num_seeds} seeds of clients={self.clients}", num_seeds * self.clients * 8
         check_memory(what, size, "give fewer seeds or clients")
         if self.seconds is not None:
@@ -214,10 +213,9 @@ class Settings:
         return part.in_rounds.make_in_system(part.samplers, self.sampler, self.system_model())
 
     def _failures(self) -> fa.participation.Failures | None:
-        if self.failures is None:
-            return None
-        part = fa.participation
-        return part.in_rounds.make_in_system(part.failures, self.failures, self.system_model())
+        part, spec, system = fa.participation, self.failures, self.system_model()
+        make = part.in_rounds.make_in_system
+        return None if spec is None else make(part.failures, spec, system)
 
     def system_model(self) -> fa.asynchrony.SystemModelFactory:
         """Returns the function that makes the system model of a seed."""
@@ -231,6 +229,11 @@ class Settings:
             "work": fa.participation.local_works.make(self.work),
             "failures": self._failures(),
         }
+
+    def sampling(self) -> fa.wrappers.Sampling:
+        """Returns how the cohorts of rounds are drawn."""
+        drawn = self._sampler(), self.clients, self.cohort_size, self.rounds
+        return fa.wrappers.Sampling(*drawn)
 
     def loop(self) -> dict[str, Any]:
         """Returns the arguments of `simulate` and `run_batched` for the rounds."""

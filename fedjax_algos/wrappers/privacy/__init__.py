@@ -1,0 +1,1 @@
+"""Differential privacy: noise on what the server learns, and what it costs in epsilon."""
