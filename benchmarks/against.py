@@ -34,6 +34,7 @@ class Work(NamedTuple):
     algorithm: str = "fedavg"  # with wrappers
 
 
+WRAPPERS = "topk", "mean", "majority", "optimal_client_sampling", "gaussian:clip=0.3,noise=1"
 WORKS = {
     "linear": Work("linear", 50, 10),
     "linear-200": Work("linear", 200, 5),
@@ -41,7 +42,7 @@ WORKS = {
     "mlp": Work("mlp", 50, 2),
     **{
         f"mlp-{spec.partition(':')[0]}": Work("mlp", 50, 2, f"fedavg+{spec}")
-        for spec in "topk mean majority optimal_client_sampling gaussian:clip=0.3,noise=1".split()
+        for spec in WRAPPERS
     },
     "cnn": Work("cnn", 10, 1),
 }
