@@ -40,10 +40,7 @@ WORKS = {
     "linear-200": Work("linear", 200, 5),
     "linear-scaffold": Work("linear", 50, 10, "scaffold"),
     "mlp": Work("mlp", 50, 2),
-    **{
-        f"mlp-{spec.partition(':')[0]}": Work("mlp", 50, 2, f"fedavg+{spec}")
-        for spec in WRAPPERS
-    },
+    **{f"mlp-{spec.partition(':')[0]}": Work("mlp", 50, 2, f"fedavg+{spec}") for spec in WRAPPERS},
     "cnn": Work("cnn", 10, 1),
 }
 
