@@ -96,9 +96,11 @@ def test_compression(feedback, here):
 
 def test_epsilon(capsys):
     """docs/privacy.md: a run of ten rounds, with the epsilon of Poisson cohorts in 150 slots."""
-    rows = executed("docs/privacy.md")["rows"]
+    names = executed("docs/privacy.md")
+    rows = names["rows"]
     assert 0.5 < float(capsys.readouterr().out) == rows[-1]["epsilon"] < 1
     assert rows[-1]["signal_to_noise"] > 0
+    assert names["local"].example_noise.noise == 1.1
 
 
 def test_a_sampler(here):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedjax_algos.core.algorithm import weighted_by as weighted_by
     from fedjax_algos.core.client_data import ClientData as ClientData
     from fedjax_algos.core.client_data import batches_per_epoch as batches_per_epoch
+    from fedjax_algos.core.example_noise import ExampleNoise as ExampleNoise
     from fedjax_algos.core.local_steps import Step as Step
     from fedjax_algos.core.local_steps import Train as Train
     from fedjax_algos.core.local_steps import Trained as Trained

@@ -133,6 +133,11 @@ def check_local(local: Local) -> None:
         fits = isinstance(value, jax.core.Tracer) or (is_number(value, float) and value > 0)
         require(fits, f"Local: {name}={_short(value)} is out of range; give a number above 0")
     check_choice("Local: batches", local.batches, typing.get_args(Batches))
+    noise = local.example_noise
+    if noise is not None:
+        found = "Local: example_noise needs batches='poisson' and gradient_accumulation=1"
+        fits = local.batches == "poisson" and pieces == 1 and noise.clip > 0 <= noise.noise
+        require(fits, f"{found}, a clip above 0 and noise of at least 0; change {_short(noise)}")
     check_choice("Local: rate_by", local.rate_by, typing.get_args(RateBy))
     if local.reverse is not None:
         fix = "make it with differentiable(local, data.counts())"

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.reprs import describe, describe_tree
+from fedjax_algos.core.example_noise import Sealed, poisson_slots
 from fedjax_algos.core.options import Batches
 from fedjax_algos.core.randomness import next_words, permute
 from fedjax_algos.core.trees import take
@@ -46,6 +47,14 @@ class ClientData(NamedTuple):
         """
         return Model(params, self.statistics, self.frozen)
 
+    def sealed(self, local: Local) -> "ClientData":
+        """Returns the view, whose examples are `Sealed` if the client's gradients are noisy.
+
+        Args:
+          local: how the client trains.
+        """
+        return self._replace(examples=Sealed(self.examples)) if local.example_noise else self
+
     def __repr__(self) -> str:
         return describe(self, store=describe_tree(self.examples))
 
@@ -60,13 +69,21 @@ class ClientData(NamedTuple):
           batches: any kind of `Local` except "full"; for that, use `piece`.
 
         Returns:
-          int32[batch_size] below n_i, and a mask, bool[batch_size], which is False for padding.
+          int32[batch_size] below n_i, and a mask, bool[batch_size], which is False for padding. For
+          "poisson" they have `poisson_slots(batch_size)` entries.
         """
         # unsigned, because a signed division that rounds down is several operations
         n, step = self.num_examples.astype(jnp.uint32), step.astype(jnp.uint32)
         entries = jnp.arange(batch_size, dtype=jnp.uint32)
+        key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
+        if batches == "poisson":  # the gaps between chosen examples are geometric
+            slots, words = poisson_slots(batch_size), next_words(self.order, step)
+            uniform = jax.random.uniform(jax.random.fold_in(key, step), (slots,), minval=1e-30)
+            chance = jnp.minimum(batch_size / n.astype(float), 1)
+            gaps = jnp.minimum(jnp.floor(jnp.log(uniform) / jnp.log1p(-chance)), n)
+            places = jnp.cumsum(gaps.astype(jnp.uint32) + 1) - 1
+            return permute(words, jnp.minimum(places, n - 1), n), places < n
         if batches == "replacement":
-            key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
             key = jax.random.fold_in(key, step)
             drawn = jax.random.randint(key, (batch_size,), 0, self.num_examples, jnp.int32)
             return drawn, entries >= 0

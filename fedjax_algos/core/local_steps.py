@@ -15,6 +15,7 @@ from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import check_device_memory
 from fedjax_algos.core.checks import apply_model, check_local, losses_of, with_mask
 from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.example_noise import noisy_gradient, opened, refuse
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.trees import take, tree_bytes
 from fedjax_algos.core.types import (
@@ -278,6 +279,7 @@ class Train(NamedTuple):
           transform_state: the state that `transform` starts from; None initialises it at `params`.
         """
         local = self.local
+        data = data._replace(examples=opened(data.examples))
         if local.batches != "full":  # its pieces have at most the client's examples
             row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], data.examples))
             size = local.batch_size * (tree_bytes(row) + 4)
@@ -306,7 +308,8 @@ class Train(NamedTuple):
 
             params = params if move is None else move(params)
             grads, new_statistics, loss = gradient_of(params)
-            corrected = correct(grads, params, Step(k, lambda point: gradient_of(point)[0]), *kept)
+            again = refuse if local.example_noise else lambda point: gradient_of(point)[0]
+            corrected = correct(grads, params, Step(k, again), *kept)
             grads, *kept = corrected if kept else (corrected,)
             grads, transform_state = transform.update(grads, transform_state, params)
             params = jax.tree.map(partial(descend, rate_of(local, dispatch, k)), params, grads)
@@ -345,4 +348,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     check_transform("Local: transform", local.transform, problem)
     pieces = local.gradient_accumulation
     full = full_gradient(problem, local.batch_size // pieces, penalty, local.reverse)
-    return Train(local, batch_gradient(problem, penalty, pieces), full)
+    gradient = batch_gradient(problem, penalty, pieces)
+    if local.example_noise is not None:
+        gradient = noisy_gradient(gradient, problem, local.example_noise, local.batch_size)
+    return Train(local, gradient, full)

@@ -18,7 +18,9 @@ import numpy as np
 from fedjax_algos.base.limits import MAX_INT32, MAX_SEED
 
 RateBy = Literal["round", "dispatch", "step"]
-Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]
+Batches = Literal[
+    "short", "dropped", "wrapped", "persistent", "replacement", "poisson", "full"
+]  # fmt: skip
 NonFinite = Literal["exclude", "error", "keep"]
 Row: TypeAlias = dict[str, Any]  # the measurements of one evaluation of a run, by column
 

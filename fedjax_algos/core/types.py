@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.base.reprs import describe, describe_tree
+from fedjax_algos.core.example_noise import ExampleNoise
 from fedjax_algos.core.options import Batches, RateBy
 
 Array: TypeAlias = jax.Array | np.ndarray
@@ -251,6 +252,9 @@ class Local(NamedTuple):
     - "persistent": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each
       batch, and the stream goes on where the last dispatch left it (the FedGBO paper's code).
     - "replacement": each example is drawn independently; an epoch is ceil(n / B) batches.
+    - "poisson": each example is in a batch with probability B / n, independently of the others. A
+      batch has ceil(B + 4.5 sqrt(B)) rows; if more examples come, a uniform choice of them stays.
+      An epoch is ceil(n / B) batches.
     - "full": every step takes the gradient of all n examples, computed in pieces of B; an epoch is
       one step. Layers that mix examples, such as BatchNorm, see one piece at a time.
 
@@ -275,6 +279,7 @@ class Local(NamedTuple):
         of pieces are computed one after another, so memory holds the activations of one piece. The
         mean is the batch's gradient up to rounding. Layers that mix examples see one piece at a
         time, and dropout draws for each piece.
+      example_noise: noise on the gradients, for differential privacy of examples; None for none.
     """
 
     batch_size: int
@@ -286,6 +291,7 @@ class Local(NamedTuple):
     rate_by: RateBy = "round"
     reverse: ReverseMode | None = None
     gradient_accumulation: int = 1
+    example_noise: ExampleNoise | None = None
 
     def __repr__(self) -> str:
         defaults = self._field_defaults

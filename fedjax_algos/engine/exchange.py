@@ -127,7 +127,7 @@ def exchange(
 ) -> Exchanged:
     """Runs one client's exchange; `own` has its row and whether the row is initialised."""
     before = initialised_row(algorithm, shared, dispatch.client, *own)
-    view = view_of(shared, data, dispatch, draws)
+    view = view_of(shared, data, dispatch, draws).sealed(algorithm.local)
     row, message, report = _update(algorithm, received, before, view, dispatch, draws.key)
     return Exchanged(row, before, message, report)
 
@@ -147,7 +147,7 @@ def _update(algorithm, received, row, *arguments):
 
 def first_exchange(algorithm, shared, received, data, dispatch, draws) -> Exchanged:
     """Runs one client's exchange in the prelude, which reads no row; see `exchange`."""
-    view = view_of(shared, data, dispatch, draws)
+    view = view_of(shared, data, dispatch, draws).sealed(algorithm.local)
     message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
     return Exchanged((), (), message, ())
 

@@ -60,6 +60,7 @@ class FederatedRound(NamedTuple):
             known = take(dispatched, dispatch.client)
             row = exchange.initialised_row(algorithm, shared, dispatch.client, row, known)
             view, key = exchange.view_of(shared, data, dispatch, draws), value_key(draws.key)
+            view = view.sealed(algorithm.local)
             model, dispatch = view.model(params), with_arrays(dispatch)
             return (), selection.value(model, row, view, dispatch, key)
 

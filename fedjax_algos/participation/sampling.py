@@ -56,12 +56,12 @@ class Design(NamedTuple):
         probability M / N, at most as many as there are slots. "groups" is clients that take part
         only in the rounds r, r + G, r + 2 G, ... for their own r, where G is `num_groups`.
         "buffers" is server steps of the virtual clock with equally many updates. "messages" is for
-        noise that each client adds, with any sampler.
+        noise that each client adds, and "examples" for noise on its gradients, with any sampler.
       mean: M, the expected number of clients; None is the cohort size.
       num_groups: see above.
     """
 
-    kind: Literal["fixed", "poisson", "groups", "buffers", "messages"]
+    kind: Literal["fixed", "poisson", "groups", "buffers", "messages", "examples"]
     mean: float | None = None
     num_groups: int = 1
 

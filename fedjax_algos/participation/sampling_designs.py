@@ -30,7 +30,7 @@ def poisson(*, mean: Positive) -> TracedSampler:
     probability, and min(k, B) different clients are drawn uniformly. So if more than B clients
     would come, B of them are kept, all sets equally likely: truncated Poisson sampling
     (https://arxiv.org/abs/2406.17298, Lemma 1). Without --cohort the command line takes
-    B = ceil(M + 4.5 sqrt(M)), and prints how likely it is that more would come.
+    B = ceil(M + 6 sqrt(M)), and prints how likely it is that more would come.
 
     Args:
       mean: M, above 0 and at most B.
@@ -43,7 +43,7 @@ def poisson(*, mean: Positive) -> TracedSampler:
         chance = f"{overflow_probability(mean, num_clients, slots):.2g}"
         return f"poisson: more than {slots} clients would come to a round with probability {chance}"
 
-    slots = math.ceil(mean + 4.5 * math.sqrt(mean))
+    slots = math.ceil(mean + 6 * math.sqrt(mean))
     about = {"slots": slots, "note": note, "design": Design("poisson", mean)}
     return traced_sampler(_poisson(mean), may_leave_empty=True, **about)
 

@@ -202,6 +202,10 @@ class _Path:
             check_like(f"{name}: Sent.own: ", made.own, memory, "return it as first makes it")
             if stage.place != stages.OBSERVE:
                 message, vectors = made.message, _undone(stage, made.message, parts)
+            reads = stage.place == stages.OBSERVE and made.extra
+            if reads and any(each.private for each in self.transport.client):
+                found = f"{name} sends numbers of the clients' examples without noise"
+                raise ValueError(f"{found}; leave {stage.name} or the local noise out")
             kept.append(made.own)
             extra = _joined(name, extra, made.extra)
             metrics = _joined(name, metrics, made.metrics)
@@ -320,6 +324,7 @@ class _Path:
             fields = fields_read(lambda d: split(one._replace(dispatch=d))[part], one.dispatch)
             if rule.private:  # all clients have these in common
                 fields = [name for name in fields if name not in self._common(server.facts.step)]
+                fields += [f for f in fields_read(lambda o: split(o)[0].free, one) if f[0] == "s"]
             found = f"{rule.name} needs equal weights, but clients' depend on their"
             fix = f"give weighting=uniform, or {rule.equal_weights}"
             require(not fields, f"{found} {' and '.join(fields)}; {fix}")

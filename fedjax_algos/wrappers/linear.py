@@ -67,6 +67,12 @@ class Shares(NamedTuple):
     leaves: list[jax.Array]
     form: Static  # the structure, the result of `owners`, and the form of the vectors
 
+    @property
+    def free(self) -> list[jax.Array]:
+        """The leaves that no vector is part of."""
+        owner = self.form.value[1]
+        return [leaf for leaf, of in zip(self.leaves, owner, strict=True) if of is None]
+
     def times(self, vectors: Sequence[Any]) -> Any:
         """Returns the contribution of some vectors."""
         structure, owner, _ = self.form.value

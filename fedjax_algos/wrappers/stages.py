@@ -97,7 +97,7 @@ class Facts(NamedTuple):
 
     Attributes:
       num_clients, cohort_size: float[]: N, and the expected number of clients of a cohort. On the
-        virtual clock it is the number of updates of a server step, or N if that changes.
+        virtual clock it is N, or for a rule with noise the number of updates of a server step.
       seed: uint32[]: the seed of the run.
       step: int32[]: number of server steps so far.
     """

@@ -169,7 +169,7 @@ def test_private_methods(command, refused, here, capsys):
     options = options.split()
     main(["compare", f"{private},epsilon=3", "fedprox", *options, "--out", "out"])
     printed = capsys.readouterr()
-    told = r"epsilon 2.99\d at delta 1e-05 after 4 rounds \(one client added or removed; gaussian"
+    told = r"epsilon 2.99\d at delta 1e-05 for 4 rounds \(one client zeroed out; gaussian"
     assert re.search(f"fedavg.gaussian: {told}", printed.err)
     assert " 3  " in next(row for row in printed.out.splitlines() if row.startswith("FedAvg"))
     content = json.loads((here / "out/config.json").read_text())

@@ -75,7 +75,11 @@ def test_which_dispatches_are_marked():
 
 @pytest.mark.parametrize(
     "batches",
-    ["short", "persistent", *in_tier(pytest.mark.all, "dropped", "wrapped", "replacement")],
+    [
+        "short",
+        "persistent",
+        *in_tier(pytest.mark.all, "dropped", "wrapped", "replacement", "poisson"),
+    ],
 )
 def test_batches_that_are_drawn_before_are_those_of_each_step(batches):
     """Unless an algorithm has changed the view."""

@@ -72,7 +72,9 @@ def test_cohorts_are_uniform_without_replacement():
     st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=4),
     st.integers(1, 2**31 - 1),
     st.integers(1, 2**33),
-    st.sampled_from(["short", "dropped", "wrapped", "persistent", "replacement", "full"]),
+    st.sampled_from(
+        ["short", "dropped", "wrapped", "persistent", "replacement", "poisson", "full"]
+    ),
 )
 def test_the_steps_of_epochs_are_exact_or_refused(counts, batch_size, epochs, batches):
     local = fa.Local(batch_size, 0.1, epochs=float(epochs), batches=batches)

@@ -125,7 +125,7 @@ def test_sizes_of_poisson_cohorts_are_the_quantiles_of_the_binomial_law():
 
 
 def test_poisson_slots():
-    assert samplers.make("poisson:mean=50").slots == math.ceil(50 + 4.5 * 50**0.5) == 82
+    assert samplers.make("poisson:mean=50").slots == math.ceil(50 + 6 * 50**0.5) == 93
     everyone = cohorts_of("poisson:mean=8", 5, 8).client
     np.testing.assert_array_equal(np.sort(everyone), [range(8)] * 5)
     options = {"rounds": 3, "sampler": traced_samplers.make("poisson:mean=2")}  # has empty slots

@@ -10,7 +10,7 @@ import fedjax_algos as fa
 from fedjax_algos.participation import samplers
 from fedjax_algos.wrappers import Sampling, accountant_of, wrap
 from fedjax_algos.wrappers.privacy import strategies
-from fedjax_algos.wrappers.privacy.accounting import gaussian_epsilon
+from fedjax_algos.wrappers.privacy.bounds import gaussian_epsilon
 from fedjax_algos.wrappers.privacy.central import correlated_gaussian
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -112,6 +112,15 @@ def test_rounds_have_correlated_noise(matrix):
     accountant = accountant_of(algorithm, sampling)
     assert accountant.epsilon(rounds) == pytest.approx(gaussian_epsilon(1.5, 1e-5))
     assert 0 < accountant.epsilon(1) <= accountant.epsilon(2) < accountant.epsilon(3)
+
+
+def test_a_tree_has_no_noise_for_more_rounds_than_planned():
+    sampling = Sampling(CYCLIC, 4, 2, 7)
+    zeros = sends(np.zeros((4, 3, 5)))
+    private = correlated_gaussian(zeros, clip=1, noise=1, matrix="tree", sampling=sampling)
+    accountant = accountant_of(private, sampling)
+    assert np.isfinite(accountant.epsilon(7))
+    assert accountant.epsilon(8) == np.inf
 
 
 def test_one_band_is_independent_noise():

@@ -85,6 +85,7 @@ REFUSED = {
 }
 REFUSED["gaussian"] = REFUSED["mean"] | IN_PRELUDE | OF_MODELS
 REFUSED["gaussian"] |= dict.fromkeys(("fednova", "qfedavg", *STACKS), COUNTS)
+REFUSED["gaussian"] |= {"fadas": "clients' depend on their staleness"}
 REFUSED |= dict.fromkeys(("diana", "mifa"), REFUSED["ef21"]) | {"fetchsgd": REFUSED["majority"]}
 REFUSED |= dict.fromkeys(("superquantile", "afl"), REFUSED["term"])
 REFUSED["sampling"] = (

@@ -9,7 +9,7 @@ from wrapper_helpers import one_example_each, rounds_of, sends, transfer_of
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import barrier, buffered, simulated
 from fedjax_algos.wrappers import wrap
-from fedjax_algos.wrappers.privacy.accounting import gaussian_epsilon
+from fedjax_algos.wrappers.privacy.bounds import gaussian_epsilon
 from fedjax_algos.wrappers.privacy.local import local_gaussian
 
 TOY = quadratics([[1], [0.5], [1.5], [0.7]], [[1], [3], [-2], [1]])
@@ -51,6 +51,14 @@ def test_epsilon_counts_the_messages_of_the_busiest_client():
             TOY.data,
             **options,
         )
+
+
+@pytest.mark.parametrize("spec", ["term:t=1+{}", "{}+term:t=1", "afl+{}"])
+def test_numbers_without_noise_are_refused(spec):
+    """Losses that clients send for the weights of a fair objective."""
+    algorithm = wrap(base(), spec.format("local_gaussian:clip=1,noise=1"))
+    with pytest.raises(ValueError, match="sends numbers of the clients' examples without noise"):
+        transfer_of(algorithm, TOY.data)
 
 
 @pytest.mark.parametrize("exponent", [0.5, -1.0])

@@ -202,11 +202,15 @@ def test_weights_that_tell_of_the_data_are_refused(make, reason):
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("gaussian:clip=1", "noise=None and epsilon=None are given; give one of the two"),
-        ("gaussian:clip=1,noise=1,epsilon=2", "give one of the two"),
+        (
+            "gaussian:clip=1",
+            "noise=None and epsilon=None; give the noise multiplier or epsilon, one of the two",
+        ),
+        ("gaussian:clip=1,noise=1,epsilon=2", "one of the two"),
+        ("gaussian:clip=1,noise=1,bit_noise=2", "are for a quantile; give quantile=0.5"),
         (
             "gaussian:clip=1,epsilon=2",
-            r"epsilon=2 needs to know the cohorts; give sampling=Sampling",
+            r"rounds are not known; give sampling=Sampling",
         ),
         ("afl+gaussian:clip=1,noise=1", "afl compares updates before noise.*leave one of the two"),
         ("gaussian:clip=1,noise=1+mean", "gaussian replaces all updates already"),
@@ -232,3 +236,8 @@ def test_batch_statistics_are_refused():
     algorithm = fa.algorithms.fedavg(problem, NETWORK_LOCAL, weighting="uniform")
     with pytest.raises(ValueError, match="the model has statistics"):
         gaussian(algorithm, clip=1, noise=1)
+
+
+def test_a_ratio_needs_a_second_vector():
+    with pytest.raises(ValueError, match="ratio=2 is for a second vector"):
+        rounds_of(gaussian(sends(VECTORS), clip=1, noise=1, ratio=2), [ALL], 7)

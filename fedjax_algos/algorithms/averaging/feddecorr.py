@@ -61,9 +61,12 @@ def feddecorr(
       weighting: the average's weights: "examples" (proportional to n_i) or "uniform".
 
     Raises:
-      ValueError: in the first round, if the outputs have no such features, or if batches are not
-        dicts, which have the mask of a short batch.
+      ValueError: for `example_noise`, which takes the examples of a batch one by one; in the first
+        round, if the outputs have no such features, or if batches are not dicts, which have the
+        mask of a short batch.
     """
+    text = "feddecorr compares the examples of a batch, and example_noise takes one by one"
+    require(local.example_noise is None, f"{text}; leave example_noise out")
 
     def penalty(outputs, batch):
         text = "feddecorr needs batches that are dicts; give federate a dict of arrays"

@@ -72,8 +72,11 @@ class PlannedRun(NamedTuple):
 
     def _epsilon(self, accountant, now, server_steps):
         """Returns the epsilon of the client with the most messages, or the most in server steps."""
-        if accountant.design.kind == "messages":
-            return accountant.after(0, participations(self.plan, self.data.num_clients, now))
+        if accountant.design.kind != "buffers":
+            of_clients = participations(self.plan, self.data.num_clients, now)
+            ended = self.plan.ended <= now
+            steps = np.bincount(self.plan.client[ended], self.plan.num_steps[ended], minlength=1)
+            return accountant.after(0, of_clients, steps)
         used = self.plan.step < server_steps
         clients, steps = self.plan.client[self.plan.dispatch[used]], self.plan.step[used]
         pairs, numbers = np.unique([clients, steps], axis=1, return_counts=True)
@@ -130,12 +133,11 @@ def plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> PlannedR
         fix = f"give more, or clients that leave less often: {found}"
         raise ValueError(f"seconds={clock.seconds:g} end before the first server step; {fix}")
     sizes = np.bincount(plan.step)
-    if equal := bool((sizes == sizes[0]).all()):
+    drawn = num_clients, int(sizes[0]), None, int(counts.min())
+    accountant = accountant_of(algorithm, Sampling(Design("buffers"), *drawn))
+    if accountant is not None and accountant.design.kind == "buffers":
+        require((sizes == sizes[0]).all(), algorithm.traits.asynchrony.reason)
         population = population._replace(cohort_size=int(sizes[0]))
-    sampling = Sampling(Design("buffers"), num_clients, int(population.cohort_size))
-    accountant = accountant_of(algorithm, sampling)
-    summed = accountant is not None and accountant.design.kind == "buffers"
-    require(equal or not summed, algorithm.traits.asynchrony.reason)
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
         state = executor.shapes(population, model)

@@ -189,7 +189,8 @@ def costs_of_rounds(
         "flops": flops,
         "lost": lost,
         "participation_gini": None if chosen is not None else gini(position.dispatched),
-        "epsilon": accountant and accountant.after(rounds, position.dispatched),
+        "epsilon": accountant
+        and accountant.after(rounds, position.dispatched, position.steps_done),
     }
 
 

@@ -123,7 +123,7 @@ class Rounds(NamedTuple):
     def accountant(self, data: RunData, algorithm: Algorithm) -> Accountant | None:
         """Returns the accountant of a run; None if its algorithm is not private."""
         drawn = self.sampler, data.num_clients, self.cohort_size, self.rounds
-        return accountant_of(algorithm, Sampling(*drawn))
+        return accountant_of(algorithm, Sampling(*drawn, int(data.counts().min())))
 
     def cohorts(self, data: RunData, algorithm: Algorithm, local: Local, seed: int) -> Cohorts:
         """Returns the cohorts of a run before its first round, or of candidates for them."""

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.core import Batch, Model, Params, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
@@ -125,7 +126,10 @@ def simulate(
 
         def report_row(row: Row, latest: FederatedState | None) -> bool:
             show(row["round"], row)
-            return report(row, latest)
+            ends = report(row, latest)
+            found = "on_evaluation ended a private run, whose epsilon assumes a fixed end"
+            require(not (ends and run.accountant), f"{found}; give fewer rounds")
+            return ends
 
         recorder = run.run(report_row)
     recorder.warn()

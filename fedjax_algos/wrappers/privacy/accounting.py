@@ -5,13 +5,21 @@ loss distributions (PLD), which it rounds up. Each bound holds for one way to dr
 sampler without a `Design` gets no epsilon.
 """
 
-import functools
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fedjax_algos.base.errors import needed, require
-from fedjax_algos.core import Algorithm
+from fedjax_algos.core import Algorithm, stateless
+from fedjax_algos.core.example_noise import poisson_slots
 from fedjax_algos.participation.sampling import Design, expected_size
+from fedjax_algos.wrappers.privacy.bounds import (
+    composed_epsilon,
+    conditional,
+    gaussian_epsilon,
+    one_step,
+    with_overflow,
+)
 from fedjax_algos.wrappers.stages import Release
 
 _TOLERANCE = 1e-3  # of a calibrated noise multiplier, on the side of more noise
@@ -25,12 +33,16 @@ class Sampling(NamedTuple):
       num_clients: N, the number of clients.
       cohort_size: the number of clients in a cohort, or the slots for them.
       rounds: T, the number of rounds; None if it is not known before the run.
+      examples: the smallest n_i, for noise on the gradients of examples.
+      memory: whether what clients send depends on their own earlier rounds.
     """
 
     sampler: Any
     num_clients: int
     cohort_size: int
     rounds: int | None = None
+    examples: int | None = None
+    memory: bool = False
 
 
 class Accountant(NamedTuple):
@@ -39,8 +51,9 @@ class Accountant(NamedTuple):
     Attributes:
       release: what a server step reveals.
       design: how cohorts are drawn.
-      mean: M, the expected number of clients in a cohort.
-      num_clients, cohort_size: as in `Sampling`.
+      mean: M, the expected number of clients in a cohort, or of examples in a batch.
+      num_clients, cohort_size: as in `Sampling`, or the smallest n_i and the rows of a batch.
+      memory: as in `Sampling`.
     """
 
     release: Release
@@ -48,44 +61,56 @@ class Accountant(NamedTuple):
     mean: float
     num_clients: int
     cohort_size: int
+    memory: bool = False
 
     def epsilon(self, rounds: int) -> float:
         """Returns an upper bound of epsilon after a number of rounds; infinity without noise.
 
+        For sampled cohorts and Gaussian noise it is the smaller of two bounds. One conditions on
+        the cohorts, so the number of a client's rounds is binomial. The other bound is by sampling.
+        It needs clients that do not displace others, or clients without memory.
+
         Args:
           rounds: number of rounds, at least 0. For local noise it is the number of a client's
             messages, and for buffers the sum of `n^2` over server steps that add n of its updates.
+            For noise on gradients it is the number of a client's local steps.
         """
         if self.release.noise == 0 or rounds == 0:
             return math.inf if rounds else 0.0
         law, noise, delta, sensitivity = self.release
-        kind, num_groups, mean = self.design.kind, self.design.num_groups, self.mean
+        total, slots, num_groups = self.num_clients, self.cohort_size, self.design.num_groups
         if self.in_known_rounds:
             number = -(-rounds // num_groups)
             if law == "gaussian":  # several releases are one with less noise
                 size = sensitivity(rounds, num_groups) if sensitivity else math.sqrt(number)
-                return gaussian_epsilon(noise / size, delta)
-            one, rounds = _step(law, noise), number
-        elif kind == "fixed":
-            one = _step(law, noise, 1.0, self.num_clients, self.cohort_size)
-        else:
-            one = _step(law, noise, mean / self.num_clients, self.num_clients, self.cohort_size)
-        return _composed(one, rounds, delta)
+                return gaussian_epsilon(noise / size, delta) if size < math.inf else size
+            return composed_epsilon(one_step(law, noise), number, delta)
+        chance, fixed = self.mean / total, self.design.kind == "fixed"
+        known = conditional(noise, rounds, chance, delta) if law == "gaussian" else math.inf
+        if not self.memory or slots == total:
+            one = one_step(law, noise, 1.0 if fixed else chance, total, slots)
+            return min(known, composed_epsilon(one, rounds, delta))
+        if fixed:
+            return known
+        one = one_step(law, noise, chance, total, total)
+        return min(known, with_overflow(one, rounds, chance, total, slots, delta))
 
     @property
     def in_known_rounds(self) -> bool:
         """True if the rounds of a client are known."""
-        known = self.design.kind not in ("fixed", "poisson")
-        return known or self.mean == self.num_clients
+        known = self.design.kind not in ("fixed", "poisson", "examples")
+        return known or self.mean >= self.num_clients
 
-    def after(self, rounds: int, dispatched: Any) -> float:
+    def after(self, rounds: int, dispatched: Any, steps: Any) -> float:
         """Returns epsilon after a number of rounds.
 
         Args:
           rounds: the number of rounds.
           dispatched: int[num_clients]: dispatches of each client so far.
+          steps: int[num_clients]: their local steps.
         """
-        return self.epsilon(int(dispatched.max()) if self.design.kind == "messages" else rounds)
+        counted = {"messages": dispatched, "examples": steps}.get(self.design.kind)
+        return self.epsilon(rounds if counted is None else int(counted.max()))
 
     def describe(self, rounds: int) -> str:
         """Describes epsilon with everything that it depends on, in a line.
@@ -97,18 +122,17 @@ class Accountant(NamedTuple):
         kind, num_groups, mean = self.design.kind, self.design.num_groups, self.mean
         cohorts = {
             "fixed": f"{mean:g} of {self.num_clients} clients in each round",
-            "poisson": f"each client with probability {mean:g}/{self.num_clients}, at most "
-            f"{self.cohort_size} in a round",
+            "poisson": f"{mean:g} of {self.num_clients} on average, {self.cohort_size} slots",
             "groups": f"each client at most in every round of {num_groups}",
             "messages": "the server sees each update",
             "buffers": f"{mean:g} updates in each server step",
+            "examples": f"{mean:g} of at least {self.num_clients} in a batch",
         }[kind]
-        sampled = dict.fromkeys(("fixed", "poisson"), "added or removed")
-        adjacent = {"messages": "changed", **sampled}.get(kind, "zeroed out")
-        end = "for each message" if kind == "messages" else f"after {rounds} rounds"
-        bound = self.epsilon(1 if kind == "messages" else rounds)
-        text = f"epsilon {bound:.4g} at delta {delta:g} {end}"
-        return f"{text} (one client {adjacent}; {law} noise {noise:.4g}; {cohorts})"
+        adjacent, noise = ("changed", 2 * noise) if kind == "messages" else ("zeroed out", noise)
+        one = "example of a client" if kind == "examples" else "client"
+        each = {"messages": "message", "examples": "local step"}.get(kind, f"{rounds} rounds")
+        text = f"epsilon {self.epsilon(rounds if 'rounds' in each else 1):.4g} at delta {delta:g}"
+        return f"{text} for {each} (one {one} {adjacent}; {law} noise {noise:.4g}; {cohorts})"
 
 
 def accountant_of(algorithm: Algorithm, sampling: Sampling) -> Accountant | None:
@@ -121,20 +145,41 @@ def accountant_of(algorithm: Algorithm, sampling: Sampling) -> Accountant | None
     Raises:
       ValueError: if the algorithm is private and no bound is known for its cohorts.
     """
-    if (path := algorithm.transport) is None:
-        return None
-    private = [each for each in (*path.client, path.rule) if each is not None and each.private]
+    path, local = algorithm.transport, algorithm.local
+    stages: list[Any] = [] if path is None else [*path.client, path.rule]
+    private = [(each.name, each.private) for each in stages if each is not None and each.private]
+    if (noise := local.example_noise) is not None:
+        private.append(("example_noise", Release("gaussian", noise.noise, noise.delta)))
+        number = sampling.examples or 1
+        rows = min(poisson_slots(local.batch_size), number)
+        sampling = Sampling(Design("examples", local.batch_size), number, rows)
+    elif path is not None and not (path.rule and path.rule.private):
+        sampling = sampling._replace(sampler=Design("messages"))
+    else:
+        sampling = sampling._replace(memory=remembers(algorithm))
     if not private:
         return None
-    name, release = private[-1].name, private[-1].private
-    assert release
-    require(len(private) == 1, f"{name}: {private[0].name} adds noise already; leave one out")
-    chosen = algorithm.selection is None and not algorithm.traits.offers
-    fix = f"leave {name} or the selection out"
-    require(chosen, f"{name}: the choice of clients by their values is not private; {fix}")
-    if private[-1] is not path.rule:
-        sampling = sampling._replace(sampler=Design("messages"))
+    (name, release), (first, _) = private[-1], private[0]
+    wrong = {
+        f"{first} adds noise already; leave one out": len(private) > 1,
+        f"clients read the examples of others; leave {name} out": algorithm.traits.pools_examples,
+        "the choice of clients by their values is not private; leave the selection out": bool(
+            algorithm.selection or algorithm.traits.offers
+        ),
+    }
+    require(not any(wrong.values()), f"{name}: {max(wrong, key=lambda text: wrong[text])}")
     return accountant(release, sampling, name)
+
+
+def remembers(algorithm: Algorithm) -> bool:
+    """Returns whether what clients send depends on how often they have taken part.
+
+    Args:
+      algorithm: its client state and its `local` are read.
+    """
+    local = algorithm.local
+    by_number = local.rate_by == "dispatch" and callable(local.learning_rate)
+    return algorithm.client_init is not stateless or by_number or local.batches == "persistent"
 
 
 def accountant(release: Release, sampling: Sampling, owner: str = "noise") -> Accountant:
@@ -145,32 +190,52 @@ def accountant(release: Release, sampling: Sampling, owner: str = "noise") -> Ac
       sampling: how cohorts are drawn.
       owner: the wrapper's name, for messages.
     """
-    sampler, num_clients, slots, _ = sampling
+    sampler, number, slots = sampling[:3]
     design: Any = sampler if isinstance(sampler, Design) else getattr(sampler, "design", None)
-    fix = "give uniform, poisson:mean=... or cyclic:num_groups=..."
-    require(design, f"{owner}: no bound on epsilon is known for cohorts of this sampler; {fix}")
-    found = f"{owner}: delta={release.delta:g} is at least 1/N for N={num_clients} clients"
-    require(release.delta * num_clients < 1, f"{found}; give less, such as {0.1 / num_clients:.1g}")
     mean = expected_size(sampler, slots)
-    found = f"{owner}: the mean cohort of {mean:g} clients is not a whole number"
-    require(mean == int(mean), f"{found}; give poisson:mean={round(mean) or 1}")
-    made = Accountant(release, design, mean, num_clients, slots)
-    known = design.kind == "groups" or (made.in_known_rounds and design.kind == "fixed")
-    known |= release.sensitivity is None
-    found = f"{owner}: no bound is known for correlated noise and {design.kind} cohorts"
-    require(known, f"{found}; give cyclic:num_groups={num_clients // slots} or gaussian")
-    whole = made.in_known_rounds and design.kind != "buffers"
-    whole |= release.law == "gaussian"
-    full = design.kind == "poisson" and slots == num_clients
-    found = f"{owner}: no bound is known for {release.law} noise and {design.kind} cohorts"
-    more = f", or poisson with a slot for each of the {num_clients} clients (cohort)"
-    require(whole or full, f"{found} of {slots} slots; give gaussian{more}")
+    if release.noise == 0 and design is None:
+        design = Design("fixed")  # its epsilon is infinite
+    made = Accountant(release, design, mean, number, slots, sampling.memory)
+    message = next(_unknown(made), "")
+    require(not message, f"{owner}: {message}")
     needed("dp_accounting", owner)
     return made
 
 
+def _unknown(made: Accountant) -> Iterator[str]:
+    """Yields the reasons why no epsilon is known."""
+    (law, _, delta, correlated), design, mean, number, slots, _ = made
+    if design is None:
+        fix = "give uniform, poisson:mean=... or cyclic:num_groups=..."
+        yield f"no bound on epsilon is known for cohorts of this sampler; {fix}"
+        return
+    if delta * number >= 1:
+        found = f"delta={delta:g} is at least 1/N for N={number} of them"
+        yield f"{found}; give less, such as {0.1 / number:.1g}"
+    if mean != int(mean):
+        found = f"the mean cohort of {mean:g} clients is not a whole number"
+        yield f"{found}; give poisson:mean={round(mean) or 1}"
+    in_rounds = design.kind == "groups" or (made.in_known_rounds and design.kind == "fixed")
+    if correlated and not in_rounds:
+        found = f"no bound is known for correlated noise and {design.kind} cohorts"
+        yield f"{found}; give cyclic:num_groups={number // slots} or gaussian"
+    known = made.in_known_rounds and design.kind != "buffers"
+    if law != "gaussian" and not (known or (design.kind == "poisson" and slots == number)):
+        found = f"no bound is known for {law} noise and {design.kind} cohorts of {slots} slots"
+        fix = f"give gaussian, or poisson with a slot for each client (cohort={number})"
+        yield f"{found}; {fix}"
+
+
+def known_rounds(sampling: Sampling | None, owner: str) -> int:
+    """Returns the number of rounds; ValueError if it is not known."""
+    fix = "give sampling=Sampling(..., rounds=...), or noise"
+    rounds = None if sampling is None else sampling.rounds
+    require(rounds, f"{owner}: the cohorts or the number of rounds are not known; {fix}")
+    return rounds or 0
+
+
 def noise_for(
-    sampling: Sampling, epsilon: float, delta: float = 1e-5, law: str = "gaussian", owner: str = ""
+    sampling: Sampling, epsilon: float, delta: float = 1e-5, law: str = "gaussian"
 ) -> float:
     """Returns the smallest noise multiplier z, up to .1%, that gives at most this epsilon.
 
@@ -179,94 +244,22 @@ def noise_for(
       epsilon: the bound after all rounds, above 0.
       delta: the delta of this epsilon.
       law: "gaussian" or "laplace".
-      owner: the wrapper's name, for messages; by default the law.
 
     Raises:
       ValueError: for cohorts without a bound, or an unknown number of rounds.
     """
-    number = sampling.rounds
-    owner, fix = owner or law, "give noise=... in place of epsilon"
-    require(number, f"{owner}: the number of rounds is not known; {fix}")
-    assert number
+    number = known_rounds(sampling, law)
 
     def excess(log_noise):
         release = Release(law, math.exp(log_noise), delta)
-        return accountant(release, sampling, owner).epsilon(number) - epsilon
+        return accountant(release, sampling, law).epsilon(number) - epsilon
 
-    low, high = -1.0, 1.0
-    while excess(low) < 0:
-        low -= 1
-    while excess(high) > 0:
-        high += 1
     from scipy import optimize
 
+    low = high = 1.0
+    while excess(high) > 0:
+        low, high = high, high + 1
+    while low == high or excess(low) < 0:  # downwards, because little noise takes long
+        low, high = low - 1, low
     root = optimize.brentq(excess, low, high, xtol=_TOLERANCE / 4)
     return math.exp(root + _TOLERANCE / 2)
-
-
-def gaussian_epsilon(noise: float, delta: float) -> float:
-    """Returns the exact epsilon of one Gaussian release.
-
-    It is the smallest at least 0 with `Phi(a - eps z) - exp(eps) Phi(-a - eps z) <= delta` for
-    `a = 1 / (2 z)`: Balle and Wang, ICML 2018, https://arxiv.org/abs/1805.06530, Theorem 8.
-
-    Args:
-      noise: z, the standard deviation divided by the sensitivity, above 0.
-      delta: delta.
-    """
-    from scipy import optimize
-
-    def excess(epsilon):
-        return _gaussian_delta(noise, epsilon) - delta
-
-    if excess(0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(optimize.brentq(excess, 0, high, xtol=1e-12, rtol=1e-12))
-
-
-def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the smallest z of one Gaussian release with this epsilon; see `gaussian_epsilon`.
-
-    Args:
-      epsilon: epsilon, above 0.
-      delta: delta.
-    """
-    from scipy import optimize
-
-    def excess(log_noise):
-        return _gaussian_delta(math.exp(log_noise), epsilon) - delta
-
-    return math.exp(optimize.brentq(excess, -20, 20, xtol=1e-13))
-
-
-def _gaussian_delta(noise, epsilon):
-    from scipy import special
-
-    upper = special.ndtr(0.5 / noise - epsilon * noise)
-    return upper - math.exp(epsilon + special.log_ndtr(-0.5 / noise - epsilon * noise))
-
-
-@functools.lru_cache(maxsize=64)
-def _step(law: str, noise: float, probability: float = 1.0, total: int = 0, slots: int = 0) -> Any:
-    """Returns the PLD of a step; `total` clients come with this probability if `slots` are left."""
-    needed("dp_accounting", law)
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    if law == "laplace":
-        return pld.from_laplace_mechanism(noise, sampling_prob=probability)
-    if slots == total:
-        return pld.from_gaussian_mechanism(noise, sampling_prob=probability)
-    return pld.from_truncated_subsampled_gaussian_mechanism(
-        dataset_size=total,
-        sampling_probability=probability,
-        truncated_batch_size=slots,
-        noise_multiplier=noise,
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _composed(one: Any, rounds: int, delta: float) -> float:
-    return float(one.self_compose(rounds).get_epsilon_for_delta(delta))

@@ -1,5 +1,6 @@
 """Central differential privacy: the server clips updates and adds noise to their sum."""
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -11,8 +12,14 @@ from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Count, NonNegative, Positive, Proportion
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.privacy.accounting import Sampling, accountant, noise_for
-from fedjax_algos.wrappers.privacy.strategies import Strategy, banded, fitted_buffers, tree
+from fedjax_algos.wrappers.privacy.accounting import (
+    Sampling,
+    accountant,
+    known_rounds,
+    noise_for,
+    remembers,
+)
+from fedjax_algos.wrappers.privacy.strategies import banded, fitted_buffers, tree
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Release, Rule, Vectors
 
@@ -111,7 +118,9 @@ def gaussian(
         different weights; for a model with statistics; for cohorts without a known bound.
     """
     adaptive = None if quantile is None else (quantile, clip_rate, bit_noise)
-    release = _release("gaussian", noise, epsilon, delta, sampling)
+    unused = quantile is None and (bit_noise is not None or clip_rate != 0.2)
+    require(not unused, "gaussian: bit_noise and clip_rate are for a quantile; give quantile=0.5")
+    release = _release(algorithm, "gaussian", noise, epsilon, delta, sampling)
     return _private(algorithm, release, clip, by, ratio, adaptive)
 
 
@@ -123,25 +132,22 @@ def laplace(
     noise: NonNegative | None = None,
     epsilon: Positive | None = None,
     delta: Proportion = 1e-5,
-    by: ClipBy = "update",
-    ratio: Positive = 1.0,
     sampling: Sampling | None = None,
 ) -> Algorithm:
     """Clips updates in the 1-norm and adds Laplace noise of scale z C to their sum.
 
-    All else is as in the wrapper `gaussian`. It is for models of few parameters, because the
-    1-norm of d entries grows like sqrt(d) times the 2-norm. Epsilon is known for full cohorts,
-    cyclic ones, and Poisson cohorts with a slot for each client.
+    It is for models of few parameters, because the 1-norm of d entries grows like sqrt(d) times the
+    2-norm. Epsilon is known for full cohorts, cyclic ones, and Poisson cohorts with a slot for each
+    client.
 
     Args:
-      algorithm, clip, noise, epsilon, delta, by, ratio, sampling: as in `gaussian`; n parts that
-        are clipped each get the norm C / n.
+      algorithm, clip, noise, epsilon, delta, sampling: as in `gaussian`.
 
     Raises:
       ValueError: as in `gaussian`.
     """
-    release = _release("laplace", noise, epsilon, delta, sampling)
-    return _private(algorithm, release, clip, by, ratio)
+    release = _release(algorithm, "laplace", noise, epsilon, delta, sampling)
+    return _private(algorithm, release, clip, "update", 1.0)
 
 
 @wrappers.register
@@ -179,61 +185,47 @@ def correlated_gaussian(
     Raises:
       ValueError: as in `gaussian`, and for cohorts in unknown rounds.
     """
-    owner, fix = "correlated_gaussian", "give sampling=Sampling(..., rounds=...)"
-    known = sampling is not None and sampling.rounds
-    require(known, f"{owner}: the cohorts or the number of rounds are not known; {fix}")
+    owner = "correlated_gaussian"
+    rounds = known_rounds(sampling, owner)
     assert sampling
-    assert sampling.rounds
     unknown = Release("gaussian", 1.0, delta, lambda rounds, separation: 1.0)
     groups = accountant(unknown, sampling, owner).design.num_groups  # refuses other cohorts
-    made = {
-        "banded": lambda: banded(bands or groups),
-        "blt": lambda: fitted_buffers(sampling.rounds),
-        "tree": lambda: tree(sampling.rounds),
-    }
     require(bands is None or matrix == "banded", f"{owner}: bands={bands} is for matrix=banded")
-    strategy = made[matrix]()
+    made = {"banded": lambda rounds: banded(bands or groups), "blt": fitted_buffers, "tree": tree}
+    strategy = made[matrix](rounds)
     # z of one release: as if the run had one round
-    release = _release("gaussian", noise, epsilon, delta, sampling._replace(rounds=1), owner)
-    whole = release.noise * strategy.sensitivity(sampling.rounds, groups)
+    one = sampling._replace(rounds=1)
+    release = _release(algorithm, "gaussian", noise, epsilon, delta, one, owner)
+    whole = release.noise * strategy.sensitivity(rounds, groups)
     release = release._replace(noise=whole, sensitivity=strategy.sensitivity)
     return _private(algorithm, release, clip, by, ratio, strategy=strategy, name=owner)
 
 
-def _correlated(strategy, drawn, earlier, number):
-    """Returns the noise of a round and the memory for the next ones."""
-    leaves, structure = jax.tree.flatten(drawn)
-    pairs = zip(leaves, jax.tree.leaves(earlier), strict=True)
-    made = [strategy.step(z, memory, number) for z, memory in pairs]
-    noise, memories = zip(*made, strict=True)
-    return structure.unflatten(noise), structure.unflatten(memories)
+def check_one(owner: str, noise: float | None, epsilon: float | None) -> None:
+    """Raises ValueError unless one of noise and epsilon is given."""
+    found = f"{owner} has noise={noise} and epsilon={epsilon}"
+    one = (noise is None) != (epsilon is None)
+    require(one, f"{found}; give the noise multiplier or epsilon, one of the two")
 
 
-def _release(law, noise, epsilon, delta, sampling, owner=""):
+def _release(algorithm, law, noise, epsilon, delta, sampling, owner=""):
     """Returns the release of a noise multiplier, which is computed if epsilon is given."""
-    owner, one = owner or law, (noise is None) != (epsilon is None)
-    require(one, f"{owner}: noise={noise} and epsilon={epsilon} are given; give one of the two")
+    owner = owner or law
+    check_one(owner, noise, epsilon)
+    rule = Rule(owner, lambda *read: read, private=Release(law, 1.0, delta), equal_weights=" ")
+    add(owner, algorithm, rule=rule, needs=NEEDS)  # refuses it before the noise is computed
+    if sampling is not None:
+        sampling = sampling._replace(memory=remembers(algorithm))
     if epsilon is not None:
-        fix = "give sampling=Sampling(...), or noise=noise_for(...)"
-        found = f"{owner}: epsilon={epsilon:g} needs to know the cohorts"
-        require(sampling is not None, f"{found}; {fix}")
-        noise = noise_for(sampling, epsilon, delta, law, owner)
+        known_rounds(sampling, owner)
+        noise = noise_for(sampling, epsilon, delta, law)
     release = Release(law, noise, delta)
     if sampling is not None:
         accountant(release, sampling, owner)  # refuses cohorts without a bound
     return release
 
 
-def _private(
-    algorithm: Algorithm,
-    release: Release,
-    clip: float,
-    by: ClipBy,
-    ratio: float,
-    adaptive: tuple[float, float, float | None] | None = None,
-    strategy: Strategy | None = None,
-    name: str = "",
-) -> Algorithm:
+def _private(algorithm, release, clip, by, ratio, adaptive=None, strategy=None, name=""):
     """Adds the rule of clipped sums with noise."""
     law, noise, name = release.law, release.noise, name or release.law
     order = {"gaussian": 2, "laplace": 1}[law]
@@ -247,6 +239,8 @@ def _private(
             most = 2 * of_bit(population.cohort_size)
             found = f"{name}: noise={noise:g} leaves none for the bit of a quantile"
             require(0 < noise < most, f"{found}; give more than 0 and less than {most:g}")
+        several = ratio == 1 or len(zeros) > 1
+        require(several, f"{name}: ratio={ratio:g} is for a second vector; leave ratio out")
         number = jnp.asarray(0.0)
         earlier = jax.tree.map(strategy.first, zeros) if strategy else ()
         return Memory(jnp.asarray(clip, float), number, number, earlier)
@@ -272,8 +266,10 @@ def _private(
         if noise:
             drawn = optax.tree.random_like(key_of_vectors, total, draw)
             if strategy is not None:
-                drawn, earlier = _correlated(strategy, drawn, own.earlier, facts.step)
-                memory = memory._replace(earlier=earlier)
+                step = partial(strategy.step, number=facts.step)
+                made = jax.tree.map(step, drawn, own.earlier)
+                memory = memory._replace(earlier=jax.tree.map(lambda _, m: m[1], drawn, made))
+                drawn = jax.tree.map(lambda _, m: m[0], drawn, made)
             drawn = scale(z * own.clip, drawn)
             signal = optax.tree.norm(total) / optax.tree.norm(drawn)
             memory = memory._replace(signal_to_noise=signal.astype(own.clip.dtype))

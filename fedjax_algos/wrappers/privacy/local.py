@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.base.errors import require
 from fedjax_algos.core import Algorithm, Mean
 from fedjax_algos.core.options import NonNegative, Positive, Proportion
 from fedjax_algos.core.trees import scale
 from fedjax_algos.wrappers.compose import add
-from fedjax_algos.wrappers.privacy.accounting import gaussian_noise
-from fedjax_algos.wrappers.privacy.central import NEEDS, ClipBy, clipped
+from fedjax_algos.wrappers.privacy.bounds import gaussian_noise
+from fedjax_algos.wrappers.privacy.central import NEEDS, ClipBy, check_one, clipped
 from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import CLIP, ClientStage, Release, Sent
 
@@ -28,12 +27,10 @@ def local_gaussian(
 ) -> Algorithm:
     """Clients send `min(1, C / |u_i|) u_i + z C N(0, I)`, so that the server may read it.
 
-    What a client sends is private by itself: any two updates of a client give similar messages.
-    They differ by 2 C at most, so one message costs what a Gaussian release with the multiplier
-    z / 2 costs. The column `epsilon` is for the client that has been dispatched most often. Whether
-    and when a client takes part, its number of examples and its training metrics are not private.
-    Any sampler may draw the cohorts, and the noise in a mean of M updates is sqrt(M) times larger
-    than with the wrapper `gaussian`.
+    Any two updates of a client differ by 2 C at most, so one message costs what a Gaussian release
+    with the multiplier z / 2 costs. The column `epsilon` is for the client that has been dispatched
+    most often. Any sampler may draw the cohorts. The noise in a mean of M updates is sqrt(M) times
+    larger than with the wrapper `gaussian`.
 
     Args:
       algorithm: the algorithm to wrap.
@@ -47,9 +44,7 @@ def local_gaussian(
       ValueError: for an algorithm whose clients send models, counts or a choice, or twice in a
         round; for a model with statistics.
     """
-    one = (noise is None) != (epsilon is None)
-    found = f"local_gaussian: noise={noise} and epsilon={epsilon} are given"
-    require(one, f"{found}; give one of the two")
+    check_one("local_gaussian", noise, epsilon)
     multiplier = 2 * gaussian_noise(epsilon, delta) if epsilon is not None else noise
 
     def apply(vectors, own, client):

@@ -66,7 +66,6 @@ def toeplitz_sensitivity(column: Sequence[float], rounds: int, separation: int) 
 def banded(bands: int) -> Strategy:
     """A Toeplitz matrix with the first entries of the best column; keeps `bands - 1` noises.
 
-    With at most as many bands as the separation, the parts of a client's rounds do not overlap.
     One band is independent noise.
 
     Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", NeurIPS 2023,
@@ -156,8 +155,10 @@ def tree(rounds: int) -> Strategy:
         new = jnp.where(place == level, z, jnp.where(place < level, 0, memory))
         return new.sum(0) - memory.sum(0), new
 
+    most = rounds
+
     def sensitivity(rounds, separation):
-        squares = []
+        squares = [math.inf] * (rounds > most)  # later rounds have no nodes of their own
         for start in range(min(separation, rounds)):
             there = (np.arange(rounds) - start) % separation == 0
             counts = [there[: rounds >> level << level].reshape(-1, 1 << level).sum(1)
