@@ -61,7 +61,8 @@ COMPARES, MODELS = "its server compares the updates", "its clients send models"
 WORK = "needs equal weights, but clients' depend on their"
 NO_MEAN, NO_MODEL = "not of type WeightedSum", "do not receive the whole global model"
 SQUARE = {"fedexp": "it computes 'square' of the update"}
-WHILE_TRACED = {WORK, NO_MEAN, NO_MODEL, *SQUARE.values()}
+STALE = "clients' depend on their staleness"
+WHILE_TRACED = {WORK, NO_MEAN, NO_MODEL, STALE, *SQUARE.values()}
 BOTH = "fedgbo,optimizer=own,upload=both"
 OF_MODELS = dict.fromkeys(("fedat", "fedasync,form=mixing"), MODELS)
 IN_PRELUDE = dict.fromkeys(("mime", "mimemom"), TWICE)
@@ -85,7 +86,7 @@ REFUSED = {
 }
 REFUSED["gaussian"] = REFUSED["mean"] | IN_PRELUDE | OF_MODELS
 REFUSED["gaussian"] |= dict.fromkeys(("fednova", "qfedavg", *STACKS), COUNTS)
-REFUSED["gaussian"] |= {"fadas": "clients' depend on their staleness"}
+REFUSED["gaussian"] |= {"fadas": STALE}
 REFUSED |= dict.fromkeys(("diana", "mifa"), REFUSED["ef21"]) | {"fetchsgd": REFUSED["majority"]}
 REFUSED |= dict.fromkeys(("superquantile", "afl"), REFUSED["term"])
 REFUSED["sampling"] = (

@@ -86,7 +86,7 @@ def test_where_client_state_and_examples_are_kept():
 
 def test_poisson_cohorts_have_the_slots_of_the_rule():
     settings = [Settings(sampler=s, clients=12) for s in ("poisson:2", "poisson:4", "uniform")]
-    assert [each.cohort_size for each in settings] == [9, 12, 10]  # 4 + 4.5 * 2 is more than 12
+    assert [each.cohort_size for each in settings] == [11, 12, 10]  # 4 + 6 * 2 is more than 12
     assert Settings(sampler="poisson:2", clients=12, cohort=3).cohort_size == 3
 
 
