@@ -341,7 +341,10 @@ class _Path:
             if rule.private:  # only staleness makes an update weigh less than others
                 like, old = one.like.value, one.staleness
                 pairs = zip(*(self._public(server, like, t)[1] for t in (old, 0)), strict=True)
-                weights = [stale / fresh for stale, fresh in pairs]
+                # a vector without entries has the weight 0
+                weights = [
+                    jnp.where(new == 0, 1, now / jnp.where(new == 0, 1, new)) for now, new in pairs
+                ]
             rest = one.dispatch, server.own[len(self.transport.server)], server.facts
             summand = rule.summand(one.vectors, weights, one.extra, *rest)
         return Sums(shares, weights, summand)

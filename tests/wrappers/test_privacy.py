@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import by_kind, small_network
+from helpers import by_kind, quadratics, run, small_network
 from scipy import stats
 from wrapper_helpers import NETWORK_LOCAL, later, rounds_of, sends, traced
 
@@ -236,6 +236,16 @@ def test_batch_statistics_are_refused():
     algorithm = fa.algorithms.fedavg(problem, NETWORK_LOCAL, weighting="uniform")
     with pytest.raises(ValueError, match="the model has statistics"):
         gaussian(algorithm, clip=1, noise=1)
+
+
+@pytest.mark.all
+def test_a_vector_without_entries_changes_nothing():
+    """FedMuon's second vector has only matrices, and this model has none."""
+    toy = quadratics([[1, 2], [0.5]], [[1, -1], [3]])
+    bare = fa.algorithms.fedmuon(toy.problem, NETWORK_LOCAL)
+    found = [run(each, toy.data, [(0, 1)]) for each in (bare, gaussian(bare, clip=1e9, noise=0))]
+    np.testing.assert_allclose(found[1][0]["x"], found[0][0]["x"], rtol=1e-12)
+    assert found[0][0]["x"] != 0.5
 
 
 def test_a_ratio_needs_a_second_vector():
