@@ -12,6 +12,11 @@ from fedjax_algos.engine.exchange import count_transfer
 LOCAL = fa.Local(batch_size=1, learning_rate=1.0, steps=1)
 NETWORK_LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
 
+ALL, D = (0, 1, 2, 3, 4, 5, 6), 5
+VECTORS = np.random.default_rng(0).normal(size=(7, 3, D))
+LOST = np.isin(ALL, (2, 5))
+ARRIVES = np.array([~LOST, np.full(7, True), np.full(7, False)])
+
 
 def later(*rows, mark=pytest.mark.all):
     """Rows of a parametrised test, or single values, in a later tier."""
@@ -71,6 +76,13 @@ def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0, **changes)
     dispatches = dispatches_of(data, algorithm.local, sets, seed=seed)._replace(**changes)
     states = jax.device_get(scanned(data, dispatches))
     return [one_round(states, index) for index in range(len(sets))]
+
+
+def moves(algorithm, rounds=3, **options):
+    """What the server has subtracted in each round."""
+    states = rounds_of(algorithm, [ALL] * rounds, 7, arrives=ARRIVES[:rounds], **options)
+    params = np.array([np.zeros(D), *(state.server.params["x"] for state in states)])
+    return params[:-1] - params[1:]
 
 
 def in_a_round(algorithm, data=None, cohort=(0, 1)):

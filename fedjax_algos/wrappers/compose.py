@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.base.errors import require
-from fedjax_algos.core import Algorithm, Asynchrony, Dispatch, WeightedSum
+from fedjax_algos.core import Algorithm, Asynchrony, WeightedSum
 from fedjax_algos.core.algorithm import (
     VECTORS,
     Arrived,
@@ -33,6 +33,7 @@ from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.trees import along, is_key, scale
 from fedjax_algos.wrappers import stages
 from fedjax_algos.wrappers.linear import Shares, fields_read, splitter
+from fedjax_algos.wrappers.privacy.public import public_dispatch, public_fields, ratio
 from fedjax_algos.wrappers.refusals import check_broadcast, check_fit, check_order
 from fedjax_algos.wrappers.stages import divide, non_negative_moments, shapes_of
 
@@ -322,9 +323,9 @@ class _Path:
         if (rule := self.transport.rule) is not None and rule.equal_weights:
             part = 0 if rule.private else 1  # the shares or the weights
             fields = fields_read(lambda d: split(one._replace(dispatch=d))[part], one.dispatch)
-            if rule.private:  # all clients have these in common
-                fields = [name for name in fields if name not in self._common(server.facts.step)]
-                fields += [f for f in fields_read(lambda o: split(o)[0].free, one) if f[0] == "s"]
+            if rule.private:
+                fields = [name for name in fields if name not in public_fields(self.phase.local, 0)]
+                fields += {"staleness"} & {*fields_read(lambda one: split(one)[0].free, one)}
             found = f"{rule.name} needs equal weights, but clients' depend on their"
             fix = f"give weighting=uniform, or {rule.equal_weights}"
             require(not fields, f"{found} {' and '.join(fields)}; {fix}")
@@ -339,12 +340,10 @@ class _Path:
         (shares, weights), summand = scaled(self._shares(server, one)), ()
         if rule.summand is not None:
             if rule.private:  # only staleness makes an update weigh less than others
-                like, old = one.like.value, one.staleness
-                pairs = zip(*(self._public(server, like, t)[1] for t in (old, 0)), strict=True)
-                # a vector without entries has the weight 0
-                weights = [
-                    jnp.where(new == 0, 1, now / jnp.where(new == 0, 1, new)) for now, new in pairs
-                ]
+                stale, fresh = (
+                    self._public(server, one.like.value, t)[1] for t in (one.staleness, 0)
+                )
+                weights = list(map(ratio, stale, fresh))
             rest = one.dispatch, server.own[len(self.transport.server)], server.facts
             summand = rule.summand(one.vectors, weights, one.extra, *rest)
         return Sums(shares, weights, summand)
@@ -383,22 +382,10 @@ class _Path:
             own[-1] = non_negative_moments(parts, jax.tree.map(jnp.add, own[-1], change))
         return joined(inner, own, facts._replace(step=facts.step + 1))
 
-    def _common(self, step):
-        """Returns the fields of a dispatch that are the same for all clients, by name."""
-        local, known = self.phase.local, {"server_step": step}
-        if local.steps is not None:
-            known |= dict.fromkeys(("num_steps", "full_steps"), jnp.int32(local.steps))
-        if not callable(local.learning_rate):
-            known["learning_rate"] = jnp.asarray(local.learning_rate, float)
-        elif local.rate_by == "round":
-            known["learning_rate"] = jnp.asarray(local.learning_rate(step), float)
-        return known
-
     def _public(self, server, like, staleness=0):
         """Returns the shares and weights of an update, from its public facts alone."""
-        zeros = Dispatch(*map(jnp.int32, [0] * 6), *map(jnp.zeros, [(), ()]), jnp.int32(0))
-        public = zeros._replace(**self._common(server.facts.step))
-        one = Arrived([], [], {}, Static(like), public, jnp.asarray(staleness, jnp.int32))
+        dispatch = public_dispatch(self.phase.local, server.facts.step)
+        one = Arrived([], [], {}, Static(like), dispatch, jnp.asarray(staleness, jnp.int32))
         return self._shares(server, one)
 
     def _of_cohort(self, server, stack, own):

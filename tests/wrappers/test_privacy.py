@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from helpers import by_kind, quadratics, run, small_network
 from scipy import stats
-from wrapper_helpers import NETWORK_LOCAL, later, rounds_of, sends, traced
+from wrapper_helpers import (
+    ALL,
+    LOST,
+    NETWORK_LOCAL,
+    VECTORS,
+    D,
+    later,
+    moves,
+    rounds_of,
+    sends,
+    traced,
+)
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -17,19 +28,7 @@ from fedjax_algos.wrappers import wrap
 from fedjax_algos.wrappers.privacy.central import clipped, gaussian
 
 pytestmark = pytest.mark.usefixtures("x64")
-ALL, D = (0, 1, 2, 3, 4, 5, 6), 5
-VECTORS = np.random.default_rng(0).normal(size=(7, 3, D))
-LOST = np.isin(ALL, (2, 5))
-ARRIVES = np.array([~LOST, np.full(7, True), np.full(7, False)])
 TOY = small_network()
-
-
-def moves(algorithm, rounds=3, **options):
-    """What the server has subtracted in each round, float[rounds, d]."""
-    states = rounds_of(algorithm, [ALL] * rounds, 7, arrives=ARRIVES[:rounds], **options)
-    params = np.array([np.zeros_like(states[0].server.params["x"])])
-    params = np.concatenate([params, [state.server.params["x"] for state in states]])
-    return params[:-1] - params[1:]
 
 
 @pytest.mark.parametrize(

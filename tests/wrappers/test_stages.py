@@ -7,10 +7,13 @@ import pytest
 import wrapper_examples as examples
 from helpers import small_network
 from wrapper_helpers import (
+    ARRIVES,
+    LOST,
     NETWORK_LOCAL,
+    VECTORS,
     later,
+    moves,
     one_example_each,
-    rounds_of,
     sends,
     transfer_of,
     weighted,
@@ -22,18 +25,7 @@ from fedjax_algos.core.randomness import permutation_words, permute
 from fedjax_algos.wrappers import ClientStage, Rule, Sent, ServerStage, add, wrap
 from fedjax_algos.wrappers.stages import CLIP
 
-ALL, D = (0, 1, 2, 3, 4, 5, 6), 5
-VECTORS = np.random.default_rng(0).normal(size=(7, 3, D))
-LOST = np.isin(ALL, (2, 5))
-ARRIVES = np.array([~LOST, np.full(7, True), np.full(7, False)])
 TOY = small_network()
-
-
-def moves(algorithm, rounds=3, **options):
-    """What the server has subtracted in each round."""
-    states = rounds_of(algorithm, [ALL] * rounds, 7, arrives=ARRIVES[:rounds], **options)
-    params = np.array([np.zeros(D), *(state.server.params["x"] for state in states)])
-    return params[:-1] - params[1:]
 
 
 def bad_clients(seed):

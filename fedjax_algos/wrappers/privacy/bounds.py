@@ -68,10 +68,10 @@ def conditional(noise: float, rounds: int, chance: float, delta: float) -> float
 def with_overflow(
     one: Any, rounds: int, chance: float, total: int, slots: int, delta: float
 ) -> float:
-    """Returns epsilon of clients with memory, whom a client may displace if there are few slots.
+    """Returns epsilon of clients with memory, in Poisson cohorts with few slots.
 
-    But for rounds in which it comes and too many others do, it displaces nobody. These rounds have
-    the probability tau, and (1 + exp(epsilon)) tau is added to delta.
+    A client changes which others take part only in a round where it comes and the others fill all
+    slots. tau is the probability of such a round, and delta grows by (1 + exp(epsilon)) tau.
     """
     from scipy import special
 

@@ -24,7 +24,7 @@ from fedjax_algos.wrappers.registry import wrappers
 from fedjax_algos.wrappers.stages import Release, Rule, Vectors
 
 ClipBy = Literal["update", "vector", "leaf"]
-NEEDS = ("one exchange", "no models", "no counts", "no statistics")
+NEEDS = ("one exchange", "no models", "no choice", "no counts", "no statistics")
 
 
 class Memory(NamedTuple):
@@ -75,7 +75,7 @@ def gaussian(
     by: ClipBy = "update",
     ratio: Positive = 1.0,
     quantile: Proportion | None = None,
-    clip_rate: Positive = 0.2,
+    clip_rate: Positive | None = None,
     bit_noise: Positive | None = None,
     sampling: Sampling | None = None,
 ) -> Algorithm:
@@ -83,9 +83,9 @@ def gaussian(
 
     `U = (sum_i min(1, C / |u_i|) u_i + z C N(0, I)) / M` replaces the updates of a cohort before
     the algorithm's own rule, with a norm over all vectors of an update together. M is the expected
-    number of clients, whoever comes, so noise is also added if nobody does. An update that is not
-    finite counts as 0. Results have the column `epsilon`, for one client in all rounds; see
-    `privacy.accountant_of`. The metrics of training, the counts of clients and the columns
+    number of clients, so a round without clients also adds noise. An update that is not finite
+    counts as 0. Results have the column `epsilon`, for one client in all rounds; see
+    `wrappers.accountant_of`. The metrics of training, the counts of clients and the columns
     `clipped` and `signal_to_noise` are not private.
 
     With a `quantile` the norm C follows this quantile of the updates' norms:
@@ -109,7 +109,7 @@ def gaussian(
         SCAFFOLD, which sends x - y_i and a difference of gradients. They are divided by it before
         they are clipped, and multiplied after the noise.
       quantile: gamma; None keeps C.
-      clip_rate: eta_C.
+      clip_rate: eta_C; 0.2 by default.
       bit_noise: sigma_b; M / 20 by default.
       sampling: how cohorts are drawn, for `epsilon`. The command line gives it.
 
@@ -117,9 +117,9 @@ def gaussian(
       ValueError: for an algorithm whose clients send models or counts, or twice in a round, or have
         different weights; for a model with statistics; for cohorts without a known bound.
     """
-    adaptive = None if quantile is None else (quantile, clip_rate, bit_noise)
-    unused = quantile is None and (bit_noise is not None or clip_rate != 0.2)
-    require(not unused, "gaussian: bit_noise and clip_rate are for a quantile; give quantile=0.5")
+    adaptive = None if quantile is None else (quantile, clip_rate or 0.2, bit_noise)
+    used = adaptive or (clip_rate is None and bit_noise is None)
+    require(used, "gaussian: bit_noise and clip_rate are for a quantile; give quantile=0.5")
     release = _release(algorithm, "gaussian", noise, epsilon, delta, sampling)
     return _private(algorithm, release, clip, by, ratio, adaptive)
 
@@ -212,8 +212,7 @@ def _release(algorithm, law, noise, epsilon, delta, sampling, owner=""):
     """Returns the release of a noise multiplier, which is computed if epsilon is given."""
     owner = owner or law
     check_one(owner, noise, epsilon)
-    rule = Rule(owner, lambda *read: read, private=Release(law, 1.0, delta), equal_weights=" ")
-    add(owner, algorithm, rule=rule, needs=NEEDS)  # refuses it before the noise is computed
+    add(owner, algorithm, needs=[*NEEDS, "sums"])  # refuses it before the noise is computed
     if sampling is not None:
         sampling = sampling._replace(memory=remembers(algorithm))
     if epsilon is not None:

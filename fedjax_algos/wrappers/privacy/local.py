@@ -58,4 +58,4 @@ def local_gaussian(
 
     private = Release("gaussian", (multiplier or 0) / 2, delta)
     stage = ClientStage("local_gaussian", apply, place=CLIP, private=private)
-    return add("local_gaussian", algorithm, client=[stage], needs=[*NEEDS, "no choice"])
+    return add("local_gaussian", algorithm, client=[stage], needs=NEEDS)
