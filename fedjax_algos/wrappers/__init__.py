@@ -46,6 +46,8 @@ from fedjax_algos.wrappers.reweighted import afl as afl
 from fedjax_algos.wrappers.reweighted import reweighted as reweighted
 from fedjax_algos.wrappers.reweighted import superquantile as superquantile
 from fedjax_algos.wrappers.reweighted import term as term
+from fedjax_algos.wrappers.secure_sum import secure_sum as secure_sum
+from fedjax_algos.wrappers.secure_sum import secure_sum_bits as secure_sum_bits
 from fedjax_algos.wrappers.selection.by_loss import active as active
 from fedjax_algos.wrappers.selection.by_loss import power_of_choice as power_of_choice
 from fedjax_algos.wrappers.selection.oort import oort as oort

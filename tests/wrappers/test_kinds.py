@@ -46,6 +46,7 @@ LOSSLESS = {
     "differences": "topk:fraction=1,direction=down,feedback=ef21",
     "sampling": "optimal_client_sampling:uploads=4",
     "gaussian": "gaussian:clip=1e30,noise=0",
+    "secure": "secure_sum:clip=2,bits=29",
     "superquantile": "superquantile:1",
     "term": "term:t=0",
     "power_of_choice": "power_of_choice:candidates=1,loss=batch",
@@ -86,6 +87,9 @@ REFUSED = {
 }
 REFUSED["gaussian"] = REFUSED["mean"] | IN_PRELUDE | OF_MODELS
 REFUSED["gaussian"] |= dict.fromkeys(("fednova", "qfedavg", *STACKS), COUNTS)
+REFUSED["secure"] = (
+    REFUSED["gaussian"] | dict.fromkeys(OF_MODELS) | {"fedcompass": WORK, BOTH: WORK}
+)
 REFUSED["gaussian"] |= {"fadas": STALE}
 REFUSED |= dict.fromkeys(("diana", "mifa"), REFUSED["ef21"]) | {"fetchsgd": REFUSED["majority"]}
 REFUSED |= dict.fromkeys(("superquantile", "afl"), REFUSED["term"])
@@ -127,11 +131,12 @@ def pairs():
 @functools.cache
 def rounds_with(number, spec, x64=False):
     """The params after each round of an algorithm with wrappers; some need a hidden layer."""
+    sampling = fa.wrappers.Sampling(fa.participation.samplers.make("uniform"), 4, 4)
     problem, data, _ = TOY._replace(problem=with_unused(TOY.problem))
     if EVERY[number].name in OF_FEATURES:
         problem, data, _ = small_network()
     with jax.enable_x64(x64):
-        return run(wrap(uniform(EVERY[number], problem), spec, simulated()), data, SETS)
+        return run(wrap(uniform(EVERY[number], problem), spec, simulated(), sampling), data, SETS)
 
 
 @pytest.mark.parametrize(("number", "name"), [*pairs()])
