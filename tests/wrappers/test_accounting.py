@@ -123,6 +123,23 @@ def test_the_accountant_equals_dp_accounting(clients, mean, slots, noise, rounds
     assert found == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("sampler", "slots", "noise"),
+    [
+        ("poisson:mean=10", 20, 1e-6),
+        *later(("poisson:mean=10", 100, 1e-3), ("uniform", 10, 1e-3), mark=pytest.mark.all),
+        *later(("poisson:mean=10", 20, 0.02), mark=pytest.mark.nightly),
+    ],
+)
+def test_little_noise_has_a_bound(sampler, slots, noise):
+    """It is close to the one without sampling for the busiest client of all, or that itself."""
+    found = epsilon(sampler, slots, noise, rounds=20, clients=100)
+    rounds = stats.binom.isf(DELTA, 20, 0.1)
+    low = gaussian_epsilon(noise / max(rounds - 1, 1) ** 0.5, DELTA)
+    assert low <= found <= 1.1 * gaussian_epsilon(noise / 20**0.5, DELTA)
+    assert epsilon("poisson:mean=10", 100, 1e-4, law="laplace", clients=100) == math.inf
+
+
 def test_several_rounds_in_known_cohorts_are_one_release():
     from dp_accounting import GaussianDpEvent, LaplaceDpEvent, pld
 

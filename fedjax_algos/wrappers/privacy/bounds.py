@@ -76,7 +76,10 @@ def with_overflow(
     from scipy import special
 
     tau = rounds * chance * special.bdtrc(slots - 1, total - 1, chance)
-    composed, least = one.self_compose(rounds), composed_epsilon(one, rounds, delta)
+    least = composed_epsilon(one, rounds, delta)
+    if least == math.inf:
+        return least
+    composed = one.self_compose(rounds)
     for epsilon in least * np.geomspace(1, 10, 400):
         if composed.get_delta_for_epsilon(epsilon) + (1 + np.exp(epsilon)) * tau <= delta:
             return float(epsilon)
@@ -87,22 +90,34 @@ def with_overflow(
 def one_step(
     law: str, noise: float, probability: float = 1.0, total: int = 0, slots: int = 0
 ) -> Any:
-    """Returns the PLD of a step; `total` clients come with this probability if `slots` are left."""
+    """Returns the PLD of a step, to which `total` clients with `slots` come with this probability.
+
+    It is None if the losses are too large for floats.
+    """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    if law == "laplace":
-        return pld.from_laplace_mechanism(noise, sampling_prob=probability)
-    if slots == total:
-        return pld.from_gaussian_mechanism(noise, sampling_prob=probability)
-    return pld.from_truncated_subsampled_gaussian_mechanism(
-        dataset_size=total,
-        sampling_probability=probability,
-        truncated_batch_size=slots,
-        noise_multiplier=noise,
-    )
+    # losses grow as 1 / z, or 1 / z^2, so little noise has larger steps between them
+    interval = 1e-4 * max(1, 0.5 / noise) ** (1 if law == "laplace" else 2)
+    options = {"value_discretization_interval": interval}
+    try:
+        if law == "laplace":
+            return pld.from_laplace_mechanism(noise, sampling_prob=probability, **options)
+        if slots == total:
+            return pld.from_gaussian_mechanism(noise, sampling_prob=probability, **options)
+        return pld.from_truncated_subsampled_gaussian_mechanism(
+            dataset_size=total,
+            sampling_probability=probability,
+            truncated_batch_size=slots,
+            noise_multiplier=noise,
+            **options,
+        )
+    except OverflowError:
+        return None
 
 
 @functools.lru_cache(maxsize=4096)
 def composed_epsilon(one: Any, rounds: int, delta: float) -> float:
-    """Returns the epsilon of several equal steps."""
+    """Returns the epsilon of several equal steps; infinity if `one` is None."""
+    if one is None:
+        return math.inf
     return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
