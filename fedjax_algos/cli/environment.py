@@ -24,7 +24,12 @@ from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
-from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
+from fedjax_algos.engine.compilation import (
+    Compilation,
+    keep_compiled,
+    measure_compilation,
+    user_cache,
+)
 from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.engine.placed.processes import from_first
 from fedjax_algos.runs import results
@@ -39,6 +44,8 @@ from fedjax_algos.runs.studies.trackers import Tracker, trackers
 if TYPE_CHECKING:
     from fedjax_algos.cli.progress import RunProgress
 
+_MAX_CACHE_BYTES = 2**28
+
 
 @dataclasses.dataclass
 class Training:
@@ -47,7 +54,6 @@ class Training:
     folder: ResultsFolder
     compiled: Compilation
     progress: "RunProgress"
-    cache: str | None  # the folder of compiled programs
     record: dict[str, Any] = dataclasses.field(default_factory=dict)
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
@@ -94,16 +100,11 @@ class Training:
         self.folder.complete(self.record | results.at_end(experiment, self.compiled) | more)
 
     def say_end(self, what: str, *lines: str) -> None:
-        """Prints where the results are, how long they took, and how to be faster next time."""
+        """Prints where the results are, how long they took."""
         seconds = time.perf_counter() - self.started
         others = seconds - self.compiled.seconds
         took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
         click.echo("\n".join([f"{what} in {printable(self.folder.path)} ({took})", *lines]))
-        if self.cache is None and self.compiled.seconds > seconds / 2:
-            click.echo(
-                "more than half of this time was compilation; with --compilation-cache FOLDER the "
-                "next command reads what an earlier one has compiled"
-            )
 
 
 @contextlib.contextmanager
@@ -120,8 +121,7 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
     number = 1 if place is None else place.processes
     fix = f"do not divide over {number} processes; give a multiple of {number}"
     require((devices or 0) % number == 0, f"devices={devices} {fix}")
-    if cache is not None:
-        keep_compiled(cache)
+    _keep_compiled(cache)
     cores = max(settings.devices_per_client, usable_cores())
     _make_cpu_devices(devices // number if devices else cores)
     measured = measure_compilation()
@@ -129,7 +129,16 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
         processes.check_same_command(click.get_current_context().params)
         with open_folder(values["out"], name, resume=values["resume"], **of_folder) as folder:
             open_folders[:] = [folder.path]
-            yield Training(folder, compiled, progress, cache)
+            yield Training(folder, compiled, progress)
+
+
+def _keep_compiled(folder: str | None) -> None:
+    """Keeps compiled programs in a folder, by default in the user's cache."""
+    if folder is None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        with contextlib.suppress(ValueError, RuntimeError):  # no home, or a read-only one
+            keep_compiled(user_cache(), _MAX_CACHE_BYTES)
+    elif folder not in (None, "none"):
+        keep_compiled(folder)
 
 
 def _make_cpu_devices(number: int) -> None:

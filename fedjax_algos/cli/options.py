@@ -78,7 +78,7 @@ GROUPS = {  # of the options in `--help`
         "devices_per_client": "devices that compute one client together, each with a part of it",
         "client_state": "where clients' own state is kept between rounds: device, host or disk",
         "examples": "replicated on all devices, or sharded by client",
-        "compilation_cache": "folder that keeps compiled programs for later commands [none]",
+        "compilation_cache": "folder that keeps compiled programs, or none [in the user's cache]",
         "coordinator": "HOST:PORT of process 0, unless srun or mpirun starts the processes",
         "processes": "processes that compute together [set by srun or mpirun, else 1]",
         "process": "number of this process, from 0 [set by srun or mpirun]",

@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,16 +81,29 @@ def measure_compilation() -> Iterator[Compilation]:
         jax.monitoring.unregister_event_listener(count_hit)
 
 
-def keep_compiled(folder: str | Path) -> None:
+def user_cache() -> Path:
+    """Returns the folder in the user's cache for programs of this kind of processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        processor = platform.node()
+    name = hashlib.sha256((platform.machine() + processor).encode()).hexdigest()[:12]
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fedjax_algos", name)
+
+
+def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
     """Saves compiled programs in a folder from now on, and reuses the programs there.
 
     This is JAX's persistent compilation cache, here also for small programs. A program is
     identified by its computation, the version of JAX, the device and the compiler's flags, so
-    results stay the same. Programs are never removed. The process executes stored programs:
+    results stay the same. A damaged file is compiled again. The process executes stored programs:
     share a folder only with people whom you trust.
 
     Args:
-      folder: created if it does not exist.
+      folder: created if it does not exist, for this user alone.
+      max_bytes: the size at which the programs that were used least recently are removed; -1
+        removes none.
 
     Raises:
       ValueError: if the folder cannot be created or written to.
@@ -95,12 +111,13 @@ def keep_compiled(folder: str | Path) -> None:
     try:
         if not str(folder):
             raise FileNotFoundError(None, "it has no name")
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         found = f"compilation_cache={str(folder)!r} cannot be written to ({error.strerror})"
         raise ValueError(f"{found}; name a folder, new or of an earlier run") from None
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).resolve()))
+    jax.config.update("jax_compilation_cache_max_size", max_bytes)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     reset_cache()  # otherwise JAX keeps using its first folder

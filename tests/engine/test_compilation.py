@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
+from fedjax_algos.engine.compilation import (
+    Compilation,
+    keep_compiled,
+    measure_compilation,
+    user_cache,
+)
 
 X = np.ones(3, np.float32)
 
@@ -32,19 +37,63 @@ def test_a_program_is_counted_once_and_only_in_the_block():
         assert not compiled.is_compiling
 
 
+@pytest.fixture
+def forget():
+    """Keeps no programs after a test."""
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    reset_cache()
+
+
+def times(factor):
+    """Multiplies by a new program; returns the programs and those that were read, by number."""
+    with measure_compilation() as compiled:
+        np.testing.assert_array_equal(jax.jit(lambda x: factor * x)(X), factor * X)
+    return compiled.programs, compiled.from_cache
+
+
+@pytest.mark.usefixtures("forget")
 def test_kept_programs_are_read_and_new_ones_are_compiled(tmp_path):
     """Small ones, too; they are known by what they compute."""
-    found = []
     keep_compiled(tmp_path / "new" / "kept")
-    try:
-        for factor in (7, 7, 8):
-            with measure_compilation() as compiled:
-                jax.jit(lambda x, factor=factor: factor * x)(X)
-            found.append((compiled.programs, compiled.from_cache))
-    finally:
-        jax.config.update("jax_compilation_cache_dir", None)
-        reset_cache()
-    assert found == [(1, 0), (1, 1), (1, 0)]
+    assert [times(7), times(7), times(8)] == [(1, 0), (1, 1), (1, 0)]
+    assert (tmp_path / "new" / "kept").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache")
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize("damage", ["cut", "empty", "changed", "random"])
+def test_a_damaged_program_is_compiled_again(tmp_path, damage):
+    keep_compiled(tmp_path)
+    found = [times(7), times(8)]
+    first = min(tmp_path.glob("*-cache"))
+    content = first.read_bytes()
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 255
+    written = {"cut": content[: len(content) // 2], "empty": b"", "changed": bytes(changed)}
+    written["random"] = np.random.default_rng(0).bytes(999)
+    first.write_bytes(written[damage])
+    found += sorted([times(7), times(8)])
+    assert found == [(1, 0), (1, 0), (1, 0), (1, 1)]
+
+
+@pytest.mark.usefixtures("forget")
+def test_the_programs_that_were_used_least_recently_are_removed(tmp_path):
+    keep_compiled(tmp_path)
+    times(7)
+    (one,) = tmp_path.glob("*-cache")
+    keep_compiled(tmp_path / "bounded", max_bytes=int(2.5 * one.stat().st_size))
+    found = [times(factor) for factor in (7, 8, 7, 9, 7, 8)]
+    assert found == [(1, 0), (1, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
+
+
+def test_each_kind_of_processor_has_its_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    own = user_cache()
+    assert own == user_cache()
+    assert own.parent == tmp_path / "fedjax_algos"
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path: "flags: older")
+    assert user_cache() != own
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(here):
