@@ -14,6 +14,7 @@ on five seeds. Runs are kept in `--work`, and a second start goes on with them.
 
 import argparse
 import csv
+import re
 import subprocess
 import sys
 import tomllib
@@ -70,6 +71,12 @@ ASYNCHRONOUS = {
 }
 ADAPTIVE = ("diloco", "fedadamw", "fedlada", "fedmuon")
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
+COLUMNS = "spec label final final_interval final_difference final_difference_interval rounds"
+COLUMNS += " rounds_at_least upload_bytes upload_bytes_at_least seeds seeds_reaching seeds_diverged"
+HEADER = (
+    "| method | tuned options | final accuracy, % | minus FedAvg | rounds | upload, MB | reached |"
+)
 
 
 def run(*arguments: str) -> str:
@@ -100,6 +107,56 @@ def grids_of(methods: dict[str, str]) -> list[str]:
     return grids
 
 
+def at_an_end(grid: str, value: str) -> bool:
+    """Returns whether a value is the first or the last one of its grid."""
+    numbers = [float(each) for each in grid.split(",")]
+    return float(value) in (numbers[0], numbers[-1])
+
+
+def points(row: dict[str, str], name: str, sign: str = "") -> str:
+    """Returns a column with its interval, in percent."""
+    value, interval = 100 * float(row[name]), 100 * float(row[f"{name}_interval"])
+    return f"{value:{sign}.1f} ± {interval:.1f}"
+
+
+def row_of(row: dict[str, str], option: str) -> str:
+    """Returns a row of the page for a method with its other tuned option."""
+    name, _, grid = option.partition("=")
+    method, _, given = row["spec"].partition("@")[0].partition(":")
+    chosen = dict(each.split("=") for each in given.split(","))
+    rates = SMALL_RATES if method in ADAPTIVE else RATES
+    tuned = {"client_learning_rate": rates, name: grid}
+    texts = [
+        f"{key}={float(chosen[key]):g}{'*' * at_an_end(tuned[key], chosen[key])}" for key in tuned
+    ]
+    qualities = [points(row, "final")]
+    qualities.append(points(row, "final_difference", "+") if row["final_difference"] else "")
+    costs = []
+    for column, unit in (("rounds", 1), ("upload_bytes", 1e6)):
+        sign, found = ("", row[column]) if row[column] else ("> ", row[f"{column}_at_least"])
+        costs.append(f"{sign}{float(found) / unit:.0f}")
+    reached = f"{row['seeds_reaching']}/{row['seeds']}"
+    cells = [f"`{row['label']}`", ", ".join(texts), *qualities, *costs, reached]
+    return f"| {' | '.join(cells)} |"
+
+
+def with_tables(page: str) -> str:
+    """Returns the page with the tables of the tasks that have results, each after its marker."""
+    for task in PARTITIONS:
+        path = RESULTS / f"baselines_{task}.csv"
+        if not path.exists():
+            continue
+        methods = ASYNCHRONOUS if task == "clock" else SYNCHRONOUS
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        pairs = zip(rows, methods.values(), strict=True)
+        table = [HEADER, "|---|---|---|---|---|---|---|", *(row_of(*each) for each in pairs)]
+        marker = f"<!-- {task} -->\n\n"
+        before, after = page.split(marker)
+        rest = re.sub(r"\A(\|.*\n)*", "", after)
+        page = before + marker + "\n".join(table) + "\n" + rest
+    return page
+
+
 def main() -> None:
     """Tunes and compares the methods of the tasks, and writes a table for each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -118,11 +175,13 @@ def main() -> None:
             continue
         config = ["--config", str(tuned / "tuned.toml"), "--seeds", "5"]
         run("compare", *config, "--out", str(compared), "--resume", *share)
-        if not share:
+        if (compared / "summary.csv").exists():  # all shares have ended
             table = csv.DictReader(run("table", str(compared), "--format", "csv").splitlines())
             specs = tomllib.loads((tuned / "tuned.toml").read_text())["methods"]
-            rows = [{"spec": spec, **row} for spec, row in zip(specs, table, strict=True)]
+            named = [{"spec": spec, **row} for spec, row in zip(specs, table, strict=True)]
+            rows = [{name: row[name] for name in COLUMNS.split()} for row in named]
             write_table(RESULTS / f"baselines_{task}.csv", rows)
+            PAGE.write_text(with_tables(PAGE.read_text()))
 
 
 if __name__ == "__main__":

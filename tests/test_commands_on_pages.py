@@ -32,6 +32,7 @@ NOT_RUN = {
         "sphinx-build --fail-on-warning",
         "python benchmarks",
         "python experiments/papers",
+        "python experiments/baselines.py",
     ],
     "needs a network": ["pip install", "sphinx-build --builder linkcheck", "curl", "wandb sync"],
     "is a server and does not end": ["tensorboard --logdir"],

@@ -102,8 +102,8 @@ def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
 
     Args:
       folder: created if it does not exist, for this user alone.
-      max_bytes: the size at which the programs that were used least recently are removed; -1
-        removes none.
+      max_bytes: size of the folder. Above it, the programs with the oldest use go first. By
+        default nothing is removed.
 
     Raises:
       ValueError: if the folder cannot be created or written to.

@@ -90,9 +90,9 @@ def with_overflow(
 def one_step(
     law: str, noise: float, probability: float = 1.0, total: int = 0, slots: int = 0
 ) -> Any:
-    """Returns the PLD of a step, to which `total` clients with `slots` come with this probability.
+    """Returns the PLD of a step; `total` clients come with this probability if `slots` are left.
 
-    It is None if the losses are too large for floats.
+    Returns None if the losses are too large for floats.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -117,7 +117,7 @@ def one_step(
 
 @functools.lru_cache(maxsize=4096)
 def composed_epsilon(one: Any, rounds: int, delta: float) -> float:
-    """Returns the epsilon of several equal steps; infinity if `one` is None."""
+    """Returns the epsilon of several equal steps, or infinity for the step None."""
     if one is None:
         return math.inf
     return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
