@@ -9,7 +9,10 @@ import tomllib
 
 import claims
 import pytest
+import tomli_w
 from claim_files import repeating, running
+from claim_files.headlines import headline_table
+from claim_files.measured import COLUMNS
 from claim_files.pages import overview_page, paper_page
 from claim_files.reading import PAPERS, read_claim, read_row
 from claim_files.verdicts import read_claims
@@ -96,18 +99,21 @@ def test_every_program_makes_rows():
 
 FEDGBO = "table_7_equation_22", "table_8", "table_4_totals_dense", "table_4_totals_sent140"
 FIGURES = "figure_1", "figure_20", "figure_21", "figure_22_groups", "figure_22_arrival"
+READ = "table_1_spread", "table_1_spread_baselines", "table_1_code_sign_asynchronous"
 COUNTED = [("fedgbo", name) for name in (*FEDGBO, "why_table_7_sent140")]
-COUNTED += [("fedcompass", name) for name in FIGURES]
+COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, "table_19_fedbuff")]
+COUNTED += [("fedlga", "figure_4_tuned")]
 
 
 @pytest.mark.parametrize(("paper", "name"), COUNTED)
 def test_programs_that_train_nothing_make_the_same_values_again(paper, name):
-    """The FedGBO paper's Tables IV, VII and VIII, and the FedCompass paper's timelines."""
+    """The FedGBO paper's Tables IV, VII and VIII, timelines, and what reads other rows' values."""
     own = read_row(PAPERS / paper, name)
     program = running.module_of(own.path.with_name(own.program))
-    found = [[str(value) for value in row] for row in program.rows(running.Run(own, (0,)))]
+    made = program.rows(running.Run(own, tuple(range(own.num_seeds))))
+    found = {tuple(str(value) for value in row) for row in made}
     with own.csv.open() as file:
-        assert [*csv.reader(file)][1:] == found
+        assert {tuple(row) for row in csv.reader(file)} - found == {tuple(COLUMNS)}
 
 
 OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")
@@ -175,10 +181,13 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
     write_claim(one, "table_1_cases", values=many, paper=None, reason="One.", shown_by=["why"])
     write_claim(one, "why", values=HALF, of="table_1_cases", claim="At rate 1 A is first.")
     papers = read_claims(tmp_path)
-    trained, nothing = overview_page(papers).split("Rows that train nothing:")
-    assert "| in order, on a stand-in | 1 |\n| not reproduced | 1 |\n" in trained
-    assert "| reproduced | 1 |\n" in nothing
-    assert "| digits for MNIST | [in order, on a stand-in](claims/one.md#table_1) |\n" in nothing
+    overview = overview_page(papers)
+    for line in (
+        "| in order, on a stand-in | 1 | 0 |\n| not reproduced | 1 | 0 |\n",
+        "| reproduced | 0 | 1 |\n",
+        "| digits for MNIST | [in order, on a stand-in](claims/one.md#table_1) |\n",
+    ):
+        assert line in overview
     page = paper_page(papers[0])
     for text in (
         "**Table I: in order, on a stand-in.** A needs half of B's rounds. ([table_1",
@@ -188,6 +197,46 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
         "\n\nOne.\n\n### why\n\n**Experiment.** At rate 1 A is first.",
     ):
         assert text in page
+
+
+QUESTIONS = {
+    "question": "Is A faster than B?",
+    "comparisons": [
+        {"row": "one/table_1", "lower": "a", "than": "b", "on": "digits", "tuned": "yes"},
+        {
+            "row": "one/table_1",
+            "lower": "b",
+            "than": "a",
+            "on": "x",
+            "tuned": "no",
+            "note": "or so",
+        },
+        {"row": "one/table_1", "lower": "a", "than": "a", "on": "y", "tuned": "no"},
+        {"row": "one/table_1", "lower": "a", "than": "b", "on": "z", "tuned": "no", "run": False},
+    ],
+}
+
+
+def test_headlines_are_computed_from_the_values(tmp_path):
+    write_paper(tmp_path)
+    file, comparisons = tmp_path / "headlines.toml", QUESTIONS["comparisons"]
+    for comparison in comparisons:
+        comparison["measure"] = "rounds to 65%"
+    file.write_text(tomli_w.dumps({"questions": [QUESTIONS]}))
+    lines = headline_table(file).splitlines()[-4:]
+    ratio = "ratio 2.1 from 1.73 to 2.54"
+    assert lines[0] == f"| Is A faster than B? | b: 1.93 | {ratio} | 3 | digits | yes | yes |"
+    assert [line.split(" | ")[-1] for line in lines[1:]] == [
+        "no, or so |",
+        "not clear |",
+        "not known |",
+    ]
+    assert lines[1].startswith("|  | a: 0.517 | ratio 0.477")
+    assert "| b: 1.93 | not run yet | - | z |" in lines[3]
+    comparisons[0]["than"] = "c"
+    file.write_text(tomli_w.dumps({"questions": [QUESTIONS]}))
+    with pytest.raises(ValueError, match=r"one/table_1 has no values of .*'c'"):
+        headline_table(file)
 
 
 ROWS = [

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +84,15 @@ def _measured(of_seeds):
     seeds = tuple(sorted(of_seeds))
     values, censored = zip(*(of_seeds[seed] for seed in seeds), strict=True)
     return Measured(seeds, np.array(values), np.array(censored))
+
+
+def rows_of(measured: Mapping[Quantity, Measured]) -> list[tuple[str, str, str, int, str]]:
+    """Rows (case, method, measure, seed, value) of values that were read, to write them again."""
+    return [
+        (case, method, measure, seed, f"{'>' * bool(ended)}{value:.6g}".removesuffix("nan"))
+        for (measure, case, method), seen in measured.items()
+        for seed, value, ended in zip(*seen, strict=True)
+    ]
 
 
 def write_measured(path: Path, rows: Iterable[tuple[str, str, str, int, object]]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from claim_files.checks import Check
 from claim_files.headlines import headline_table
 from claim_files.measured import Quantity
-from claim_files.reading import Claim
+from claim_files.reading import Claim, Row
 from claim_files.verdicts import ADDED, VERDICTS, Judged, JudgedClaim, PaperClaims, judge
 from claim_files.verdicts import read_claims as judged_claims
 from fedjax_algos.analysis import tables as formats
@@ -17,11 +17,12 @@ from fedjax_algos.base.reprs import printable
 
 WIDTH = 100
 FEW = 6  # checks that are all on the page
+FEW_NAMES = 3  # of stand-ins, on the line of a claim
+KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
 ABOUT = (
-    "Below is every table and figure with results of the four papers, and claims about "
-    "compression, fair objectives and client selection. A claim has a row for each result, and "
-    "the verdict on a row follows from the numbers: an order holds if it is there with 95% "
-    "confidence on paired seeds. [The files of the claims](claims_format.md) have the rules."
+    "A claim has a row for each result. The verdict on a row follows from the numbers: an order "
+    "holds if it is there with 95% confidence on paired seeds. [The files of the "
+    "claims](claims_format.md) have the rules."
 )
 CELLS = (
     "Cells of the tables: the mean over seeds ± half its 95% interval here, and after a bar the "
@@ -64,14 +65,13 @@ def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
       headlines: the table of the headline questions.
     """
     blocks = ["# The papers, claim by claim", *[headlines] * bool(headlines), ABOUT]
-    for trains, heading in ((True, "Rows that train"), (False, "Rows that train nothing")):
-        blocks += [f"{heading}:", _counts(papers, trains)]
     meanings = (VERDICTS | ADDED).items()
     blocks.append("\n".join(f"- **{name.lstrip(', ')}**: {said}." for name, said in meanings))
+    blocks += ["Rows by their verdicts:", _counts([c for each in papers for c in each.claims])]
     for each in papers:
         paper, page = each.paper, f"claims/{each.paper.name}.md"
         blocks.append(f"## {paper.title}")
-        blocks.append(f"{paper.source} ([numbers, and results without a claim]({page}))")
+        blocks.append(f"[Numbers, and results without a claim]({page})")
         lines = ["| item | claim | seen on | verdict |", "| --- | --- | --- | --- |"]
         for judged in each.claims:
             claim = judged.claim
@@ -85,17 +85,20 @@ def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
 def seen_on(judged: JudgedClaim) -> str:
     """Names the stand-ins for the paper's data, model and setting, in the rows that were run."""
     rows = [each.row for each in judged.rows if each.checks]
-    if not rows:
-        return "-"
     if not any(row.trains for row in rows):
-        return "nothing is trained"
-    if named := dict.fromkeys(name for row in rows for name in row.stand_ins or ()):
-        return "; ".join(named)
-    if any(row.own for row in rows):
-        return "a setting of our own"
-    if chosen := dict.fromkeys(name for row in rows for name in row.chosen):
-        return f"the paper's data and model; chosen here: {', '.join(chosen)}"
-    return "the paper's data, model and setting"
+        return "nothing is trained" if rows else "-"
+    named = list(dict.fromkeys(name for row in rows for name in _seen_on(row)))
+    return "; ".join(named[:FEW_NAMES]) + "; and more" * (len(named) > FEW_NAMES)
+
+
+def _seen_on(row: Row) -> Sequence[str]:
+    if row.stand_ins or not row.trains:
+        return row.stand_ins or ()
+    if row.own:
+        return ["a setting of our own"]
+    if row.chosen:
+        return [f"the paper's data and model; chosen here: {', '.join(row.chosen)}"]
+    return ["the paper's data, model and setting"]
 
 
 def paper_page(claims: PaperClaims) -> str:
@@ -104,7 +107,7 @@ def paper_page(claims: PaperClaims) -> str:
     Args:
       claims: of the paper.
     """
-    blocks = [f"# {claims.paper.title}", "[All papers](../claims.md)", CELLS]
+    blocks = [f"# {claims.paper.title}", claims.paper.source, "[All papers](../claims.md)", CELLS]
     for judged in claims.claims:
         blocks += _section(judged)
     for heading, items in (
@@ -233,16 +236,15 @@ def counted(claims: Sequence[JudgedClaim], trains: bool) -> dict[str, int]:
       trains: whether rows that train are counted, or those that train nothing.
     """
     found = Counter(r.verdict for c in claims for r in c.rows if r.row.trains == trains)
-    known = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
-    return {verdict: found[verdict] for verdict in known if found[verdict]}
+    return {verdict: found[verdict] for verdict in KNOWN if found[verdict]}
 
 
-def _counts(papers: Sequence[PaperClaims], trains: bool) -> str:
-    verdicts = list(counted([claim for each in papers for claim in each.claims], trains))
+def _counts(claims: Sequence[JudgedClaim]) -> str:
+    trained, nothing = counted(claims, trains=True), counted(claims, trains=False)
+    verdicts = [verdict for verdict in KNOWN if verdict in trained | nothing]
     columns = [Column("verdict", verdicts)]
-    for each in papers:
-        own = counted(each.claims, trains)
-        columns.append(Column(each.paper.name, [str(own.get(v, 0)) for v in verdicts]))
+    for name, found in (("trained", trained), ("nothing is trained", nothing)):
+        columns.append(Column(name, [str(found.get(verdict, 0)) for verdict in verdicts]))
     return formats.markdown([ResultTable(columns, [])]).rstrip()
 
 

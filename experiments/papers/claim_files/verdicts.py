@@ -15,13 +15,13 @@ ON_STAND_IN, AFTER_CHANGE = ", on a stand-in", ", after a change"
 VERDICTS = {
     REPRODUCED: "every check holds on the paper's own data, model and setting, and the effects "
     "have the paper's size up to a factor of 1.5",
-    IN_ORDER: "every check holds, but an effect has another size, is not known because runs end "
-    "before the target, or is not printed",
+    IN_ORDER: "every check holds, but an effect has another size, is not known or is not printed, "
+    "or we chose a setting that the paper does not print",
     NOT_REPRODUCED: "a check does not hold, and an experiment shows the reason by one change",
     OPEN: "a check does not hold, and the reason is not shown",
     HOLDS: "every check of a claim of our own holds",
     DOES_NOT_HOLD: "a check of a claim of our own does not hold",
-    NOT_RUN: "needs data, or more computation, as the claim says",
+    NOT_RUN: "needs data or more computation",
 }
 ADDED = {
     ON_STAND_IN: "other data, another model or a smaller setting stand in for the paper's",
