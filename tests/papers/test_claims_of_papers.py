@@ -199,6 +199,25 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
         assert text in page
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stand_ins": []}, "the paper's data, model and setting"),
+        ({"stand_ins": list("abcd")}, "a; b; c; more"),
+        ({"own": True}, "a setting of our own"),
+        (
+            {"chosen": ["a rate", "a sign"]},
+            "the paper's data and model; chosen here: a rate, a sign",
+        ),
+        ({"trains": False, "stand_ins": []}, "nothing is trained"),
+    ],
+)
+def test_the_line_of_a_claim_names_where_it_was_seen(tmp_path, changes, expected):
+    one = write_paper(tmp_path)
+    write_claim(one, values=HALF, **changes)
+    assert f" | {expected} | [" in overview_page(read_claims(tmp_path))
+
+
 QUESTIONS = {
     "question": "Is A faster than B?",
     "comparisons": [

@@ -8,7 +8,7 @@ from pathlib import Path
 from claim_files.checks import Check
 from claim_files.headlines import headline_table
 from claim_files.measured import Quantity
-from claim_files.reading import Claim, Row
+from claim_files.reading import Claim
 from claim_files.verdicts import ADDED, VERDICTS, Judged, JudgedClaim, PaperClaims, judge
 from claim_files.verdicts import read_claims as judged_claims
 from fedjax_algos.analysis import tables as formats
@@ -18,6 +18,7 @@ from fedjax_algos.base.reprs import printable
 WIDTH = 100
 FEW = 6  # checks that are all on the page
 FEW_NAMES = 3  # of stand-ins, on the line of a claim
+WHOLE = "the paper's data, model and setting"
 KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
 ABOUT = (
     "A claim has a row for each result. The verdict on a row follows from the numbers: an order "
@@ -84,21 +85,19 @@ def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
 
 def seen_on(judged: JudgedClaim) -> str:
     """Names the stand-ins for the paper's data, model and setting, in the rows that were run."""
-    rows = [each.row for each in judged.rows if each.checks]
-    if not any(row.trains for row in rows):
-        return "nothing is trained" if rows else "-"
-    named = list(dict.fromkeys(name for row in rows for name in _seen_on(row)))
-    return "; ".join(named[:FEW_NAMES]) + "; and more" * (len(named) > FEW_NAMES)
-
-
-def _seen_on(row: Row) -> Sequence[str]:
-    if row.stand_ins or not row.trains:
-        return row.stand_ins or ()
-    if row.own:
-        return ["a setting of our own"]
-    if row.chosen:
-        return [f"the paper's data and model; chosen here: {', '.join(row.chosen)}"]
-    return ["the paper's data, model and setting"]
+    run = [each.row for each in judged.rows if each.checks]
+    rows = [row for row in run if row.trains]
+    if not rows:
+        return "nothing is trained" if run else "-"
+    named = list(dict.fromkeys(name for row in rows for name in row.stand_ins or ()))
+    named = [*named[:FEW_NAMES], *["more"] * (len(named) > FEW_NAMES)]
+    own, whole = (
+        [row for row in rows if not row.stand_ins and row.own == is_own] for is_own in (True, False)
+    )
+    named += ["a setting of our own"] * bool(own)
+    chosen = ", ".join(dict.fromkeys(name for row in whole for name in row.chosen))
+    papers = f"the paper's data and model; chosen here: {chosen}" if chosen else WHOLE
+    return "; ".join([*[papers] * bool(whole), *named])
 
 
 def paper_page(claims: PaperClaims) -> str:
