@@ -138,29 +138,38 @@ def _section(judged: JudgedClaim, full: bool = False) -> list[str]:
         said = formats.markdown_text(each.row.claim)
         lines.append(f"| {said} | [{each.verdict}](#{each.row.name}) |")
     blocks.append("\n".join(lines))
+    run = [_parts(each, full).items() for each in judged.rows if each.checks]
+    shared = [part for part in run[0] if all(part in own for own in run)] if len(run) > 1 else []
+    blocks += [f"{name}: {text}." for name, text in shared]
     shown: set[Path] = set()
     for each in judged.rows:
         verdict = each.verdict[0].upper() + each.verdict[1:]
         blocks += [f"### {each.row.name}", f"**{verdict}.** {each.row.claim}"]
         csv = each.row.csv
         alike = [other for other in judged.rows if other.row.csv == csv and csv not in shown]
-        blocks += _row(each, alike, "####", full)
+        blocks += _row(each, alike, "####", full, [name for name, _ in shared])
         shown.add(csv)
     return blocks
 
 
-def _row(judged: Judged, alike: Sequence[Judged], level: str, full: bool) -> list[str]:
+def _parts(judged: Judged, full: bool) -> dict[str, str]:
+    """Texts about a row beside its numbers, by name; `full` with its settings."""
+    row = judged.row
+    parts = {"It needs": row.needs, "Chosen here": "; ".join(row.chosen)}
+    if judged.checks:
+        parts["Stand-ins"] = "; ".join(row.stand_ins or ())
+        parts["Changed after a miss"] = row.changed
+    if full:
+        parts |= {"Printed": row.printed, "Differences": "; ".join(row.differences)}
+    return {name: text.removesuffix(".") for name, text in parts.items() if text}
+
+
+def _row(
+    judged: Judged, alike: Sequence[Judged], level: str, full: bool, known: Sequence[str] = ()
+) -> list[str]:
     """Describes a row, with the values of all rows in `alike`, which have the same runs."""
     row = judged.row
-    parts = {
-        "It needs": row.needs,
-        "Printed": row.printed if full else "",
-        "Differences": "; ".join(row.differences) if full else "",
-        "Stand-ins": "; ".join(row.stand_ins or ()) if judged.checks else "",
-        "Chosen here": "; ".join(row.chosen),
-        "Changed after a miss": row.changed if judged.checks else "",
-    }
-    blocks = [f"{name}: {text.removesuffix('.')}." for name, text in parts.items() if text]
+    blocks = [f"{n}: {text}." for n, text in _parts(judged, full).items() if n not in known]
     if full and not row.needs:
         blocks.append(f"python experiments/papers/claims.py run {row.path.parent.name}/{row.name}")
     tables = value_tables([each for each in alike if each.checks])
