@@ -170,6 +170,9 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
     """And count apart what trains nothing."""
     one = write_paper(tmp_path, without_claim={"Theorem 1": "a bound without numbers"})
     claim = write_claim(one, values=HALF, stand_ins=["digits for MNIST"])
+    shown = command("show", write_claim(one, "ended", values={**HALF, "b": [">1", ">2", ">3"]}))
+    assert "| b | > 2 ± 2.5 (0/3 reached) \\| 116 |" in shown  # as text, not as HTML
+    (one / "ended.toml").unlink()
     shown = command("show", claim)
     assert shown.startswith(
         "## table_1\n\n**Table I: in order, on a stand-in.** A needs half of B's"

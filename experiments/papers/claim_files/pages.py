@@ -1,5 +1,6 @@
 """Pages of Markdown: of all papers, of one, and of a claim."""
 
+import html
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,8 @@ def claim_page(claim: Claim) -> str:
       claim: as of `read_claim`.
     """
     blocks = _section(JudgedClaim(claim, tuple(map(judge, claim.rows))), full=True)
-    return _page(["\n".join(map(_wrapped, block.split("\n"))) for block in blocks])
+    lines = html.unescape("\n\n".join(blocks)).split("\n")
+    return _page(["\n".join(map(_wrapped, lines))])
 
 
 def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
