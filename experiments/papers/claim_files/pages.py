@@ -18,7 +18,7 @@ from fedjax_algos.base.reprs import printable
 
 WIDTH = 100
 FEW = 6  # checks that are all on the page
-FEW_NAMES = 3  # of stand-ins, on the line of a claim
+FEW_NAMES = 2  # of stand-ins, on the line of a claim
 WHOLE = "the paper's data, model and setting"
 KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
 ABOUT = (
