@@ -137,9 +137,9 @@ class Claim(NamedTuple):
         return [row for row in run if first[row.csv] is row]
 
     @property
-    def trains(self) -> bool:
-        """True if a row trains a model, also one that was not run."""
-        return any(row.trains for row in self.rows)
+    def trained(self) -> list[Row]:
+        """The rows that train a model and were run."""
+        return [row for row in self.rows if row.trains and not row.needs]
 
     @property
     def minutes(self) -> float:

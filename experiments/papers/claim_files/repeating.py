@@ -37,10 +37,9 @@ def repeat(claim: Claim, seeds: Sequence[int], folder: Path) -> list[Repeated]:
       ValueError: for a claim that trains nothing or cannot be run, for too few seeds, and for
         a folder with values of other seeds.
     """
-    rows = [row for row in claim.rows if row.trains and not row.needs]
-    if not rows:
+    if not claim.trained:
         raise ValueError(f"{claim.name} trains nothing here, so that it has no seeds to change")
-    return [_repeat(row, seeds, folder) for row in rows]
+    return [_repeat(row, seeds, folder) for row in claim.trained]
 
 
 def _repeat(row, seeds, folder) -> Repeated:
@@ -67,8 +66,7 @@ def draw(claims: Sequence[Claim], number: int, seed: int) -> list[Claim]:
     Raises:
       ValueError: for more claims than there are.
     """
-    trained = [any(row.trains and not row.needs for row in claim.rows) for claim in claims]
-    names = {claim.name: claim for claim, run in zip(claims, trained, strict=True) if run}
+    names = {claim.name: claim for claim in claims if claim.trained}
     if number > len(names):
         raise ValueError(f"number={number} is more than the {len(names)} claims that train")
     drawn = np.random.default_rng(seed).choice(sorted(names), number, replace=False)
