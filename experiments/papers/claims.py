@@ -8,28 +8,31 @@ Run it in the root of the checkout, which has data/ and results/. README.md desc
 """
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import click
 from claim_files import pages as markdown
-from claim_files.reading import PAPERS, Claim, read_claim
+from claim_files.reading import PAPERS, Claim, read_claim, read_row
 from claim_files.repeating import draw, repeat
-from claim_files.running import Run, run_claim
-from claim_files.verdicts import VERDICTS, judge, read_claims
+from claim_files.running import Run, run_row
+from claim_files.verdicts import read_claims
 
 
 class ClaimName(click.ParamType):
-    """PAPER/CLAIM, or the path of its file."""
+    """PAPER/CLAIM, PAPER/ROW for one of its rows, or the path of its file."""
 
     name = "claim"
 
     def convert(self, value, param, ctx):
         """The claim."""
         path = Path(value) if value.endswith(".toml") else PAPERS / f"{value}.toml"
-        if not path.exists():
-            self.fail(f"{path} does not exist; `list` has the names", param, ctx)
-        return read_claim(path)
+        if path.exists():
+            return read_claim(path)
+        try:
+            row = read_row(path.parent, path.stem)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return read_claim(row.path)._replace(rows=(row,), claim=row.claim)
 
 
 class Seeds(click.ParamType):
@@ -52,31 +55,31 @@ def cli():
 
 @cli.command(name="list")
 def list_claims():
-    """Print every claim with its verdict, and how many have each."""
-    papers = read_claims()
-    for each in papers:
-        for judged in each.claims:
-            kind = "trained" if judged.claim.trains else "arithmetic"
-            click.echo(f"{judged.claim.name:46} {kind:11} {judged.verdict}")
-    for trains in (True, False):
-        own = [j for each in papers for j in each.claims if j.claim.trains == trains]
-        click.echo(f"\n{'Trained' if trains else 'Arithmetic: nothing is trained'}")
-        counts = Counter(judged.verdict for judged in own)
-        for verdict in VERDICTS:
-            click.echo(f"{counts[verdict]:4} {verdict}")
+    """Print every claim with its rows and verdicts, and how many rows have each verdict."""
+    judged = [claim for each in read_claims() for claim in each.claims]
+    for claim in judged:
+        click.echo(f"{claim.claim.name:42} {claim.verdict}")
+        for row in claim.rows if len(claim.rows) > 1 else ():
+            click.echo(f"  {row.row.name:40} {row.verdict}")
+    for trains, heading in ((True, "Trained"), (False, "Arithmetic: nothing is trained")):
+        click.echo(f"\n{heading}")
+        for verdict, number in markdown.counted(judged, trains).items():
+            click.echo(f"{number:4} {verdict}")
 
 
 @cli.command()
 def check():
     """Read and judge all files; an error names the file that is wrong."""
-    click.echo(f"{sum(len(each.claims) for each in read_claims())} claims are read and judged")
+    claims = [claim for each in read_claims() for claim in each.claims]
+    rows = sum(len(claim.rows) for claim in claims)
+    click.echo(f"{len(claims)} claims with {rows} rows are read and judged")
 
 
 @cli.command()
 @click.argument("claim", type=ClaimName())
 def show(claim: Claim):
     """Print a claim with its setting, numbers and checks."""
-    click.echo(markdown.claim_page(judge(claim)), nl=False)
+    click.echo(markdown.claim_page(claim), nl=False)
 
 
 @cli.command()
@@ -89,9 +92,12 @@ def pages(out: Path):
 @cli.command()
 @click.argument("claim", type=ClaimName())
 def run(claim: Claim):
-    """Run a claim with the seeds that its file fixes, and write what was seen beside it."""
-    run_claim(Run(claim, tuple(range(claim.num_seeds))))
-    click.echo(markdown.claim_page(judge(claim)), nl=False)
+    """Run a claim, or one row, with the seeds of its file, and write the values beside it."""
+    if not claim.runs:
+        raise ValueError(f"{claim.name} cannot be run here: {claim.rows[0].needs}")
+    for row in claim.runs:
+        run_row(Run(row, tuple(range(row.num_seeds))))
+    click.echo(markdown.claim_page(claim), nl=False)
 
 
 @cli.command(name="new-seeds")
@@ -101,17 +107,16 @@ def run(claim: Claim):
 def new_seeds(claims: tuple[Claim, ...], seeds: tuple[int, ...], out: Path):
     """Repeat claims with new seeds, and print their verdicts, old and new.
 
-    A claim with fewer seeds of its own takes the first ones. Values go to OUT/PAPER/CLAIM.csv; a
-    claim that has them is judged and not run again.
+    A row with fewer seeds of its own takes the first ones. Values go to OUT/PAPER/CLAIM.csv; a row
+    that has them is judged and not run again.
     """
-    changes = 0
-    for claim in claims:
-        repeated = repeat(claim, seeds, out)
-        changes += repeated.changed
-        mark = "CHANGED" if repeated.changed else "same"
-        verdicts = f"{repeated.old.verdict} -> {repeated.new.verdict}"
-        click.echo(f"{mark:8} {claim.name:46} {claim.num_seeds:3} seeds  {verdicts}")
-    click.echo(f"{changes} of {len(claims)} verdicts changed")
+    rows = [row for claim in claims for row in repeat(claim, seeds, out)]
+    for old, new in rows:
+        mark = "CHANGED" if old.verdict != new.verdict else "same"
+        verdicts = f"{old.verdict} -> {new.verdict}"
+        click.echo(f"{mark:8} {old.row.name:42} {old.row.num_seeds:3} seeds  {verdicts}")
+    changes = sum(row.changed for row in rows)
+    click.echo(f"{changes} of {len(rows)} verdicts changed")
 
 
 @cli.command(name="draw")
@@ -120,7 +125,7 @@ def new_seeds(claims: tuple[Claim, ...], seeds: tuple[int, ...], out: Path):
 @click.option("--names", is_flag=True, help="print only the names, for new-seeds")
 def draw_claims(number: int, seed: int, names: bool):
     """Draw claims that train, from all of them alike, and print their minutes."""
-    drawn = draw([j.claim for each in read_claims() for j in each.claims], number, seed)
+    drawn = draw([judged.claim for each in read_claims() for judged in each.claims], number, seed)
     for claim in drawn:
         click.echo(claim.name if names else f"{claim.minutes:6g} minutes  {claim.name}")
     if not names:

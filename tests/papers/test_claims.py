@@ -15,7 +15,7 @@ BEST, ORDER = "best accuracy (%)", CLAIM["orders"][0]
 
 
 def verdict(path):
-    return judge(read_claim(path)).verdict
+    return judge(read_claim(path).rows[0]).verdict
 
 
 def half_width(values):
@@ -102,10 +102,18 @@ def equal(value):
         ({"values": HALF, "paper": None}, IN_ORDER),  # of no size
         *(({"values": HALF, "paper": printed(60, b)}, OPEN) for b in (60, 59)),  # not this order
         # a stand-in or a change is never reproduced
-        ({"values": HALF, **STAND_IN}, verdicts.ON_STAND_IN),
-        ({"values": HALF, **CHANGED}, verdicts.AFTER_CHANGE),
-        ({"values": HALF, **STAND_IN, **CHANGED}, verdicts.AFTER_CHANGE),
-        ({"values": SWAPPED, **STAND_IN, **CHANGED}, OPEN),
+        ({"values": HALF, **STAND_IN}, "in order, on a stand-in"),
+        ({"values": HALF, **CHANGED}, "in order, after a change"),
+        ({"values": HALF, **STAND_IN, **CHANGED}, "in order, after a change"),
+        ({"values": SWAPPED, **CHANGED}, OPEN),
+        ({"values": SWAPPED, **STAND_IN, **CHANGED}, "open, on a stand-in"),
+        # what the paper leaves open was chosen here
+        ({"values": HALF, "chosen": ["the rate"]}, IN_ORDER),
+        # no paper claims it
+        ({"values": HALF, "own": True}, "holds"),
+        ({"values": HALF, "own": True, **CHANGED}, "holds, after a change"),
+        ({"values": SWAPPED, "own": True}, "does not hold"),
+        ({"values": SWAPPED, "own": True, **STAND_IN}, "does not hold, on a stand-in"),
         # in all cases, unless some are named
         ({"values": CASES, "paper": None}, OPEN),
         ({"values": CASES, "paper": None, "orders": [{**ORDER, "cases": ["x"]}]}, IN_ORDER),
@@ -144,7 +152,7 @@ def test_the_verdict_on_a_claim(tmp_path, claim, expected):
         ({"orders": [{**ORDER, "than": ["c"]}]}, "of 'c' in case '' was not measured"),
         ({"values": {"a": [50, 60], "b": [110, 115]}}, "the same seeds are needed, at least 3"),
         ({"seeds": 2}, r"seeds \(0, 1, 2\), not \(0, 1\)"),  # those that were fixed
-        ({"values": {"a": ["inf", 1, 2], "b": [3, 4, 5]}}, "'inf' is no finite number"),
+        ({"values": {"a": ["inf", 1, 2], "b": [3, 4, 5]}}, "'inf' is not a finite number"),
         ({"values": {"a": [0, 1, 2], "b": [3, 4, 5]}}, "compares ratios of costs, and one is not"),
     ],
 )
@@ -155,7 +163,7 @@ def test_wrong_claims(tmp_path, changes, message):
 
 def test_costs_are_compared_by_their_ratios_on_each_seed(tmp_path):
     one, two = [50, 800, 20], [65, 1000, 27]  # far apart over seeds
-    (check,) = judge(read_claim(write_claim(tmp_path, values={"a": one, "b": two}))).checks
+    (check,) = judge(read_claim(write_claim(tmp_path, values={"a": one, "b": two})).rows[0]).checks
     logs = np.log(np.divide(two, one))
     ends = np.exp(logs.mean() + np.array([0, -1, 1]) * half_width(logs))
     shown = "ratio {:.3g} from {:.3g} to {:.3g}".format(*ends)
@@ -171,7 +179,7 @@ def test_higher_compares_differences_also_of_cases_of_one_method(tmp_path):
     cases = {"x": 50, "y": 40}.items()
     paper = [{"measure": BEST, "case": case, "values": {"a": value}} for case, value in cases]
     path = write_claim(tmp_path, values=values, measure=BEST, orders=[order], paper=paper)
-    (check,) = judge(read_claim(path)).checks
+    (check,) = judge(read_claim(path).rows[0]).checks
     assert check.text == f"{BEST}, a: x > y"
     assert (check.effect, check.paper_effect) == (pytest.approx(50 - 125.5 / 3), 10)
     half = half_width(np.subtract(values["x"]["a"], values["y"]["a"]))
@@ -191,10 +199,73 @@ def test_an_experiment_that_holds_shows_a_reason(tmp_path, shown, still_open, ex
     path = write_claim(tmp_path, values=SWAPPED, **said)
     write_claim(tmp_path, "why_table_1", of="table_1", values=shown)
     assert verdict(path) == expected
-    assert [each.claim.of for each in judge(read_claim(path)).shown_by] == ["table_1"]
+    assert [each.row.of for each in judge(read_claim(path).rows[0]).shown_by] == ["table_1"]
     path = write_claim(tmp_path, values=HALF, **said)
     with pytest.raises(ValueError, match="no reason"):
         verdict(path)
+
+
+SETTINGS = {"rounds": 5, "cohort": 2, "seeds": 4}
+ROWS = [
+    {"name": "first", "settings": {"rounds": 9}, "labels": {"x": "y"}},
+    {"name": "second", "values": "first", "claim": "B."},
+    {"name": "third", "changed": "The rate."},
+    {"name": "fourth", "program": "fourth.py"},
+    {"name": "fifth", "needs": "a GPU", "orders": [], "seen": ""},
+]
+
+
+def test_a_row_takes_what_it_does_not_say_from_its_claim(tmp_path):
+    given = {"program": None, "settings": SETTINGS, "cases": [{"name": "K = 5"}], "seeds": 3}
+    claim = read_claim(write_claim(tmp_path, rows=ROWS, **given))
+    first, second, third, fourth, fifth = claim.rows
+    assert first.settings == second.settings == {"rounds": 9, "cohort": 2, "seeds": 4}
+    assert (third.settings, fourth.settings, fifth.settings) == (SETTINGS, {}, {})
+    assert [row.csv.stem for row in claim.rows[:4]] == ["first", "first", "table_1", "fourth"]
+    assert [row.claim for row in (first, second)] == [CLAIM["claim"], "B."]
+    assert [row.num_seeds for row in (first, third, fourth)] == [4, 4, 3]
+    assert (first.cases, second.labels, fourth.cases) == (
+        [{"name": "K = 5"}],
+        {"x": "y"},
+        ({"name": ""},),
+    )
+    assert ([row.changed for row in claim.rows[2:4]], second.stand_ins) == (["The rate.", ""], [])
+    assert [row.name for row in claim.runs] == ["first", "third", "fourth"]
+    assert claim.minutes == 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"name": "a"}, {"name": "a"}], "each row needs a name of its own"),
+        ([{"claim": "A."}], "each row needs a name of its own"),
+        ([{"name": "a", "values": "b"}], "a has the values of 'b'"),
+        ([ROWS[3], ROWS[3] | {"name": "b", "values": "fourth"}], "b has the values of 'fourth'"),
+        ([{"name": "a", "orders": []}], "table_1.toml, a has no orders, ties or equals"),
+        ([{"name": "a"}, {"name": "table_1"}], r"more than one .* has the name \['table_1'\]"),
+    ],
+)
+def test_wrong_rows(tmp_path, rows, message):
+    one = write_paper(tmp_path)
+    write_claim(one, values=HALF, rows=rows)
+    with pytest.raises(ValueError, match=message):
+        read_claims(tmp_path)
+
+
+def test_the_verdict_on_a_claim_counts_its_rows(tmp_path):
+    swapped = {"orders": [{"measure": ROUNDS, "lower": "b", "than": ["a"]}], "paper": []}
+    needs = {"needs": "a GPU", "orders": [], "seen": "", "program": ""}
+    one, two, lost = {"name": "1"}, {"name": "2"} | swapped, {"name": "3"} | needs
+    path = write_paper(tmp_path) / "table_1.toml"
+    for rows, changes, expected in (
+        ([one, one | {"name": "4"}], {}, "reproduced (2 rows)"),
+        ([one, two], {}, "1 of 2 rows hold"),
+        ([one, two, lost], STAND_IN, "1 of 2 rows hold, on a stand-in; 1 not run"),
+        ([one, two | CHANGED], STAND_IN | {"changed": "The rate."}, "1 of 2 rows hold, "),
+        ([one, lost], {}, "reproduced; 1 not run"),
+    ):
+        write_claim(path.parent, values=HALF, rows=rows, **changes)
+        assert read_claims(tmp_path)[0].claims[0].verdict.startswith(expected)
 
 
 def test_wrong_values(tmp_path):

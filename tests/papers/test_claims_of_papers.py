@@ -9,9 +9,12 @@ import tomllib
 
 import claims
 import pytest
-from claim_files import repeating, running, verdicts
+import tomli_w
+from claim_files import repeating, running
+from claim_files.headlines import headline_table
+from claim_files.measured import COLUMNS
 from claim_files.pages import overview_page, paper_page
-from claim_files.reading import PAPERS, read_claim
+from claim_files.reading import PAPERS, read_claim, read_row
 from claim_files.verdicts import read_claims
 from claim_helpers import HALF, write_claim, write_paper
 from click.testing import CliRunner
@@ -78,43 +81,52 @@ def test_a_reference_sets_the_target_on_each_seed():
 
 @functools.cache
 def of_papers():
-    """Every claim with its verdict."""
+    """Every claim with its verdicts."""
     return [judged for each in read_claims(PAPERS) for judged in each.claims]
+
+
+def rows_of_papers():
+    """Every judged row."""
+    return [row for claim in of_papers() for row in claim.rows]
 
 
 @pytest.mark.all
 def test_every_program_makes_rows():
-    for claim in (each.claim for own in of_papers() for each in (own, *own.shown_by)):
-        if claim.program:
-            assert callable(running.module_of(claim.path.with_name(claim.program)).rows)
+    for row in (each.row for own in rows_of_papers() for each in (own, *own.shown_by)):
+        if row.program:
+            assert callable(running.module_of(row.path.with_name(row.program)).rows)
 
 
-FEDGBO = "table_7", "table_8", "table_4_totals", "table_4_totals_sent140", "why_table_7_sent140"
-FIGURES = "figure_1", "figure_20", "figure_21", "figure_22", "figure_22_arrival"
-COUNTED = [f"fedgbo/{name}" for name in FEDGBO] + [f"fedcompass/{name}" for name in FIGURES]
+FEDGBO = "table_7_equation_22", "table_8", "table_4_totals_dense"
+FIGURES = "figure_1", "figure_20", "figure_21", "figure_22_groups", "figure_22_arrival"
+READ = "table_1_spread", "table_1_code_sign_asynchronous"
+COUNTED = [("fedgbo", name) for name in (*FEDGBO, "why_table_7_sent140")]
+COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, "table_19_fedbuff")]
+COUNTED += [("fedlga", "figure_4_tuned")]
 
 
-@pytest.mark.parametrize("name", COUNTED)
-def test_programs_that_train_nothing_make_the_same_values_again(name):
-    """The FedGBO paper's Tables IV, VII and VIII, and the FedCompass paper's timelines."""
-    claim = read_claim(PAPERS / f"{name}.toml")
-    program = running.module_of(claim.path.with_name(claim.program))
-    found = [[str(value) for value in row] for row in program.rows(running.Run(claim, (0,)))]
-    with claim.csv.open() as file:
-        assert [*csv.reader(file)][1:] == found
+@pytest.mark.parametrize(("paper", "name"), COUNTED)
+def test_programs_that_train_nothing_make_the_same_values_again(paper, name):
+    """The FedGBO paper's Tables IV, VII and VIII, timelines, and what reads other rows' values."""
+    own = read_row(PAPERS / paper, name)
+    program = running.module_of(own.path.with_name(own.program))
+    made = program.rows(running.Run(own, tuple(range(own.num_seeds))))
+    found = {tuple(str(value) for value in row) for row in made}
+    with own.csv.open() as file:
+        assert {tuple(row) for row in csv.reader(file)} - found == {tuple(COLUMNS)}
 
 
 OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")
 
 
 @pytest.mark.all
-def test_claims_name_what_stands_in_and_have_the_seeds_of_the_readme():
-    """No claim has the seeds that were added until its order was clear: 24 to 160."""
-    for claim in (judged.claim for judged in of_papers() if judged.claim.settings):
-        said = f"{claim.claim} {claim.printed}"
-        small = claim.settings.get("model", "").startswith("mlp") and "CNN" in said
-        assert claim.stand_ins or not (small or any(name in said for name in OTHER_DATA)), claim
-    seeds = {j.claim.num_seeds for j in of_papers() if j.measured and j.claim.trains}
+def test_rows_name_what_stands_in_and_have_the_seeds_of_the_readme():
+    """No row has the seeds that were added until its order was clear: 24 to 160."""
+    for row in (judged.row for judged in rows_of_papers() if judged.row.settings):
+        said = f"{row.claim} {row.printed}"
+        small = row.settings.get("model", "").startswith("mlp") and "CNN" in said
+        assert row.stand_ins or not (small or any(name in said for name in OTHER_DATA)), row
+    seeds = {j.row.num_seeds for j in rows_of_papers() if j.measured and j.row.trains}
     assert seeds == {3, 5, 10, 12}
     assert all(path.stat().st_size < 2**20 for path in PAPERS.rglob("*.csv"))
 
@@ -125,11 +137,16 @@ def test_every_setting_is_one_of_compare():
     for path in PAPERS.glob("*/*.toml"):
         content = tomllib.loads(path.read_text())
         settings = content if path.name.startswith(("full_", "small_")) else content.get("settings")
-        for case in content.get("cases", [{}]) if settings else ():
-            given = settings | case.get("settings", {})
-            assert set(given) <= known, path
-            assert all(map(parse_spec, given["methods"]))
-            found += 1
+        runs = [(settings or {}, content)]
+        runs += [
+            ((settings or {}) | row.get("settings", {}), row) for row in content.get("rows", ())
+        ]
+        for changed, own in runs:
+            for case in own.get("cases", content.get("cases", [{}])):
+                given = changed | case.get("settings", {})
+                assert set(given) <= known, path
+                assert all(map(parse_spec, given.get("methods", ())))
+                found += "methods" in given
     assert found > 50
 
 
@@ -153,28 +170,119 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
     """And count apart what trains nothing."""
     one = write_paper(tmp_path, without_claim={"Theorem 1": "a bound without numbers"})
     claim = write_claim(one, values=HALF, stand_ins=["digits for MNIST"])
+    shown = command("show", write_claim(one, "ended", values={**HALF, "b": [">1", ">2", ">3"]}))
+    assert "| b | > 2 ± 2.5 (0/3 reached) \\| 116 |" in shown  # as text, not as HTML
+    (one / "ended.toml").unlink()
     shown = command("show", claim)
-    assert shown.startswith("table_1 (Table I): in order, on a stand-in\nA needs half of B's")
+    assert shown.startswith(
+        "## table_1\n\n**Table I: in order, on a stand-in.** A needs half of B's"
+    )
     result = CliRunner().invoke(claims.cli, ["show", "fedlga/nothing"])
-    assert (result.exit_code, "nothing.toml does not exist" in result.output) == (2, True)
+    assert (result.exit_code, "has no row 'nothing'" in result.output) == (2, True)
     write_claim(one, "figure_2_count", values=HALF, item="Figure 2", stand_ins=None, trains=False)
     many = {"case": HALF} | {key: {"a": HALF["b"], "b": HALF["a"]} for key in "1234567"}
     write_claim(one, "table_1_cases", values=many, paper=None, reason="One.", shown_by=["why"])
     write_claim(one, "why", values=HALF, of="table_1_cases", claim="At rate 1 A is first.")
     papers = read_claims(tmp_path)
-    trained, nothing = overview_page(papers).split("Claims that train nothing:")
-    assert "| in order, on a stand-in | 1 |\n| not reproduced | 1 |\n" in trained
-    assert "| reproduced | 1 |\n" in nothing
-    assert "| digits for MNIST | [in order, on a stand-in](claims/one.md#table_1) |\n" in nothing
+    overview = overview_page(papers)
+    for line in (
+        "| in order, on a stand-in | 1 | 0 |\n| not reproduced | 1 | 0 |\n",
+        "| reproduced | 0 | 1 |\n",
+        "| digits for MNIST | [in order, on a stand-in](claims/one.md#table_1) |\n",
+    ):
+        assert line in overview
     page = paper_page(papers[0])
     for text in (
-        "**Table I, in order, on a stand-in.** A needs half of B's rounds. ([table_1",
+        "**Table I: in order, on a stand-in.** A needs half of B's rounds. ([table_1",
         "| a | 55 ± 12 \\| 60 |\n| b | 115 ± 12 \\| 116 |\n",
-        "**Figure 2, not run.** ",
+        "**Figure 2: not run.** ",
         "\n1 of 8 checks hold.\n\n- DOES NOT HOLD: rounds to 65%, 1: a < b",
         "\n\nOne.\n\n### why\n\n**Experiment.** At rate 1 A is first.",
     ):
         assert text in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stand_ins": []}, "the paper's data, model and setting"),
+        ({"stand_ins": list("abc")}, "a; b; more"),
+        ({"own": True}, "a setting of our own"),
+        (
+            {"chosen": ["a rate", "a sign"]},
+            "the paper's data and model; chosen here: a rate, a sign",
+        ),
+        ({"trains": False, "stand_ins": []}, "nothing is trained"),
+    ],
+)
+def test_the_line_of_a_claim_names_where_it_was_seen(tmp_path, changes, expected):
+    one = write_paper(tmp_path)
+    write_claim(one, values=HALF, **changes)
+    assert f" | {expected} | [" in overview_page(read_claims(tmp_path))
+
+
+QUESTIONS = {
+    "question": "Is A faster than B?",
+    "comparisons": [
+        {"row": "one/table_1", "lower": "a", "than": "b", "on": "digits", "tuned": "yes"},
+        {
+            "row": "one/table_1",
+            "lower": "b",
+            "than": "a",
+            "on": "x",
+            "tuned": "no",
+            "note": "or so",
+        },
+        {"row": "one/table_1", "lower": "a", "than": "a", "on": "y", "tuned": "no"},
+        {"row": "one/table_1", "lower": "a", "than": "b", "on": "z", "tuned": "no", "run": False},
+    ],
+}
+
+
+def test_headlines_are_computed_from_the_values(tmp_path):
+    write_paper(tmp_path)
+    file, comparisons = tmp_path / "headlines.toml", QUESTIONS["comparisons"]
+    for comparison in comparisons:
+        comparison["measure"] = "rounds to 65%"
+    file.write_text(tomli_w.dumps({"questions": [QUESTIONS]}))
+    lines = headline_table(file).splitlines()[-4:]
+    ratio = "ratio 2.1 from 1.73 to 2.54"
+    assert lines[0] == f"| Is A faster than B? | b: 1.93 | {ratio} | 3 | digits | yes | yes |"
+    assert [line.split(" | ")[-1] for line in lines[1:]] == [
+        "no, or so |",
+        "not clear |",
+        "not known |",
+    ]
+    assert lines[1].startswith("|  | a: 0.517 | ratio 0.477")
+    assert "| b: 1.93 | not run yet | - | z |" in lines[3]
+    comparisons[0]["than"] = "c"
+    file.write_text(tomli_w.dumps({"questions": [QUESTIONS]}))
+    with pytest.raises(ValueError, match=r"one/table_1 has no values of .*'c'"):
+        headline_table(file)
+
+
+ROWS = [
+    {"name": "first", "claim": "A is first."},
+    {"name": "second", "claim": "B is first.", "paper": []}
+    | {"orders": [{"measure": "rounds to 65%", "lower": "b", "than": ["a"]}]},
+]
+
+
+def test_a_claim_shows_its_rows_together(tmp_path):
+    one = write_paper(tmp_path)
+    path = write_claim(one, values=HALF, stand_ins=["digits for MNIST"], rows=ROWS)
+    shown = command("show", path)
+    assert shown.startswith("## table_1\n\n**Table I: 1 of 2 rows hold, on a stand-in.**")
+    for text in ("### first\n\n**In order, on a stand-in.**", "\nDifferences: a smaller model."):
+        assert text in shown
+    page = paper_page(read_claims(tmp_path)[0])
+    for text in (
+        "| A is first. | [in order, on a stand-in](#first) |\n| B is first. | [open, on a stand-",
+        "### second\n\n**Open, on a stand-in.** B is first.",
+    ):
+        assert text in page
+    assert page.count("| a | 55 ± 12 \\| 60 |") == 1  # they have the same runs
+    assert "B is first" not in command("show", path.with_name("first"))
 
 
 def test_new_seeds_are_run_elsewhere_and_both_verdicts_are_shown(tmp_path):
@@ -210,15 +318,16 @@ def test_the_draw_and_the_list_are_of_all_claims():
     assert [line.split()[-1] for line in command(*draw).splitlines()[:40]] == names
     assert len(set(names)) == 40
     assert command(*draw, "--names", "--seed", "2").split() != names
-    assert all(known[name].trains and not known[name].needs for name in names)
+    assert all(known[name].trained for name in names)
     with pytest.raises(ValueError, match="number=400"):
         repeating.draw(list(known.values()), 400, seed=1)
-    assert command("check") == f"{len(known)} claims are read and judged\n"
+    rows = len(rows_of_papers())
+    assert command("check") == f"{len(known)} claims with {rows} rows are read and judged\n"
     listed, trained, nothing = command("list").split("\n\n")
-    assert len(listed.split("\n")) == len(known)
+    several = [judged for judged in of_papers() if len(judged.rows) > 1]
+    assert len(listed.split("\n")) == len(known) + sum(len(judged.rows) for judged in several)
     lines = [*trained.splitlines()[1:], *nothing.splitlines()[1:]]
-    assert len(lines) == 2 * len(verdicts.VERDICTS)
-    assert sum(int(line.split()[0]) for line in lines) == len(known)
+    assert sum(int(line.split()[0]) for line in lines) == rows
 
 
 STEPS = {"five": 5, "two": 2, "again": 5}
@@ -244,7 +353,7 @@ def test_a_claim_is_run_from_its_file(here):
     path = write_claim(here, "digits", **DIGITS)
     line = [sys.executable, PAPERS / "claims.py", "run", path]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert "digits (Table I): in order, on a stand-in" in done.stdout
+    assert "**Table I: in order, on a stand-in.**" in done.stdout
     assert len(list(here.glob("results/papers/*/"))) == 2
     found = list(csv.DictReader((here / "digits.csv").read_text().splitlines()))
     assert len(found) == 3 * 2 * 3 * 2  # cases, methods, seeds, measures

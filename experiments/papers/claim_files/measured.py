@@ -1,8 +1,8 @@
-"""What was seen of a claim: a CSV file with one value for each case, measure, method and seed."""
+"""Reads and writes the values of a claim: one for each case, measure, method and seed."""
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ COLUMNS = ["case", "method", "measure", "seed", "value"]
 
 
 class Quantity(NamedTuple):
-    """What was measured: a measure such as "rounds to 65%", of a method in a case of the claim."""
+    """A measure such as "rounds to 65%", of a method in a case of the claim."""
 
     measure: str
     case: str
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
     Attributes:
       seeds: their numbers.
       values: float[seeds]; NaN for a seed that has diverged. Where a target was not reached, the
-        cost of the whole run, which is less than that of the target.
+        cost of the whole run, which is less than the target's.
       censored: bool[seeds]; whether the target was not reached.
     """
 
@@ -75,7 +75,7 @@ def read_measured(path: Path) -> dict[Quantity, Measured]:
             raise ValueError(f"{path}, line {number}: seed {seed} is there twice")
         cost = float(value.removeprefix(">") or "nan")
         if not math.isfinite(cost) and value != "":
-            raise ValueError(f"{path}, line {number}: {value!r} is no finite number")
+            raise ValueError(f"{path}, line {number}: {value!r} is not a finite number")
         of_seeds[int(seed)] = cost, value.startswith(">")
     return {key: _measured(of_seeds) for key, of_seeds in found.items()}
 
@@ -84,6 +84,15 @@ def _measured(of_seeds):
     seeds = tuple(sorted(of_seeds))
     values, censored = zip(*(of_seeds[seed] for seed in seeds), strict=True)
     return Measured(seeds, np.array(values), np.array(censored))
+
+
+def rows_of(measured: Mapping[Quantity, Measured]) -> list[tuple[str, str, str, int, str]]:
+    """Rows (case, method, measure, seed, value) of values that were read, to write them again."""
+    return [
+        (case, method, measure, seed, f"{'>' * bool(ended)}{value:.6g}".removesuffix("nan"))
+        for (measure, case, method), seen in measured.items()
+        for seed, value, ended in zip(*seen, strict=True)
+    ]
 
 
 def write_measured(path: Path, rows: Iterable[tuple[str, str, str, int, object]]) -> None:

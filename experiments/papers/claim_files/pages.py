@@ -1,26 +1,30 @@
-"""A claim as a page of text, and pages of Markdown: of all papers, and of one."""
+"""Pages of Markdown: of all papers, of one, and of a claim."""
 
+import html
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from claim_files.checks import Check
+from claim_files.headlines import headline_table
 from claim_files.measured import Quantity
-from claim_files.verdicts import VERDICTS, Judged, PaperClaims, read_claims
+from claim_files.reading import Claim
+from claim_files.verdicts import ADDED, VERDICTS, Judged, JudgedClaim, PaperClaims, judge
+from claim_files.verdicts import read_claims as judged_claims
 from fedjax_algos.analysis import tables as formats
 from fedjax_algos.analysis.tables import MISSING, Column, ResultTable
 from fedjax_algos.base.reprs import printable
 
 WIDTH = 100
 FEW = 6  # checks that are all on the page
+FEW_NAMES = 2  # of stand-ins, on the line of a claim
+WHOLE = "the paper's data, model and setting"
+KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
 ABOUT = (
-    "Every table and figure with results of the four papers, claims about compression from several "
-    "sources, a comparison of fair objectives, and what the simulator shows of them. A verdict "
-    "follows from the numbers, by the rules of [the README of the "
-    "claims](../experiments/papers/README.md): an order holds if it is there with 95% confidence "
-    "on paired seeds, whose number was fixed before the run. What was trained on other data, with "
-    "another model or in a smaller setting than the paper's names these stand-ins, and is not "
-    "called reproduced. Claims that train nothing (counts, costs, plans) are counted apart."
+    "A claim has a row for each result. The verdict on a row follows from the numbers: an order "
+    "holds if it is there with 95% confidence on paired seeds. [The files of the "
+    "claims](claims_format.md) have the rules."
 )
 CELLS = (
     "Cells of the tables: the mean over seeds ± half its 95% interval here, and after a bar the "
@@ -35,8 +39,8 @@ def write_pages(out: Path) -> None:
     Args:
       out: folder for claims.md and the folder claims/.
     """
-    papers = read_claims()
-    made = {"claims.md": overview_page(papers)}
+    papers = judged_claims()
+    made = {"claims.md": overview_page(papers, headline_table())}
     made |= {f"claims/{each.paper.name}.md": paper_page(each) for each in papers}
     for name, page in made.items():
         path = out / name
@@ -45,54 +49,32 @@ def write_pages(out: Path) -> None:
             path.write_text(page)
 
 
-def claim_page(judged: Judged) -> str:
-    """A claim with its setting, numbers and checks, for a terminal.
+def claim_page(claim: Claim) -> str:
+    """A claim with its settings, numbers and checks, for a terminal.
 
     Args:
-      judged: the claim.
+      claim: as of `read_claim`.
     """
-    claim = judged.claim
-    verdict = judged.verdict if not claim.of else "holds" if judged.holds else "does not hold"
-    blocks = [f"{claim.path.stem} ({claim.item}): {verdict}", claim.claim]
-    parts = {
-        "Printed": claim.printed,
-        "Stand-ins": "; ".join(claim.stand_ins or ()),
-        "Differences": "; ".join(claim.differences),
-        "Changed": claim.changed,
-        "Command": command(judged),
-        "Needs": claim.needs,
-    }
-    blocks += [f"{name}: {text}" for name, text in parts.items() if text]
-    pages = ["\n".join(map(_wrapped, blocks))]
-    tables = value_tables(judged)
-    pages += [formats.text(tables).rstrip()] * bool(tables)
-    pages += ["\n".join(f"{_mark(check)} {_said(check)}" for check in judged.checks)]
-    pages += [_wrapped(text) for text in (claim.seen, claim.reason, claim.open)]
-    pages += [claim_page(experiment).rstrip() for experiment in judged.shown_by]
-    return "\n\n".join(page for page in pages if page) + "\n"
+    blocks = _section(JudgedClaim(claim, tuple(map(judge, claim.rows))), full=True)
+    lines = html.unescape("\n\n".join(blocks)).split("\n")
+    return _page(["\n".join(map(_wrapped, lines))])
 
 
-def command(judged: Judged) -> str:
-    """The line that runs a claim; empty if it cannot be run here."""
-    if judged.claim.needs:
-        return ""
-    return f"python experiments/papers/claims.py run {judged.claim.name}"
-
-
-def overview_page(papers: Sequence[PaperClaims]) -> str:
+def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
     """The claims of all papers and their verdicts, for the documentation.
 
     Args:
       papers: with their claims.
+      headlines: the table of the headline questions.
     """
-    verdicts = [f"- **{verdict}**: {meaning}." for verdict, meaning in VERDICTS.items()]
-    blocks = ["# The papers, claim by claim", ABOUT, "\n".join(verdicts)]
-    blocks += ["Claims that train:", _counts(papers, True)]
-    blocks += ["Claims that train nothing:", _counts(papers, False)]
+    blocks = ["# The papers, claim by claim", *[headlines] * bool(headlines), ABOUT]
+    meanings = (VERDICTS | ADDED).items()
+    blocks.append("\n".join(f"- **{name.lstrip(', ')}**: {said}." for name, said in meanings))
+    blocks += ["Rows by their verdicts:", _counts([c for each in papers for c in each.claims])]
     for each in papers:
         paper, page = each.paper, f"claims/{each.paper.name}.md"
         blocks.append(f"## {paper.title}")
-        blocks.append(f"{paper.source} ([numbers]({page}))")
+        blocks.append(f"[Numbers, and results without a claim]({page})")
         lines = ["| item | claim | seen on | verdict |", "| --- | --- | --- | --- |"]
         for judged in each.claims:
             claim = judged.claim
@@ -100,19 +82,24 @@ def overview_page(papers: Sequence[PaperClaims]) -> str:
             cells = (claim.item, claim.claim, seen_on(judged))
             lines.append(f"| {' | '.join(map(formats.markdown_text, cells))} | {link} |")
         blocks.append("\n".join(lines))
-        blocks += _listed("Results without a claim", paper.without_claim)
-        blocks += _listed("Without results to check", paper.without_results)
     return _page(blocks)
 
 
-def seen_on(judged: Judged) -> str:
-    """What stands in for the paper's data, model and setting."""
-    claim = judged.claim
-    if claim.needs:
-        return "-"
-    if not claim.trains:
-        return "nothing is trained"
-    return "; ".join(claim.stand_ins or ()) or "the paper's data, model and setting"
+def seen_on(judged: JudgedClaim) -> str:
+    """Names the stand-ins for the paper's data, model and setting, in the rows that were run."""
+    run = [each.row for each in judged.rows if each.checks]
+    rows = [row for row in run if row.trains]
+    if not rows:
+        return "nothing is trained" if run else "-"
+    named = list(dict.fromkeys(name for row in rows for name in row.stand_ins or ()))
+    named = [*named[:FEW_NAMES], *["more"] * (len(named) > FEW_NAMES)]
+    own, whole = (
+        [row for row in rows if not row.stand_ins and row.own == is_own] for is_own in (True, False)
+    )
+    named += ["a setting of our own"] * bool(own)
+    chosen = ", ".join(dict.fromkeys(name for row in whole for name in row.chosen))
+    papers = f"the paper's data and model; chosen here: {chosen}" if chosen else WHOLE
+    return "; ".join([*[papers] * bool(whole), *named])
 
 
 def paper_page(claims: PaperClaims) -> str:
@@ -121,18 +108,16 @@ def paper_page(claims: PaperClaims) -> str:
     Args:
       claims: of the paper.
     """
-    blocks = [f"# {claims.paper.title}", "[All papers](../claims.md)", CELLS]
+    blocks = [f"# {claims.paper.title}", claims.paper.source, "[All papers](../claims.md)", CELLS]
     for judged in claims.claims:
         blocks += _section(judged)
-    blocks += _listed("Results without a claim", claims.paper.without_claim, "## ")
+    for heading, items in (
+        ("Results without a claim", claims.paper.without_claim),
+        ("Without results to check", claims.paper.without_results),
+    ):
+        lines = "\n".join(f"- {item}: {why}." for item, why in items.items())
+        blocks += [f"## {heading}", lines] * bool(items)
     return _page(blocks)
-
-
-def _listed(heading: str, items: Mapping[str, str], level: str = "") -> list[str]:
-    if not items:
-        return []
-    lines = "\n".join(f"- {item}: {why}." for item, why in items.items())
-    return [f"{level}{heading}{'' if level else ':'}", lines]
 
 
 def _page(blocks: Sequence[str]) -> str:
@@ -140,81 +125,107 @@ def _page(blocks: Sequence[str]) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def value_tables(judged: Judged) -> list[ResultTable]:
-    """What was seen beside the paper's values.
+def _section(judged: JudgedClaim, full: bool = False) -> list[str]:
+    """A claim: the table of its rows, and what is said of each; `full` with its settings."""
+    claim = judged.claim
+    file = f"[{claim.path.name}]({EXPERIMENTS}/{claim.name}.toml)"
+    blocks = [
+        f"## {claim.path.stem}",
+        f"**{claim.item}: {judged.verdict}.** {claim.claim} ({file})",
+    ]
+    if len(judged.rows) == 1:
+        return blocks + _row(judged.rows[0], judged.rows, "###", full)
+    lines = ["| row | verdict |", "| --- | --- |"]
+    for each in judged.rows:
+        said = formats.markdown_text(each.row.claim)
+        lines.append(f"| {said} | [{each.verdict}](#{each.row.name}) |")
+    blocks.append("\n".join(lines))
+    run = [_parts(each, full).items() for each in judged.rows if each.checks]
+    shared = [part for part in run[0] if all(part in own for own in run)] if len(run) > 1 else []
+    blocks += [f"{name}: {text}." for name, text in shared]
+    shown: set[Path] = set()
+    for each in judged.rows:
+        verdict = each.verdict[0].upper() + each.verdict[1:]
+        blocks += [f"### {each.row.name}", f"**{verdict}.** {each.row.claim}"]
+        csv = each.row.csv
+        alike = [other for other in judged.rows if other.row.csv == csv and csv not in shown]
+        blocks += _row(each, alike, "####", full, [name for name, _ in shared])
+        shown.add(csv)
+    return blocks
+
+
+def _parts(judged: Judged, full: bool) -> dict[str, str]:
+    """Texts about a row beside its numbers, by name; `full` with its settings."""
+    row = judged.row
+    parts = {"It needs": row.needs, "Chosen here": "; ".join(row.chosen)}
+    if judged.checks:
+        parts["Stand-ins"] = "; ".join(row.stand_ins or ())
+        parts["Changed after a miss"] = row.changed
+    if full:
+        parts |= {"Printed": row.printed, "Differences": "; ".join(row.differences)}
+    return {name: text.removesuffix(".") for name, text in parts.items() if text}
+
+
+def _row(
+    judged: Judged, alike: Sequence[Judged], level: str, full: bool, known: Sequence[str] = ()
+) -> list[str]:
+    """Describes a row, with the values of all rows in `alike`, which have the same runs."""
+    row = judged.row
+    blocks = [f"{n}: {text}." for n, text in _parts(judged, full).items() if n not in known]
+    if full and not row.needs:
+        blocks.append(f"python experiments/papers/claims.py run {row.path.parent.name}/{row.name}")
+    tables = value_tables([each for each in alike if each.checks])
+    blocks += [formats.markdown(tables).rstrip()] * bool(tables)
+    blocks += [text for text in (_checks(judged), row.seen, row.reason) if text]
+    blocks += [f"Why it is open: {row.open}"] * bool(row.open)
+    for experiment in judged.shown_by:
+        own = experiment.row
+        file = f"[{own.path.name}]({EXPERIMENTS}/{own.path.parent.name}/{own.path.name})"
+        blocks += [f"{level} {own.name}", f"**Experiment.** {own.claim} ({file})"]
+        blocks += _row(experiment, [experiment], level, full)
+    return blocks
+
+
+def value_tables(rows: Sequence[Judged]) -> list[ResultTable]:
+    """Tables of the values of rows with the same runs, beside the paper's values.
 
     With one case, or one method, there is one table with a column for each measure. Else there is a
     table for each measure, with its cases beside the methods, the more numerous of them as lines.
 
     Args:
-      judged: the claim.
+      rows: of the same file of values.
     """
-    known = dict.fromkeys([*judged.measured, *(Quantity(*q) for q in judged.claim.printed_values)])
-    measures, cases, methods = (list(dict.fromkeys(parts)) for parts in zip(*known, strict=True))
+    printed = {Quantity(*q): value for each in rows for q, value in each.row.printed_values.items()}
+    seen = {q: values.text() for each in rows for q, values in each.measured.items()}
+    cells = {q: seen.get(q, MISSING) for q in (*seen, *printed)}
+    cells |= {q: f"{cells[q]} | {value:.6g}" for q, value in printed.items()}
+    if not cells:
+        return []
+    measures, cases, methods = (list(dict.fromkeys(parts)) for parts in zip(*cells, strict=True))
     if len(cases) == 1 or len(methods) == 1:
         by_method = len(cases) == 1
-        lines = methods if by_method else cases
-        columns = {
-            m: [
-                Quantity(m, cases[0], line) if by_method else Quantity(m, line, methods[0])
-                for line in lines
-            ]
-            for m in measures
-        }
-        return [_table_of(judged, "method" if by_method else "case", lines, columns)]
+        flat = {((q.method if by_method else q.case), q.measure): c for q, c in cells.items()}
+        return [_table("method" if by_method else "case", flat, measures)]
     tables = []
-    for m in measures:
+    for measure in measures:
+        own = {q: cell for q, cell in cells.items() if q.measure == measure}
         if len(methods) >= len(cases):
-            columns = {case: [Quantity(m, case, method) for method in methods] for case in cases}
-            tables.append(_table_of(judged, "method", methods, columns, m))
+            flat = {(q.method, q.case): cell for q, cell in own.items()}
+            tables.append(_table("method", flat, cases, measure))
         else:
-            columns = {method: [Quantity(m, case, method) for case in cases] for method in methods}
-            tables.append(_table_of(judged, "case", cases, columns, m))
+            flat = {(q.case, q.method): cell for q, cell in own.items()}
+            tables.append(_table("case", flat, methods, measure))
     return tables
 
 
-def _table_of(
-    judged: Judged,
-    heading: str,
-    lines: list[str],
-    columns: Mapping[str, list[Quantity]],
-    title: str = "",
-) -> ResultTable:
-    """A table without the lines and columns in which nothing was measured or printed."""
-    cells = {name: [_cell(judged, q) for q in quantities] for name, quantities in columns.items()}
-    kept = [i for i in range(len(lines)) if any(column[i] != MISSING for column in cells.values())]
-    shown = [Column(heading, [lines[i] for i in kept])]
-    shown += [
-        Column(name, [column[i] for i in kept])
-        for name, column in cells.items()
-        if any(cell != MISSING for cell in column)
-    ]
-    return ResultTable(shown, [], title)
-
-
-def _cell(judged: Judged, key: Quantity) -> str:
-    seen, printed = judged.measured.get(key), judged.claim.printed_values.get(key)
-    here = seen.text() if seen else MISSING
-    return here if printed is None else f"{here} | {printed:.6g}"
-
-
-def _section(judged: Judged) -> list[str]:
-    claim = judged.claim
-    level = "###" if claim.of else "##"
-    blocks = [f"{level} {claim.path.stem}"]
-    said = "Experiment" if claim.of else f"{claim.item}, {judged.verdict}"
-    file = f"[{claim.path.name}]({EXPERIMENTS}/{claim.name}.toml)"
-    blocks.append(f"**{said}.** {claim.claim} ({file})")
-    if claim.needs:
-        return [*blocks, f"It needs: {claim.needs}"]
-    blocks += [f"Stand-ins: {'; '.join(claim.stand_ins)}."] if claim.stand_ins else []
-    blocks += [f"Changed after a miss: {claim.changed}"] * bool(claim.changed)
-    blocks += [formats.markdown(value_tables(judged)).rstrip(), _checks(judged), claim.seen]
-    blocks += [claim.reason] * bool(claim.reason)
-    blocks += [f"Why it is open: {claim.open}"] * bool(claim.open)
-    for experiment in judged.shown_by:
-        blocks += _section(experiment)
-    return blocks
+def _table(heading: str, cells: Mapping[tuple[str, str], str], columns, title="") -> ResultTable:
+    """A table of cells by line and column, without empty columns."""
+    lines = list(dict.fromkeys(line for line, _ in cells))
+    made = [Column(heading, lines)]
+    for name in columns:
+        if any(column == name for _, column in cells):
+            made.append(Column(name, [cells.get((line, name), MISSING) for line in lines]))
+    return ResultTable(made, [], title)
 
 
 def _checks(judged: Judged) -> str:
@@ -227,20 +238,23 @@ def _checks(judged: Judged) -> str:
     return "\n".join(lines)
 
 
-def _counts(papers: Sequence[PaperClaims], trains: bool) -> str:
-    names = [each.paper.name for each in papers]
-    rows = [
-        [
-            verdict,
-            *(
-                str(sum(j.verdict == verdict and j.claim.trains == trains for j in each.claims))
-                for each in papers
-            ),
-        ]
-        for verdict in VERDICTS
-    ]
-    rows = [row for row in rows if set(row[1:]) != {"0"}]
-    columns = [Column(h, [row[i] for row in rows]) for i, h in enumerate(["verdict", *names])]
+def counted(claims: Sequence[JudgedClaim], trains: bool) -> dict[str, int]:
+    """Counts the rows by verdict.
+
+    Args:
+      claims: with their rows.
+      trains: whether rows that train are counted, or those that train nothing.
+    """
+    found = Counter(r.verdict for c in claims for r in c.rows if r.row.trains == trains)
+    return {verdict: found[verdict] for verdict in KNOWN if found[verdict]}
+
+
+def _counts(claims: Sequence[JudgedClaim]) -> str:
+    trained, nothing = counted(claims, trains=True), counted(claims, trains=False)
+    verdicts = [verdict for verdict in KNOWN if verdict in trained | nothing]
+    columns = [Column("verdict", verdicts)]
+    for name, found in (("trained", trained), ("nothing is trained", nothing)):
+        columns.append(Column(name, [str(found.get(verdict, 0)) for verdict in verdicts]))
     return formats.markdown([ResultTable(columns, [])]).rstrip()
 
 
@@ -252,5 +266,5 @@ def _said(check: Check) -> str:
     return f"{printable(check.text)} ({check.seen})"
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
+def _wrapped(line: str) -> str:
+    return line if line.startswith("|") else textwrap.fill(line, WIDTH, subsequent_indent="  ")

@@ -1,7 +1,7 @@
-"""Runs a claim: `fedjax-algos compare` by its settings, or its program.
+"""Runs a row of a claim: `fedjax-algos compare` by its settings, or its program.
 
-Each case of a claim with settings is one `fedjax-algos compare`, with its results in a folder of
-results/papers whose name is a hash of the settings. So claims with the same settings share their
+Each case of a row with settings is one `fedjax-algos compare`, with its results in a folder of
+results/papers whose name is a hash of the settings. So rows with the same settings share their
 runs, a case that is finished is not run again, and one that was interrupted goes on.
 """
 
@@ -19,7 +19,7 @@ import tomli_w
 from paper_measures.runs import runs_of
 
 from claim_files.measured import Measured, Quantity, read_measured, write_measured
-from claim_files.reading import Claim, read_claim
+from claim_files.reading import Row, read_row
 from fedjax_algos.analysis.statistics import METRIC, first_at
 from fedjax_algos.runs.results import read_folders
 
@@ -27,42 +27,43 @@ TIME = "simulated_seconds"
 
 
 class Run(NamedTuple):
-    """What a program of a claim is given: `rows(run)` gives (case, method, measure, seed, value).
+    """The argument of a row's program: `rows(run)` gives (case, method, measure, seed, value).
 
     Attributes:
-      claim: that is run.
+      row: one of those that share the values.
       seeds: their numbers.
       folder: where what is seen is written; None for the files beside the claims.
     """
 
-    claim: Claim
+    row: Row
     seeds: tuple[int, ...]
     folder: Path | None = None
 
     @property
     def csv(self) -> Path:
-        """Where what is seen is written."""
-        return self.claim.csv if self.folder is None else self.folder / f"{self.claim.name}.csv"
+        """The file for the values."""
+        own = self.row.csv
+        return own if self.folder is None else self.folder / own.parent.name / own.name
 
     def measured(self, name: str) -> dict[Quantity, Measured]:
-        """What was seen of another claim of the same paper, which is run with new seeds first."""
-        other = self._replace(claim=read_claim(self.claim.path.with_name(f"{name}.toml")))
+        """The values of another row of the same paper, which is run with new seeds first."""
+        other = self._replace(row=read_row(self.row.path.parent, name))
         if not other.csv.exists():
-            run_claim(other)
+            run_row(other)
         return read_measured(other.csv)
 
 
-def run_claim(run: Run) -> None:
-    """Runs a claim, or an experiment, and writes what was seen."""
-    claim = run.claim
-    if claim.needs:
-        raise ValueError(f"{claim.name} cannot be run here: {claim.needs}")
-    if claim.prepare:
-        module_of(claim.path.with_name(claim.prepare)).make()
-    if claim.program:
-        rows = module_of(claim.path.with_name(claim.program)).rows(run)
+def run_row(run: Run) -> None:
+    """Runs a row, or an experiment, and writes what was seen."""
+    row = run.row
+    if row.needs:
+        raise ValueError(f"{row.name} cannot be run here: {row.needs}")
+    if row.prepare:
+        module_of(row.path.with_name(row.prepare)).make()
+    if row.program:
+        rows = module_of(row.path.with_name(row.program)).rows(run)
     else:
-        rows = rows_of_settings(claim, run.seeds)
+        rows = rows_of_settings(row, run.seeds)
     run.csv.parent.mkdir(parents=True, exist_ok=True)
     write_measured(run.csv, rows)
 
@@ -77,21 +78,21 @@ def module_of(path: Path):
     return module
 
 
-def rows_of_settings(claim, seeds):
-    """What is seen of a claim with settings: (case, method, measure, seed, value)."""
+def rows_of_settings(row: Row, seeds):
+    """Runs the settings of a row, and returns (case, method, measure, seed, value)."""
     found = []
-    fixed = tuple(range(claim.num_seeds))
+    fixed = tuple(range(row.num_seeds))
     chosen = {} if seeds == fixed else {"seeds": list(seeds)}
-    for case in claim.cases:
-        folder = compare({**claim.settings, **case.get("settings", {}), **chosen})
-        rows = [
-            row
-            | {"method": claim.labels.get(row["method"], row["method"])}
-            | {"bytes": row["download_bytes"] + row["upload_bytes"]}
-            for row in read_folders([str(folder)])
+    for case in row.cases:
+        folder = compare({**row.settings, **case.get("settings", {}), **chosen})
+        runs = [
+            run
+            | {"method": row.labels.get(run["method"], run["method"])}
+            | {"bytes": run["download_bytes"] + run["upload_bytes"]}
+            for run in read_folders([str(folder)])
         ]
-        for measure, how in claim.measures.items():
-            values = measured(rows, **how)
+        for measure, how in row.measures.items():
+            values = measured(runs, **how)
             found += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
     return found
 

@@ -1,47 +1,46 @@
-"""The verdict on a claim, which follows from its checks, and the claims of a paper."""
+"""The verdict on a row, which follows from its checks, and the claims of a paper."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from claim_files.checks import Check, check_claim
+from claim_files.checks import Check, check_row
 from claim_files.measured import Measured, Quantity, read_measured
-from claim_files.reading import PAPERS, SETTINGS, Claim, Paper, read_claim, read_paper
+from claim_files.reading import PAPERS, Claim, Paper, Row, claim_files, read_claim, read_paper
 
-REPRODUCED = "reproduced"
-IN_ORDER = "in order"
-ON_STAND_IN = "in order, on a stand-in"
-AFTER_CHANGE = "in order, after a change"
-NOT_REPRODUCED = "not reproduced"
-OPEN = "open"
+REPRODUCED, IN_ORDER, HOLDS = "reproduced", "in order", "holds"
+NOT_REPRODUCED, OPEN, DOES_NOT_HOLD = "not reproduced", "open", "does not hold"
 NOT_RUN = "not run"
+ON_STAND_IN, AFTER_CHANGE = ", on a stand-in", ", after a change"
 VERDICTS = {
     REPRODUCED: "every check holds on the paper's own data, model and setting, and the effects "
     "have the paper's size up to a factor of 1.5",
-    IN_ORDER: "every check holds on the paper's own data, model and setting, but an effect has "
-    "another size, is not known because runs end before the target, or is not printed",
-    ON_STAND_IN: "every check holds, but other data, another model or a smaller setting stand in "
-    "for the paper's, as the line says",
-    AFTER_CHANGE: "every check holds, but the target or the setting was changed after a miss, as "
-    "the page says",
+    IN_ORDER: "every check holds, but an effect has another size, is not known or is not printed, "
+    "or we chose a setting that the paper does not print",
     NOT_REPRODUCED: "a check does not hold, and an experiment shows the reason by one change",
     OPEN: "a check does not hold, and the reason is not shown",
-    NOT_RUN: "needs data, or more computation, as the claim says",
+    HOLDS: "every check of a claim of our own holds",
+    DOES_NOT_HOLD: "a check of a claim of our own does not hold",
+    NOT_RUN: "needs data or more computation",
+}
+ADDED = {
+    ON_STAND_IN: "other data, another model or a smaller setting stand in for the paper's",
+    AFTER_CHANGE: "every check holds, but the target or the setting was changed after a miss",
 }
 
 
 class Judged(NamedTuple):
-    """A claim with its verdict.
+    """A row, or an experiment, with its verdict.
 
     Attributes:
-      claim: from its file.
-      verdict: one of `VERDICTS`.
-      checks: of the claim; none if it was not run.
+      row: from its file.
+      verdict: one of `VERDICTS`, perhaps with one of `ADDED`.
+      checks: of the row; none if it was not run.
       measured: what was seen; nothing if it was not run.
-      shown_by: the experiments about its reason, judged as claims are.
+      shown_by: the experiments about its reason, judged as rows are.
     """
 
-    claim: Claim
+    row: Row
     verdict: str
     checks: tuple[Check, ...]
     measured: Mapping[Quantity, Measured]
@@ -49,52 +48,89 @@ class Judged(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every check holds."""
+        """True if every check holds."""
         return bool(self.checks) and all(check.holds for check in self.checks)
 
 
-def judge(claim: Claim, seen: Path | None = None) -> Judged:
-    """The verdict on a claim.
+class JudgedClaim(NamedTuple):
+    """A claim with its judged rows."""
+
+    claim: Claim
+    rows: tuple[Judged, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on all rows if it is one, or how many of them hold."""
+        verdicts = {judged.verdict for judged in self.rows}
+        if len(verdicts) == 1:
+            number = len(self.rows)
+            return verdicts.pop() + f" ({number} rows)" * (number > 1)
+        run = [judged for judged in self.rows if judged.checks]
+        held = [judged for judged in run if judged.holds]
+        said = run[0].verdict
+        if len(run) > 1:
+            said = f"{len(held)} of {len(run)} rows hold"
+            said += _added(ON_STAND_IN, [bool(judged.row.stand_ins) for judged in run])
+            said += _added(AFTER_CHANGE, [bool(judged.row.changed) for judged in held])
+        lost = len(self.rows) - len(run)
+        return said + f"; {lost} not run" * bool(lost)
+
+
+def _added(name: str, rows: list[bool]) -> str:
+    """An addition to the verdict on a claim, with the number of rows if it is not all of them."""
+    if not any(rows):
+        return ""
+    return name if all(rows) else f", {sum(rows)}{name[1:]}"
+
+
+def judge(row: Row, seen: Path | None = None) -> Judged:
+    """The verdict on a row.
 
     Args:
-      claim: as of `read_claim`.
+      row: as of `read_claim`.
       seen: the CSV file of other seeds; None for the one beside the claim, whose seeds are those
-        that were fixed before the run.
+        that the file fixes.
 
     Raises:
-      ValueError: for other seeds than those that were fixed, and for a reason of a claim that
-        holds; as `check_claim` and `read_claim`.
+      ValueError: for other seeds than the file's, and for a reason of a row that holds; as
+        `check_row` and `read_claim`.
     """
-    if claim.needs:
-        return Judged(claim, NOT_RUN, (), {})
-    measured = read_measured(seen or claim.csv)
-    fixed = tuple(range(claim.num_seeds))
+    if row.needs:
+        return Judged(row, NOT_RUN, (), {})
+    measured = read_measured(seen or row.csv)
+    fixed = tuple(range(row.num_seeds))
     for key, values in measured.items():
         if seen is None and values.seeds != fixed:
-            raise ValueError(f"{claim.csv}: {key} has seeds {values.seeds}, not {fixed}")
-    checks = tuple(check_claim(claim, measured))
-    experiments = tuple(_experiment(claim, name) for name in claim.shown_by)
+            raise ValueError(f"{row.csv}: {key} has seeds {values.seeds}, not {fixed}")
+    checks = tuple(check_row(row, measured))
+    experiments = tuple(_experiment(row, name) for name in row.shown_by)
     if all(check.holds for check in checks):
-        if claim.reason and seen is None:
-            raise ValueError(f"{claim.path} holds, so there is no reason to give; leave it out")
-        return Judged(claim, _verdict_where_it_holds(claim, checks), checks, measured)
-    shown = bool(experiments) and not claim.open and all(each.holds for each in experiments)
-    return Judged(claim, NOT_REPRODUCED if shown else OPEN, checks, measured, experiments)
+        if row.reason and seen is None:
+            raise ValueError(
+                f"{row.path}, {row.name} holds, so there is no reason to give; leave it out"
+            )
+        return Judged(row, _verdict_where_it_holds(row, checks), checks, measured)
+    shown = bool(experiments) and not row.open and all(each.holds for each in experiments)
+    verdict = DOES_NOT_HOLD if row.own else NOT_REPRODUCED if shown else OPEN
+    return Judged(row, verdict + _on_stand_in(row), checks, measured, experiments)
 
 
-def _verdict_where_it_holds(claim: Claim, checks: tuple[Check, ...]) -> str:
-    if claim.changed:
-        return AFTER_CHANGE
-    if claim.stand_ins:
-        return ON_STAND_IN
+def _verdict_where_it_holds(row: Row, checks: tuple[Check, ...]) -> str:
     orders = [check for check in checks if check.is_order]
-    return REPRODUCED if all(check.same_size for check in orders) else IN_ORDER
+    whole = not (row.stand_ins or row.chosen or row.changed)
+    same = whole and all(check.same_size for check in orders)
+    verdict = HOLDS if row.own else REPRODUCED if same else IN_ORDER
+    return verdict + (AFTER_CHANGE if row.changed else _on_stand_in(row))
 
 
-def _experiment(claim: Claim, name: str) -> Judged:
-    experiment = read_claim(claim.path.with_name(f"{name}.toml"))
-    if experiment.of != claim.path.stem:
-        raise ValueError(f"{experiment.path} has of={experiment.of!r}, but {claim.path} names it")
+def _on_stand_in(row: Row) -> str:
+    return ON_STAND_IN if row.stand_ins else ""
+
+
+def _experiment(row: Row, name: str) -> Judged:
+    experiment = read_claim(row.path.with_name(f"{name}.toml")).rows[0]
+    if experiment.of != row.name:
+        raise ValueError(f"{experiment.path} has of={experiment.of!r}, but {row.name} names it")
     return judge(experiment)
 
 
@@ -102,7 +138,7 @@ class PaperClaims(NamedTuple):
     """The claims of one paper with their verdicts, in the order of its tables and figures."""
 
     paper: Paper
-    claims: tuple[Judged, ...]
+    claims: tuple[JudgedClaim, ...]
 
 
 def read_claims(folder: Path = PAPERS) -> list[PaperClaims]:
@@ -112,23 +148,29 @@ def read_claims(folder: Path = PAPERS) -> list[PaperClaims]:
       folder: with a folder for each paper.
 
     Raises:
-      ValueError: for a table or figure without a claim, or a claim without one, and an experiment
-        that no claim names; as `read_paper`, `read_claim` and `judge`.
+      ValueError: for a table or figure without a claim, or a claim without one, an experiment that
+        no row names, and a name that two rows have; as `read_paper`, `read_claim` and `judge`.
     """
     return [_of_paper(file) for file in sorted(folder.glob("*/paper.toml"))]
 
 
 def _of_paper(file: Path) -> PaperClaims:
     paper = read_paper(file)
-    paths = [p for p in sorted(file.parent.glob("*.toml")) if not p.name.startswith(SETTINGS)]
-    read = [read_claim(path) for path in paths if path != file]
+    read = [read_claim(path) for path in claim_files(file.parent)]
     claims = [claim for claim in read if not claim.of]
     items = list(paper.with_results)
     if {claim.item for claim in claims} != set(items):
         wrong = {claim.item for claim in claims} ^ set(items)
         raise ValueError(f"{file}: only one of paper.toml and the claims has {sorted(wrong)}")
-    named = {name for claim in claims for name in claim.shown_by}
+    names = [row.name for claim in read for row in claim.rows]
+    names += [claim.path.stem for claim in claims if len(claim.rows) > 1]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{file.parent}: more than one claim or row has the name {twice}")
+    named = {name for claim in claims for row in claim.rows for name in row.shown_by}
     if lost := [str(claim.path) for claim in read if claim.of and claim.path.stem not in named]:
         raise ValueError(f"no claim names these experiments in shown_by: {', '.join(lost)}")
     claims.sort(key=lambda claim: items.index(claim.item))
-    return PaperClaims(paper, tuple(judge(claim) for claim in claims))
+    return PaperClaims(
+        paper,
+        tuple(JudgedClaim(claim, tuple(map(judge, claim.rows))) for claim in claims),
+    )

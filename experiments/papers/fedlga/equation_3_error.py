@@ -61,7 +61,7 @@ def rows(run) -> list[tuple]:
             next_cohort = jax.tree.map(lambda leaf, row=number: leaf[row], dispatches)
             found = examine(partial_updates(engine, state, data, next_cohort))
             for (name, method, measure), value in found.items():
-                if name == run.claim.path.stem:
+                if name == run.row.name:
                     own.append((f"after {number} rounds", method, measure, seed, f"{value:.6g}"))
     return own
 

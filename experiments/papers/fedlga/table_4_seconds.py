@@ -89,7 +89,7 @@ def milliseconds(
 
 def rows(run) -> list[tuple]:
     """Milliseconds of a round, or to 65% in table_4_total."""
-    name, measure = run.claim.path.stem, "milliseconds of a round"
+    name, measure = run.row.name, "milliseconds of a round"
     if name.startswith("table_4_total"):
         single, rounds = run.measured("table_4_single"), run.measured("table_5_fmnist")
         return [
