@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 from claim_files import pages as markdown
+from claim_files.headlines import headline_table
 from claim_files.reading import PAPERS, Claim, read_claim, read_row
 from claim_files.repeating import draw, repeat
 from claim_files.running import Run, run_row
@@ -80,6 +81,12 @@ def check():
 def show(claim: Claim):
     """Print a claim with its setting, numbers and checks."""
     click.echo(markdown.claim_page(claim), nl=False)
+
+
+@cli.command()
+def headlines():
+    """Print the table of headline questions, which README.md has."""
+    click.echo(headline_table())
 
 
 @cli.command()

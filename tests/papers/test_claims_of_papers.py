@@ -239,6 +239,10 @@ QUESTIONS = {
 }
 
 
+def test_the_readme_has_the_headlines():
+    assert f"\n{headline_table()}\n" in (PAPERS / "README.md").read_text()
+
+
 def test_headlines_are_computed_from_the_values(tmp_path):
     write_paper(tmp_path)
     file, comparisons = tmp_path / "headlines.toml", QUESTIONS["comparisons"]
