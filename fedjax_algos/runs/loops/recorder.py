@@ -130,7 +130,7 @@ def make_evaluate_model(
     compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
 
     def evaluate_model(state: FederatedState) -> dict[str, float]:
-        values = {} if test is None else compiled(one_copy(state.model), examples)
+        values = {} if test is None else jax.device_get(compiled(one_copy(state.model), examples))
         tested = {f"test_{name}": float(mean.value()) for name, mean in values.items()}
         more = measure(state)
         check_kind("what measure returned", more, Mapping, "return numbers by name")
@@ -147,7 +147,8 @@ def measure_state(
     run: int = 0,
 ) -> Measured:
     """Measures the state of one run; `metrics` have leaves [...] or [runs, ...]."""
-    trained = {name: float(np.ravel(mean.value())[run]) for name, mean in metrics.items()}
+    means = jax.device_get(metrics)
+    trained = {name: float(np.ravel(mean.value())[run]) for name, mean in means.items()}
     reported = {name: float(value) for name, value in reports.items()}
     finite = _all_finite(one_copy(state.server.params))
     return joined(trained, reported, evaluate_model(state)), count_excluded(state.excluded), finite
