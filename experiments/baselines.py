@@ -143,14 +143,13 @@ def row_of(row: dict[str, str], option: str) -> str:
 def with_tables(page: str) -> str:
     """Returns the page with the tables of the tasks that have results, each after its marker."""
     for task in PARTITIONS:
-        path = RESULTS / f"baselines_{task}.csv"
-        if not path.exists():
+        path, marker = RESULTS / f"baselines_{task}.csv", f"<!-- {task} -->\n\n"
+        if marker not in page or not path.exists():
             continue
         methods = ASYNCHRONOUS if task == "clock" else SYNCHRONOUS
         rows = list(csv.DictReader(path.read_text().splitlines()))
         pairs = zip(rows, methods.values(), strict=True)
         table = [HEADER, "|---|---|---|---|---|---|---|", *(row_of(*each) for each in pairs)]
-        marker = f"<!-- {task} -->\n\n"
         before, after = page.split(marker)
         rest = re.sub(r"\A(\|.*\n)*", "", after)
         page = before + marker + "\n".join(table) + "\n" + rest

@@ -80,7 +80,8 @@ def rounds_of(algorithm, sets, num_clients, layout="vmapped", seed=0, **changes)
 
 def moves(algorithm, rounds=3, **options):
     """What the server has subtracted in each round."""
-    states = rounds_of(algorithm, [ALL] * rounds, 7, arrives=ARRIVES[:rounds], **options)
+    options = {"arrives": ARRIVES[:rounds]} | options
+    states = rounds_of(algorithm, [ALL] * rounds, 7, **options)
     params = np.array([np.zeros(D), *(state.server.params["x"] for state in states)])
     return params[:-1] - params[1:]
 

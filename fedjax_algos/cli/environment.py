@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
@@ -27,8 +28,8 @@ from fedjax_algos.core.options import options
 from fedjax_algos.engine.compilation import (
     Compilation,
     keep_compiled,
+    keep_in_user_cache,
     measure_compilation,
-    user_cache,
 )
 from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.engine.placed.processes import from_first
@@ -43,8 +44,6 @@ from fedjax_algos.runs.studies.trackers import Tracker, trackers
 
 if TYPE_CHECKING:
     from fedjax_algos.cli.progress import RunProgress
-
-_MAX_CACHE_BYTES = 2**28
 
 
 @dataclasses.dataclass
@@ -100,7 +99,7 @@ class Training:
         self.folder.complete(self.record | results.at_end(experiment, self.compiled) | more)
 
     def say_end(self, what: str, *lines: str) -> None:
-        """Prints where the results are, how long they took."""
+        """Prints where the results are, and how long they took."""
         seconds = time.perf_counter() - self.started
         others = seconds - self.compiled.seconds
         took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
@@ -134,11 +133,13 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
 
 def _keep_compiled(folder: str | None) -> None:
     """Keeps compiled programs in a folder, by default in the user's cache."""
-    if folder is None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        with contextlib.suppress(ValueError, RuntimeError):  # no home, or a read-only one
-            keep_compiled(user_cache(), _MAX_CACHE_BYTES)
-    elif folder not in (None, "none"):
+    if folder == "none":
+        jax.config.update("jax_compilation_cache_dir", None)
+        reset_cache()
+    elif folder is not None:
         keep_compiled(folder)
+    elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        keep_in_user_cache()
 
 
 def _make_cpu_devices(number: int) -> None:

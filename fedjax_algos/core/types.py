@@ -147,8 +147,9 @@ class Mean(NamedTuple):
 
     def value(self) -> jax.Array:
         """Returns the mean, float[]; NaN if the weight is 0, as for a client without examples."""
-        xp: Any = jnp if isinstance(self.total, jax.Array) else np  # NumPy compiles nothing
-        mean = self.total / xp.maximum(self.weight, 1e-30)
+        xp: Any = jnp if any(isinstance(each, jax.Array) for each in self) else np
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = self.total / xp.maximum(self.weight, 1e-30)
         return xp.where(self.weight > 0, mean, xp.nan)
 
     def over_classes(self) -> "Mean":

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,31 @@ def measure_compilation() -> Iterator[Compilation]:
         jax.monitoring.unregister_event_listener(count_hit)
 
 
+def keep_in_user_cache(max_bytes: int = 2**28) -> None:
+    """Saves compiled programs in the user's cache, if only the user can write there.
+
+    Args:
+      max_bytes: as in `keep_compiled`.
+    """
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, or a read-only one
+        folder = user_cache()
+        if not (_of_user_alone(folder.parent) and _of_user_alone(folder)):
+            return
+        for program in folder.glob("*-cache"):  # a kill may leave one without its time of use
+            beside = program.with_name(program.name.removesuffix("cache") + "atime")
+            if not beside.exists():
+                beside.write_bytes(bytes(8))
+        keep_compiled(folder, max_bytes)
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+
+
+def _of_user_alone(folder: Path) -> bool:
+    """Makes a folder if it does not exist; returns whether nobody else may write there."""
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    found, user = folder.stat(), getattr(os, "getuid", None)  # Windows has no numbers of users
+    return user is None or (found.st_uid == user() and not found.st_mode & 0o022)
+
+
 def user_cache() -> Path:
     """Returns the folder in the user's cache for programs of this kind of processor."""
     try:
@@ -89,7 +115,9 @@ def user_cache() -> Path:
     except (OSError, StopIteration):
         processor = platform.node()
     name = hashlib.sha256((platform.machine() + processor).encode()).hexdigest()[:12]
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fedjax_algos", name)
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = given if given.is_absolute() else Path.home() / ".cache"
+    return home / "fedjax_algos" / name
 
 
 def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
@@ -97,11 +125,11 @@ def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
 
     This is JAX's persistent compilation cache, here also for small programs. A program is
     identified by its computation, the version of JAX, the device and the compiler's flags, so
-    results stay the same. A damaged file is compiled again. The process executes stored programs:
-    share a folder only with people whom you trust.
+    results stay the same. A damaged program is compiled each time. The process executes stored
+    programs: share a folder only with people whom you trust.
 
     Args:
-      folder: created if it does not exist, for this user alone.
+      folder: created for this user alone if it does not exist.
       max_bytes: size of the folder. Above it, the programs with the oldest use go first. By
         default nothing is removed.
 

@@ -32,7 +32,7 @@ def sum_width(clients: int, bits: int) -> int:
 
 
 def secure_sum_bits(clients: int, entries: int, bits: int) -> int:
-    """Returns all bits that a client sends and receives in a secure sum, without the model.
+    """Returns all bits that a client sends and receives in a secure sum, but for the model.
 
     It is `2 n a_K + (5 n - 4) a_S + n + d ceil(log2(n (2^b - 1) + 1))` with 256 bits for a_K and
     a_S: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
@@ -58,12 +58,13 @@ def secure_sum(
     """Sums updates as whole numbers modulo 2^w, as in secure aggregation.
 
     A client clips each entry v to at most c, and sends `q = (v / c + 1) r` for `r = 2^(b-1) - 1`,
-    rounded at random to one of the two nearest whole numbers, so that the mean is right and 0 stays
-    0. The server knows the number n of clients and the sum of q modulo 2^w, which cannot overflow,
-    and reads the mean `c (sum q / (n r) - 1)` from them. Masks would cancel exactly, so none are
-    drawn; a client that fails is left out of the sum. An entry takes `w = ceil(log2(s (2^b - 1) +
-    1))` bits of the upload for s slots in a cohort. The exchange of keys is not in the columns of
-    bytes: `secure_sum_bits` counts it. The column `clipped` is the share of entries above c.
+    rounded at random to one of the two nearest whole numbers, so that the mean is right without
+    clipping, and 0 stays 0. The server knows the number n of clients and the sum of q, and reads
+    the mean `c (sum q / (n r) - 1)` from them. For s slots in a cohort the sum has at most `w =
+    ceil(log2(s (2^b - 1) + 1))` bits, and so has an entry of the upload. Masks would cancel
+    exactly, so none are drawn; a client that fails is left out of the sum. The exchange of keys is
+    not in the columns of bytes: `secure_sum_bits` counts it. The column `clipped` is the share of
+    entries with a magnitude above c. With `non_finite="keep"` NaN counts as 0.
 
     Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS
     2017, https://eprint.iacr.org/2017/281.
@@ -72,7 +73,8 @@ def secure_sum(
       algorithm: the algorithm to wrap.
       clip: c, above 0, in units of an entry of the update.
       bits: b, the bits of an entry of one client, from 2 to 31.
-      sampling: how cohorts are drawn. The command line gives it.
+      sampling: how cohorts are drawn. The command line gives it. If more clients come than it has
+        slots, the mean is NaN.
 
     Raises:
       ValueError: for an algorithm whose clients have different weights, choose what they train, or
@@ -102,8 +104,10 @@ def secure_sum(
         return Sent(like, extra={"words": words}, metrics={"clipped": share})
 
     def number(key, v):
-        level = round_at_random(key, jnp.clip(v / unit, -half, half))
-        return level.astype(jnp.int32).astype(jnp.uint32) + jnp.uint32(half)
+        v = jnp.where(jnp.isnan(v), 0, v).astype(jnp.promote_types(v.dtype, jnp.float32))
+        level = round_at_random(key, jnp.clip(v / unit, -half, half)).astype(jnp.int32)
+        level = jnp.clip(level, -half, half)  # from 26 bits on, float32 rounds `half` up
+        return level.astype(jnp.uint32) + jnp.uint32(half)
 
     def undo(like):  # nobody can read one update; the words are for the sum
         def zeros(structure, shapes):
@@ -125,7 +129,8 @@ def secure_sum(
 
         def mean(total, like):
             signed = jax.lax.bitcast_convert_type(total - middle, jnp.int32)
-            return (signed / jnp.maximum(summed.number, 1) * unit).astype(like.dtype)
+            found = signed / jnp.maximum(summed.number, 1) * unit
+            return jnp.where(summed.number <= slots, found, jnp.nan).astype(like.dtype)
 
         return jax.tree.map(mean, summed.total, own), own
 

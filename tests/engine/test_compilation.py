@@ -8,6 +8,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from fedjax_algos.engine.compilation import (
     Compilation,
     keep_compiled,
+    keep_in_user_cache,
     measure_compilation,
     user_cache,
 )
@@ -85,6 +86,26 @@ def test_the_programs_that_were_used_least_recently_are_removed(tmp_path):
     keep_compiled(tmp_path / "bounded", max_bytes=int(2.5 * one.stat().st_size))
     found = [times(factor) for factor in (7, 8, 7, 9, 7, 8)]
     assert found == [(1, 0), (1, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
+
+
+@pytest.mark.usefixtures("forget")
+def test_the_users_cache_is_for_the_user_alone(monkeypatch, tmp_path):
+    """A kill may leave a program without its time of use, and somebody may share the folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keep_in_user_cache()
+    found = [times(7)]
+    (program,) = user_cache().glob("*-cache")
+    program.with_name(program.name.removesuffix("cache") + "atime").unlink()
+    keep_in_user_cache()
+    found += [times(8), times(8), times(7)]
+    assert found == [(1, 0), (1, 0), (1, 1), (1, 1)]
+    assert {path.stat().st_mode & 0o777 for path in (user_cache(), user_cache().parent)} == {0o700}
+    jax.config.update("jax_compilation_cache_dir", None)
+    user_cache().parent.chmod(0o775)
+    keep_in_user_cache()
+    assert jax.config.jax_compilation_cache_dir is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert user_cache().is_absolute()
 
 
 def test_each_kind_of_processor_has_its_folder(monkeypatch, tmp_path):

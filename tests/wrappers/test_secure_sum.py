@@ -1,6 +1,7 @@
 """Whole numbers whose sum is exact modulo 2^w: golden values, identities and cost."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import small_network
@@ -49,7 +50,7 @@ def numbers_of(vector, **options):
     @jax.vmap
     def one(key):
         client = Client(None, None, None, key, tags=(1,))
-        sent = stage.apply([np.array(vector)], (), client)
+        sent = stage.apply([jnp.array(vector)], (), client)
         numbers = unpack(sent.extra["words"][0], len(vector), sum_width(7, options.get("bits", 22)))
         return numbers, sent.metrics["clipped"].value()
 
@@ -93,6 +94,26 @@ def test_the_largest_sums_do_not_overflow(sign, x64):
     algorithm = secure_sum(sends(vectors), clip=2, bits=16, sampling=sampling)
     (state,) = rounds_of(algorithm, [range(slots)], slots)
     np.testing.assert_allclose(state.server.params["x"], [-2.0 * sign], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("slots", "bits", "dtype"),
+    [(7, 26, "float32"), (7, 29, "float32"), (64, 26, "float32"), (2, 31, "float32"),
+     (7, 22, "bfloat16"), (7, 22, "float16")],
+)  # fmt: skip
+def test_the_ends_of_the_range_in_each_type(slots, bits, dtype):
+    """Where float32, or the type of the model, cannot say 2^(b-1) - 1."""
+    vectors = jnp.tile(jnp.array([-9, -8, 9, 0.5, 0], dtype), (slots, 1, 1))
+    sampling = fa.wrappers.Sampling(UNIFORM, slots, slots)
+    algorithm = secure_sum(sends(vectors), bits=bits, sampling=sampling)
+    (state,) = rounds_of(algorithm, [range(slots)], slots)
+    found = np.asarray(state.server.params["x"], float)
+    np.testing.assert_allclose(found, [8, 8, -8, -0.5, 0], atol=1e-5)
+
+
+def test_more_clients_than_slots_have_no_mean():
+    algorithm = secure_sum(sends(VECTORS), sampling=SEVEN._replace(cohort_size=6))
+    assert np.isnan(moves(algorithm, rounds=1, arrives=np.full((1, 7), True))).all()
 
 
 def test_an_update_that_is_not_finite_is_left_out():

@@ -96,10 +96,10 @@ def one_step(
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    # losses grow as 1 / z, or 1 / z^2, so little noise has larger steps between them
-    interval = 1e-4 * max(1, 0.5 / noise) ** (1 if law == "laplace" else 2)
-    options = {"value_discretization_interval": interval}
     try:
+        # losses grow as 1 / z, or 1 / z^2, so little noise has larger steps between them
+        interval = 1e-4 * max(1, 0.5 / noise) ** (1 if law == "laplace" else 2)
+        options = {"value_discretization_interval": interval}
         if law == "laplace":
             return pld.from_laplace_mechanism(noise, sampling_prob=probability, **options)
         if slots == total:
