@@ -65,6 +65,7 @@ def test_the_verdict_on_an_order(tmp_path, values, expected):
 SWAPPED = {"a": HALF["b"], "b": HALF["a"]}
 CASES = {"x": HALF, "y": SWAPPED}
 STAND_IN, CHANGED = {"stand_ins": ["digits for MNIST"]}, {"changed": "The rate."}
+OWN = {"own": True, "printed": "A claim of our own."}
 CLOSE = {"a": [80.0, 81, 82], "b": [80.2, 80.8, 82.6]}  # .2 +- .9
 CLEAR = {"a": [80.3, 81.2, 82.25], "b": [80.0, 81, 82]}  # .25 +- .12
 NOT_REACHED = {"a": [">200", 90, 80], "b": [">200", 91, 80]}
@@ -110,10 +111,10 @@ def equal(value):
         # what the paper leaves open was chosen here
         ({"values": HALF, "chosen": ["the rate"]}, IN_ORDER),
         # no paper claims it
-        ({"values": HALF, "own": True}, "holds"),
-        ({"values": HALF, "own": True, **CHANGED}, "holds, after a change"),
-        ({"values": SWAPPED, "own": True}, "does not hold"),
-        ({"values": SWAPPED, "own": True, **STAND_IN}, "does not hold, on a stand-in"),
+        ({"values": HALF, **OWN}, "holds"),
+        ({"values": HALF, **OWN, **CHANGED}, "holds, after a change"),
+        ({"values": SWAPPED, **OWN}, "does not hold"),
+        ({"values": SWAPPED, **OWN, **STAND_IN}, "does not hold, on a stand-in"),
         # in all cases, unless some are named
         ({"values": CASES, "paper": None}, OPEN),
         ({"values": CASES, "paper": None, "orders": [{**ORDER, "cases": ["x"]}]}, IN_ORDER),
@@ -142,6 +143,7 @@ def test_the_verdict_on_a_claim(tmp_path, claim, expected):
         ({"program": None}, "needs either settings or a program"),
         ({"reason": "The rate."}, "needs both reason and shown_by, or neither"),
         ({"open": "No experiment."}, "open says why a reason is not shown, but there is none"),
+        ({"own": True}, "its printed has to say that the claim is our own"),
         ({"sen": "x"}, "has unknown keys {'sen'}"),
         ({"orders": [{"measure": ROUNDS, "than": ["b"]}]}, "has lower or higher, and not both"),
         ({"orders": [{"measure": ROUNDS, "lower": "a", "then": []}]}, "orders has {'then'}"),
@@ -256,16 +258,26 @@ def test_the_verdict_on_a_claim_counts_its_rows(tmp_path):
     swapped = {"orders": [{"measure": ROUNDS, "lower": "b", "than": ["a"]}], "paper": []}
     needs = {"needs": "a GPU", "orders": [], "seen": "", "program": ""}
     one, two, lost = {"name": "1"}, {"name": "2"} | swapped, {"name": "3"} | needs
+    own, other = OWN | {"name": "4"}, OWN | {"name": "5"} | swapped
     path = write_paper(tmp_path) / "table_1.toml"
     for rows, changes, expected in (
         ([one, one | {"name": "4"}], {}, "reproduced (2 rows)"),
         ([one, two], {}, "1 of 2 rows hold"),
         ([one, two, lost], STAND_IN, "1 of 2 rows hold, on a stand-in; 1 not run"),
-        ([one, two | CHANGED], STAND_IN | {"changed": "The rate."}, "1 of 2 rows hold, "),
+        ([one, two | STAND_IN], {}, "1 of 2 rows hold"),  # what does not hold adds nothing
+        ([one | CHANGED, two], STAND_IN, "1 of 2 rows hold, on a stand-in, after a change"),
+        (
+            [one, one | STAND_IN | {"name": "6"}, two | CHANGED],
+            {},
+            "2 of 3 rows hold, 1 on a stand-in",
+        ),
+        ([one, two, own | STAND_IN, other], {}, "1 of 2 rows hold; of our own 1 of 2"),
+        ([one, own, lost], {}, "1 of 1 rows hold; of our own 1 of 1; 1 not run"),
+        ([own | CHANGED, other], {}, "1 of 2 rows hold, after a change"),
         ([one, lost], {}, "reproduced; 1 not run"),
     ):
         write_claim(path.parent, values=HALF, rows=rows, **changes)
-        assert read_claims(tmp_path)[0].claims[0].verdict.startswith(expected)
+        assert read_claims(tmp_path)[0].claims[0].verdict == expected
 
 
 def test_wrong_values(tmp_path):

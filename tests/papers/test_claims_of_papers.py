@@ -207,7 +207,7 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
     [
         ({"stand_ins": []}, "the paper's data, model and setting"),
         ({"stand_ins": list("abc")}, "a; b; more"),
-        ({"own": True}, "a setting of our own"),
+        ({"own": True, "printed": "A claim of our own."}, "a setting of our own"),
         (
             {"chosen": ["a rate", "a sign"]},
             "the paper's data and model; chosen here: a rate, a sign",

@@ -253,5 +253,7 @@ def _check_row(row: Row) -> None:
         raise ValueError(f"{where} needs either settings or a program")
     if bool(row.reason) != bool(row.shown_by):
         raise ValueError(f"{where} needs both reason and shown_by, or neither")
+    if row.own and "our own" not in row.printed:
+        raise ValueError(f"{where} has own, so its printed has to say that the claim is our own")
     if row.open and not row.reason:
         raise ValueError(f"{where}: open says why a reason is not shown, but there is none")

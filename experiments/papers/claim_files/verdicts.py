@@ -60,24 +60,28 @@ class JudgedClaim(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The verdict on all rows if it is one, or how many of them hold."""
+        """The verdict on all rows if it is one, or how many hold, with our own ones apart."""
         verdicts = {judged.verdict for judged in self.rows}
         if len(verdicts) == 1:
             number = len(self.rows)
             return verdicts.pop() + f" ({number} rows)" * (number > 1)
         run = [judged for judged in self.rows if judged.checks]
-        held = [judged for judged in run if judged.holds]
         said = run[0].verdict
         if len(run) > 1:
-            said = f"{len(held)} of {len(run)} rows hold"
-            said += _added(ON_STAND_IN, [bool(judged.row.stand_ins) for judged in run])
-            said += _added(AFTER_CHANGE, [bool(judged.row.changed) for judged in held])
+            own = [judged for judged in run if judged.row.own]
+            papers = [judged for judged in run if not judged.row.own]
+            held = [judged.row for judged in papers or own if judged.holds]
+            said = f"{len(held)} of {len(papers or own)} rows hold"
+            said += _added(ON_STAND_IN, [bool(row.stand_ins) for row in held])
+            said += _added(AFTER_CHANGE, [bool(row.changed) for row in held])
+            if papers and own:
+                said += f"; of our own {sum(judged.holds for judged in own)} of {len(own)}"
         lost = len(self.rows) - len(run)
         return said + f"; {lost} not run" * bool(lost)
 
 
 def _added(name: str, rows: list[bool]) -> str:
-    """An addition to the verdict on a claim, with the number of rows if it is not all of them."""
+    """An addition to the rows of a claim that hold, with their number if it is not all of them."""
     if not any(rows):
         return ""
     return name if all(rows) else f", {sum(rows)}{name[1:]}"
