@@ -35,6 +35,7 @@ from fedjax_algos.wrappers import wrap
 
 NIGHTLY = pytest.mark.nightly
 TOY = quadratics([[1, 2], [0.5], [1.5, 1, 0.3], [0.7]], [[1, -1], [3], [0.2, 0.4, -2], [1]])
+SAMPLING = fa.wrappers.Sampling(fa.participation.samplers.make("uniform"), 4, 4)
 SETS = [(0, 1, 2, 3), (3, 2, 0, 1)]  # all clients, so that the server's memories have their mean
 LOSSLESS = {
     **{name: name for name in ("identity", "mifa", "mean")},
@@ -131,12 +132,11 @@ def pairs():
 @functools.cache
 def rounds_with(number, spec, x64=False):
     """The params after each round of an algorithm with wrappers; some need a hidden layer."""
-    sampling = fa.wrappers.Sampling(fa.participation.samplers.make("uniform"), 4, 4)
     problem, data, _ = TOY._replace(problem=with_unused(TOY.problem))
     if EVERY[number].name in OF_FEATURES:
         problem, data, _ = small_network()
     with jax.enable_x64(x64):
-        return run(wrap(uniform(EVERY[number], problem), spec, simulated(), sampling), data, SETS)
+        return run(wrap(uniform(EVERY[number], problem), spec, simulated(), SAMPLING), data, SETS)
 
 
 @pytest.mark.parametrize(("number", "name"), [*pairs()])
@@ -166,10 +166,10 @@ def test_what_an_algorithm_declares_is_refused_before_a_round(case):
     for name, spec in (LOSSLESS | LOSSY).items():
         reason = reason_of(case, name)
         if reason is None or reason in WHILE_TRACED:
-            wrap(bare, spec, simulated())
+            wrap(bare, spec, simulated(), SAMPLING)
         else:
             with pytest.raises(ValueError, match=f"{reason}.*; (leave|give) "):
-                wrap(bare, spec, simulated())
+                wrap(bare, spec, simulated(), SAMPLING)
 
 
 @pytest.mark.parametrize(
