@@ -206,7 +206,7 @@ def test_a_claim_and_the_pages_show_what_is_judged(tmp_path):
     ("changes", "expected"),
     [
         ({"stand_ins": []}, "the paper's data, model and setting"),
-        ({"stand_ins": list("abc")}, "a; b; more"),
+        ({"stand_ins": list("abc")}, "a; more"),
         ({"own": True, "printed": "A claim of our own."}, "a setting of our own"),
         (
             {"chosen": ["a rate", "a sign"]},

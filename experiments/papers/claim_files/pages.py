@@ -18,7 +18,7 @@ from fedjax_algos.base.reprs import printable
 
 WIDTH = 100
 FEW = 6  # checks that are all on the page
-FEW_NAMES = 2  # of stand-ins, on the line of a claim
+FEW_NAMES = 1  # of stand-ins, on the line of a claim
 WHOLE = "the paper's data, model and setting"
 KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
 ABOUT = (
@@ -68,8 +68,6 @@ def overview_page(papers: Sequence[PaperClaims], headlines: str = "") -> str:
       headlines: the table of the headline questions.
     """
     blocks = ["# The papers, claim by claim", *[headlines] * bool(headlines), ABOUT]
-    meanings = (VERDICTS | ADDED).items()
-    blocks.append("\n".join(f"- **{name.lstrip(', ')}**: {said}." for name, said in meanings))
     blocks += ["Rows by their verdicts:", _counts([c for each in papers for c in each.claims])]
     for each in papers:
         paper, page = each.paper, f"claims/{each.paper.name}.md"

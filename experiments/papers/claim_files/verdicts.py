@@ -12,21 +12,8 @@ REPRODUCED, IN_ORDER, HOLDS = "reproduced", "in order", "holds"
 NOT_REPRODUCED, OPEN, DOES_NOT_HOLD = "not reproduced", "open", "does not hold"
 NOT_RUN = "not run"
 ON_STAND_IN, AFTER_CHANGE = ", on a stand-in", ", after a change"
-VERDICTS = {
-    REPRODUCED: "every check holds on the paper's own data, model and setting, and the effects "
-    "have the paper's size up to a factor of 1.5",
-    IN_ORDER: "every check holds, but an effect has another size, is not known or is not printed, "
-    "or we chose a setting that the paper does not print",
-    NOT_REPRODUCED: "a check does not hold, and an experiment shows the reason by one change",
-    OPEN: "a check does not hold, and the reason is not shown",
-    HOLDS: "every check of a claim of our own holds",
-    DOES_NOT_HOLD: "a check of a claim of our own does not hold",
-    NOT_RUN: "needs data or more computation",
-}
-ADDED = {
-    ON_STAND_IN: "other data, another model or a smaller setting stand in for the paper's",
-    AFTER_CHANGE: "every check holds, but the target or the setting was changed after a miss",
-}
+VERDICTS = REPRODUCED, IN_ORDER, NOT_REPRODUCED, OPEN, HOLDS, DOES_NOT_HOLD, NOT_RUN
+ADDED = ON_STAND_IN, AFTER_CHANGE
 
 
 class Judged(NamedTuple):
