@@ -239,6 +239,12 @@ QUESTIONS = {
 }
 
 
+def test_the_site_lists_the_page_of_each_paper():
+    index = (PAPERS.parents[1] / "docs" / "index.md").read_text()
+    names = [each.parent.name for each in PAPERS.glob("*/paper.toml")]
+    assert [name for name in names if f" <claims/{name}>\n" not in index] == []
+
+
 def test_the_readme_has_the_headlines():
     assert f"\n{headline_table()}\n" in (PAPERS / "README.md").read_text()
 
