@@ -72,8 +72,21 @@ ASYNCHRONOUS = {
 ADAPTIVE = ("diloco", "fedadamw", "fedlada", "fedmuon")
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-COLUMNS = "spec label final final_interval final_difference final_difference_interval rounds"
-COLUMNS += " rounds_at_least upload_bytes upload_bytes_at_least seeds seeds_reaching seeds_diverged"
+COLUMNS = [
+    "spec",
+    "label",
+    "final",
+    "final_interval",
+    "final_difference",
+    "final_difference_interval",
+    "rounds",
+    "rounds_at_least",
+    "upload_bytes",
+    "upload_bytes_at_least",
+    "seeds",
+    "seeds_reaching",
+    "seeds_diverged",
+]
 HEADER = (
     "| method | tuned options | final accuracy, % | minus FedAvg | rounds | upload, MB | reached |"
 )
@@ -178,7 +191,7 @@ def main() -> None:
             table = csv.DictReader(run("table", str(compared), "--format", "csv").splitlines())
             specs = tomllib.loads((tuned / "tuned.toml").read_text())["methods"]
             named = [{"spec": spec, **row} for spec, row in zip(specs, table, strict=True)]
-            rows = [{name: row[name] for name in COLUMNS.split()} for row in named]
+            rows = [{name: row[name] for name in COLUMNS} for row in named]
             write_table(RESULTS / f"baselines_{task}.csv", rows)
             PAGE.write_text(with_tables(PAGE.read_text()))
 

@@ -118,8 +118,8 @@ def new_seeds(claims: tuple[Claim, ...], seeds: tuple[int, ...], out: Path):
     that has them is judged and not run again.
     """
     rows = [row for claim in claims for row in repeat(claim, seeds, out)]
-    for old, new in rows:
-        mark = "CHANGED" if old.verdict != new.verdict else "same"
+    for row in rows:
+        (old, new), mark = row, "CHANGED" if row.changed else "same"
         verdicts = f"{old.verdict} -> {new.verdict}"
         click.echo(f"{mark:8} {old.row.name:42} {old.row.num_seeds:3} seeds  {verdicts}")
     changes = sum(row.changed for row in rows)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import jax
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import check_names
@@ -120,7 +119,10 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
     number = 1 if place is None else place.processes
     fix = f"do not divide over {number} processes; give a multiple of {number}"
     require((devices or 0) % number == 0, f"devices={devices} {fix}")
-    _keep_compiled(cache)
+    if cache is not None:
+        keep_compiled(None if cache == "none" else cache)
+    elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        keep_in_user_cache()
     cores = max(settings.devices_per_client, usable_cores())
     _make_cpu_devices(devices // number if devices else cores)
     measured = measure_compilation()
@@ -129,17 +131,6 @@ def training(values: dict[str, Any], name: str, settings: Settings) -> Iterator[
         with open_folder(values["out"], name, resume=values["resume"], **of_folder) as folder:
             open_folders[:] = [folder.path]
             yield Training(folder, compiled, progress)
-
-
-def _keep_compiled(folder: str | None) -> None:
-    """Keeps compiled programs in a folder, by default in the user's cache."""
-    if folder == "none":
-        jax.config.update("jax_compilation_cache_dir", None)
-        reset_cache()
-    elif folder is not None:
-        keep_compiled(folder)
-    elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        keep_in_user_cache()
 
 
 def _make_cpu_devices(number: int) -> None:

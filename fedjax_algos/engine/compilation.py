@@ -82,13 +82,12 @@ def measure_compilation() -> Iterator[Compilation]:
         jax.monitoring.unregister_event_listener(count_hit)
 
 
-def keep_in_user_cache(max_bytes: int = 2**28) -> None:
-    """Saves compiled programs in the user's cache, if only the user can write there.
+def keep_in_user_cache() -> None:
+    """Saves compiled programs in the user's cache, up to 256 MiB, if only the user can write there.
 
-    Args:
-      max_bytes: as in `keep_compiled`.
+    It does nothing if there is no such folder.
     """
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, or a read-only one
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
         folder = user_cache()
         if not (_of_user_alone(folder.parent) and _of_user_alone(folder)):
             return
@@ -96,12 +95,12 @@ def keep_in_user_cache(max_bytes: int = 2**28) -> None:
             beside = program.with_name(program.name.removesuffix("cache") + "atime")
             if not beside.exists():
                 beside.write_bytes(bytes(8))
-        keep_compiled(folder, max_bytes)
+        keep_compiled(folder, 2**28)
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def _of_user_alone(folder: Path) -> bool:
-    """Makes a folder if it does not exist; returns whether nobody else may write there."""
+    """Makes a folder if it does not exist; returns whether only its user may write there."""
     folder.mkdir(0o700, parents=True, exist_ok=True)
     found, user = folder.stat(), getattr(os, "getuid", None)  # Windows has no numbers of users
     return user is None or (found.st_uid == user() and not found.st_mode & 0o022)
@@ -120,7 +119,7 @@ def user_cache() -> Path:
     return home / "fedjax_algos" / name
 
 
-def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
+def keep_compiled(folder: str | Path | None, max_bytes: int = -1) -> None:
     """Saves compiled programs in a folder from now on, and reuses the programs there.
 
     This is JAX's persistent compilation cache, here also for small programs. A program is
@@ -129,7 +128,7 @@ def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
     programs: share a folder only with people whom you trust.
 
     Args:
-      folder: created for this user alone if it does not exist.
+      folder: created for this user alone if it does not exist. None keeps programs no longer.
       max_bytes: size of the folder. Above it, the programs with the oldest use go first. By
         default nothing is removed.
 
@@ -137,14 +136,16 @@ def keep_compiled(folder: str | Path, max_bytes: int = -1) -> None:
       ValueError: if the folder cannot be created or written to.
     """
     try:
-        if not str(folder):
-            raise FileNotFoundError(None, "it has no name")
-        Path(folder).mkdir(0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        if folder is not None:
+            if not str(folder):
+                raise FileNotFoundError(None, "it has no name")
+            Path(folder).mkdir(0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            folder = str(Path(folder).resolve())
     except OSError as error:
         found = f"compilation_cache={str(folder)!r} cannot be written to ({error.strerror})"
         raise ValueError(f"{found}; name a folder, new or of an earlier run") from None
-    jax.config.update("jax_compilation_cache_dir", str(Path(folder).resolve()))
+    jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_compilation_cache_max_size", max_bytes)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

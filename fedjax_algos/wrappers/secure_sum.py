@@ -22,12 +22,7 @@ Bits = Annotated[int, Range(2, 31)]
 
 
 def sum_width(clients: int, bits: int) -> int:
-    """Returns the bits of an entry in a sum: `ceil(log2(n (2^b - 1) + 1))`.
-
-    Args:
-      clients: n, the largest number of clients in a sum.
-      bits: b, the bits of an entry of one client.
-    """
+    """Returns the bits of an entry in a sum of so many clients: `ceil(log2(n (2^b - 1) + 1))`."""
     return (clients * (2**bits - 1)).bit_length()
 
 
@@ -55,7 +50,7 @@ def secure_sum(
     bits: Bits = 22,
     sampling: Sampling | None = None,
 ) -> Algorithm:
-    """Sums updates as whole numbers modulo 2^w, as in secure aggregation.
+    """Sums updates as whole numbers, as in secure aggregation.
 
     A client clips each entry v to at most c, and sends `q = (v / c + 1) r` for `r = 2^(b-1) - 1`,
     rounded at random to one of the two nearest whole numbers, so that the mean is right without
@@ -109,7 +104,7 @@ def secure_sum(
         level = jnp.clip(level, -half, half)  # from 26 bits on, float32 rounds `half` up
         return level.astype(jnp.uint32) + jnp.uint32(half)
 
-    def undo(like):  # nobody can read one update; the words are for the sum
+    def undo(like):  # one update cannot be read; the words are for the sum
         def zeros(structure, shapes):
             return structure.unflatten(jnp.zeros(v.shape, v.dtype) for v in shapes)
 
@@ -119,10 +114,8 @@ def secure_sum(
         leaves, structure = jax.tree.flatten(vectors)
         pairs = zip(extra["words"], leaves, strict=True)
         numbers = [unpack(words, v.size, width).reshape(v.shape) for words, v in pairs]
-        return structure.unflatten(numbers)
-
-    def first(zeros, population):
-        return jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), zeros)
+        like = [jnp.zeros((), v.dtype) for v in leaves]
+        return structure.unflatten(numbers), structure.unflatten(like)
 
     def estimate(summed, own, key, facts):
         middle = summed.number.astype(jnp.uint32) * jnp.uint32(half)
@@ -132,9 +125,9 @@ def secure_sum(
             found = signed / jnp.maximum(summed.number, 1) * unit
             return jnp.where(summed.number <= slots, found, jnp.nan).astype(like.dtype)
 
-        return jax.tree.map(mean, summed.total, own), own
+        return jax.tree.map(mean, *summed.total), own
 
     stage = ClientStage(name, apply, undo, place=WHOLE)
-    rule = Rule(name, estimate, summand, first, equal_weights=f"leave {name} out")
+    rule = Rule(name, estimate, summand, equal_weights=f"leave {name} out")
     needs = ["one exchange", "no counts", "no statistics"]
     return add(name, algorithm, client=[stage], rule=rule, needs=needs)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
+from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.studies import experiment
 from fedjax_algos.runs.studies.method import Method
 from fedjax_algos.runs.studies.settings import Settings
@@ -19,8 +19,7 @@ def each_alone(here):
     """Each test has a working folder of its own, and keeps no compiled programs for others."""
     yield
     if jax.config.jax_compilation_cache_dir is not None:
-        jax.config.update("jax_compilation_cache_dir", None)
-        reset_cache()
+        keep_compiled(None)
 
 
 @pytest.fixture(scope="module")

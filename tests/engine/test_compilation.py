@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.engine.compilation import (
     Compilation,
@@ -42,8 +41,7 @@ def test_a_program_is_counted_once_and_only_in_the_block():
 def forget():
     """Keeps no programs after a test."""
     yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    reset_cache()
+    keep_compiled(None)
 
 
 def times(factor):
@@ -100,7 +98,7 @@ def test_the_users_cache_is_for_the_user_alone(monkeypatch, tmp_path):
     found += [times(8), times(8), times(7)]
     assert found == [(1, 0), (1, 0), (1, 1), (1, 1)]
     assert {path.stat().st_mode & 0o777 for path in (user_cache(), user_cache().parent)} == {0o700}
-    jax.config.update("jax_compilation_cache_dir", None)
+    keep_compiled(None)
     user_cache().parent.chmod(0o775)
     keep_in_user_cache()
     assert jax.config.jax_compilation_cache_dir is None

@@ -265,6 +265,11 @@ def test_the_verdict_on_a_claim_counts_its_rows(tmp_path):
         ([one, two], {}, "1 of 2 rows hold"),
         ([one, two, lost], STAND_IN, "1 of 2 rows hold, on a stand-in; 1 not run"),
         ([one, two | STAND_IN], {}, "1 of 2 rows hold"),  # what does not hold adds nothing
+        (
+            [two, two | {"name": "6", "stand_ins": []}],
+            STAND_IN,
+            "0 of 2 rows hold, 1 on a stand-in",
+        ),
         ([one | CHANGED, two], STAND_IN, "1 of 2 rows hold, on a stand-in, after a change"),
         (
             [one, one | STAND_IN | {"name": "6"}, two | CHANGED],

@@ -57,9 +57,10 @@ class JudgedClaim(NamedTuple):
         if len(run) > 1:
             own = [judged for judged in run if judged.row.own]
             papers = [judged for judged in run if not judged.row.own]
+            counted = [judged.row for judged in papers or own]
             held = [judged.row for judged in papers or own if judged.holds]
-            said = f"{len(held)} of {len(papers or own)} rows hold"
-            said += _added(ON_STAND_IN, [bool(row.stand_ins) for row in held])
+            said = f"{len(held)} of {len(counted)} rows hold"
+            said += _added(ON_STAND_IN, [bool(row.stand_ins) for row in held or counted])
             said += _added(AFTER_CHANGE, [bool(row.changed) for row in held])
             if papers and own:
                 said += f"; of our own {sum(judged.holds for judged in own)} of {len(own)}"
