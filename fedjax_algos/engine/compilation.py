@@ -85,7 +85,7 @@ def measure_compilation() -> Iterator[Compilation]:
 def keep_in_user_cache() -> None:
     """Saves compiled programs in the user's cache, up to 256 MiB, if only the user can write there.
 
-    It does nothing if there is no such folder.
+    It does nothing if no such folder can be made.
     """
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         folder = user_cache()
