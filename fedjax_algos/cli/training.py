@@ -114,6 +114,7 @@ def train(
         with computing():
             for line in _introduction(experiment):
                 progress.note(line)
+            comparison.compile_rounds(experiment, folder)
             span = settings.seconds or settings.rounds
             counts = Counter(label for label, seed in runs if folder.takes(label, seed))
             progress.begin({label: span * number for label, number in counts.items()}, settings)

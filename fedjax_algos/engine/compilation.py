@@ -6,6 +6,8 @@ import hashlib
 import os
 import platform
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ class Compilation:
       trace_seconds: from Python to jaxprs, including the traces of `count_flops`.
       lower_seconds: from jaxprs to the backend's input.
       backend_seconds: from there to programs, or to read them.
+      shared_seconds: seconds among these that were counted twice, because threads compiled at once.
       is_compiling: whether the backend compiles or reads a program now.
     """
 
@@ -42,11 +45,13 @@ class Compilation:
     trace_seconds: float = 0.0
     lower_seconds: float = 0.0
     backend_seconds: float = 0.0
+    shared_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The time of all three phases."""
-        return self.trace_seconds + self.lower_seconds + self.backend_seconds
+        """The time in any of the three phases."""
+        counted = self.trace_seconds + self.lower_seconds + self.backend_seconds
+        return counted - self.shared_seconds
 
     def __str__(self) -> str:
         read = f", {self.from_cache} of them from the cache" if self.from_cache else ""
@@ -62,10 +67,20 @@ def measure_compilation() -> Iterator[Compilation]:
       A `Compilation` that is updated while the block runs. If JAX compiles during a trace
       (`jax.ensure_compile_time_eval`), those seconds count in both phases.
     """
-    measured = Compilation()
+    measured, lock = Compilation(), threading.Lock()
+    counted: list[tuple[float, float]] = []  # times that do not overlap
 
     def add_duration(event: str, duration_secs: float, **details: Any) -> None:
-        if phase := _PHASES.get(event):
+        if not (phase := _PHASES.get(event)):
+            return
+        with lock:
+            end = time.perf_counter()
+            start = first = end - duration_secs
+            while counted and counted[-1][1] > start:
+                began, ended = counted.pop()
+                measured.shared_seconds += ended - max(began, start)
+                first = min(first, began)
+            counted.append((first, end))
             setattr(measured, phase, getattr(measured, phase) + duration_secs)
             measured.programs += phase == "backend_seconds"
             measured.is_compiling = phase == "lower_seconds"

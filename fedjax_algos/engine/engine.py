@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_algos.base.errors import require
 from fedjax_algos.base.limits import accelerator_memory
 from fedjax_algos.base.reprs import describe
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Stack, checks
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Population, Stack, checks
 from fedjax_algos.core.options import NonFinite, check_choice
 from fedjax_algos.core.trees import add_trees, take
 from fedjax_algos.core.types import with_arrays
@@ -175,6 +175,23 @@ class Engine(PlacedAlgorithm):
             jax.block_until_ready(total)  # so that at most two cohorts' examples are in memory
             total = metrics if total is None else add_trees(total, metrics)
         return state, total
+
+    def lower_rounds(
+        self, population: Population, data: DeviceData, dispatches: Dispatch
+    ) -> jax.stages.Lowered | None:
+        """Lowers the program of `rounds`, which uses it once it is compiled; None for several.
+
+        Args:
+          population: as for `init`.
+          data, dispatches: as for `rounds`.
+        """
+        state = self._placed_shapes(population)
+        self.choose_layout(state, data, take(dispatches, 0))
+        placed, dispatches, _ = self._prepare(data, dispatches)
+        if not self._on_device or isinstance(placed, CohortData):
+            return None
+        inputs = replicate(self._mesh, (dispatches, np.int32(1)))
+        return self._programs(self._chosen).run_rounds.lower(state, placed, *inputs)
 
     def transfer(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Transfer:
         """Counts the bytes that one client downloads and uploads, from the shapes of the messages.

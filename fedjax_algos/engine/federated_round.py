@@ -20,7 +20,7 @@ from fedjax_algos.core.trees import take
 from fedjax_algos.core.types import with_arrays
 from fedjax_algos.engine import exchange
 from fedjax_algos.engine.non_finite import Excluded, Screening, floats, run_rounds, select
-from fedjax_algos.engine.placed.devices import constrain, constrain_state
+from fedjax_algos.engine.placed.devices import constrain, place_state
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
@@ -252,7 +252,7 @@ class FederatedRound(NamedTuple):
         """Calls the function `run_rounds` and places its results like its arguments."""
         state, metrics = run_rounds(self.run_round, state, data, dispatches, number)
         mesh = self.placement.mesh
-        return constrain_state(mesh, state), constrain(mesh, metrics)
+        return place_state(constrain, mesh, state), constrain(mesh, metrics)
 
     def cohort_updates(
         self,

@@ -18,7 +18,13 @@ from fedjax_algos.engine import state as states
 from fedjax_algos.engine.checks import StateCheck, check_population
 from fedjax_algos.engine.placed import on_disk, sharded_data
 from fedjax_algos.engine.placed.cohort_data import PIECE, CohortData
-from fedjax_algos.engine.placed.devices import bytes_of_device, put_state, replicate
+from fedjax_algos.engine.placed.devices import (
+    bytes_of_device,
+    place_state,
+    put_state,
+    replicate,
+    shapes_on,
+)
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.models.outputs import check_labels
 
@@ -104,6 +110,10 @@ class PlacedAlgorithm:
             disk = on_disk.DiskClientState(place.folder, rows, population.num_clients)
             return state._replace(clients=disk)
         return state._replace(clients=states.HostClientState(rows))
+
+    def _placed_shapes(self, population: Population) -> states.FederatedState:
+        """Returns the shapes with the shardings of the state that `init` makes."""
+        return place_state(shapes_on, self._mesh, self.shapes(population))
 
     def put_data(self, data: sharded_data.RunData) -> sharded_data.DeviceData:
         """Places the clients' examples on the devices; call it once.

@@ -16,7 +16,7 @@ from fedjax_algos.core.options import NonFinite
 from fedjax_algos.core.randomness import client_key, model_key
 from fedjax_algos.core.trees import along, take
 from fedjax_algos.engine.non_finite import Excluded
-from fedjax_algos.engine.placed.devices import OptionalMesh, constrain_state, put, put_state
+from fedjax_algos.engine.placed.devices import OptionalMesh, constrain, place_state, put, put_state
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import fetch, gathered
 from fedjax_algos.engine.slots import Placement, answers
@@ -89,7 +89,7 @@ def initial_state(
         dispatched=jnp.zeros(population.num_clients, bool) if keeping else (),
         frozen=model.frozen,
     )
-    return constrain_state(placement.mesh, state)
+    return place_state(constrain, placement.mesh, state)
 
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> types.ClientState:

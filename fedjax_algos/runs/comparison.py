@@ -1,9 +1,11 @@
 """Compares methods on the same seeds, data and settings, also by client."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import CLIENT_COLUMNS, summarise_clients
@@ -13,6 +15,7 @@ from fedjax_algos.base.errors import prefix_errors
 from fedjax_algos.core import Metrics, Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError
+from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import largest
 from fedjax_algos.engine.state import FederatedState
@@ -33,6 +36,31 @@ TUNED = (
     "fedgbo:optimizer=rmsprop,beta=0.99,client_learning_rate=0.32",
     "fedgbo:optimizer=adam,beta=0.9,client_learning_rate=1",
 )
+
+
+def compile_rounds(experiment: Experiment, folder: ResultsFolder | None = None) -> None:
+    """Compiles the rounds of all methods on all cores, so that no run waits for it.
+
+    It does nothing on the virtual clock, and on accelerators: their compilers time kernels.
+
+    Args:
+      experiment, folder: as in `run`; a method whose runs have all ended is not compiled.
+    """
+    rounds, compiling, placed = experiment.rounds, [], None
+    if rounds is None or jax.default_backend() != "cpu":
+        return
+    (seed, data), *_ = experiment.data.items()
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for label, engine in experiment.engines.items():
+            if folder is not None and not any(folder.misses(label, n) for n in experiment.data):
+                continue
+            placed = engine.put_data(data) if placed is None else placed
+            cohorts = rounds.cohorts(data, engine.algorithm, engine.algorithm.local, seed)
+            dispatches = cohorts.dispatches(min(rounds.eval_every, rounds.rounds))
+            if lowered := engine.lower_rounds(rounds.population(data), placed, dispatches):
+                compiling.append(pool.submit(lowered.compile))
+    for each in compiling:
+        each.result()
 
 
 def run(

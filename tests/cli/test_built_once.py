@@ -4,6 +4,7 @@ import functools
 from collections import Counter
 
 import pytest
+from helpers import Compilations
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import planners
@@ -47,3 +48,12 @@ def test_everything_is_built_once(command, options, times, engines, here, monkey
         monkeypatch.setattr(experiment, name, counted(name, getattr(experiment, name)))
     main([command, *METHODS, *SMALL.split(), *options.split()])
     assert made == dict.fromkeys(METHODS, times) | engines
+
+
+@pytest.mark.all
+def test_rounds_are_compiled_once_and_before_the_first_run(here):
+    with Compilations() as compiled:
+        main(["compare", *METHODS, *SMALL.split(), "--cohort", "1", "--rounds", "2"])
+    rounds = [n for n, name in enumerate(compiled.names) if name == "jit(run_rounds)"]
+    assert len(rounds) == len(METHODS)
+    assert rounds[-1] < compiled.names.index("jit(initial_state)")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples
+from engine_helpers import ALGORITHM, LOCAL, POPULATION, SEED, examples, in_files
 from helpers import Case, Compilations, ReadError, dispatches_of, one_round, small_network
 
 import fedjax_algos as fa
@@ -108,6 +108,35 @@ def test_rounds_read_nothing_and_other_cohorts_compile_nothing(name, options, re
             state, _ = engine.round(state, data, one_round(dispatches, 1))
             state, _ = engine.rounds(state, data, one_round(dispatches, slice(2, 4)))
     assert later.count == 0
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedavg", {}),
+        ("mime", {"layout": 2}),
+        ("scaffold", {"devices": 2}),
+        ("scaffold", {"devices": 2, "examples": "sharded"}),
+        ("fedhbm", {"devices": 2, "devices_per_client": 2}),
+    ],
+)
+def test_rounds_use_the_program_that_was_lowered_and_compiled(name, options):
+    toy, population = small_network(), fa.Population(4, 3, 17)
+    engine = fa.make_engine(Case(name, {}).build(toy.problem, LOCAL), **options)
+    data, state = engine.put_data(toy.data), engine.init(0, population)
+    dispatches = dispatches_of(toy.data, LOCAL, [(0, 1, 2), (0, 3, 1)])
+    engine.lower_rounds(population, data, dispatches).compile()
+    with Compilations() as later:
+        engine.rounds(state, data, dispatches)
+    assert later.count == 0
+
+
+@pytest.mark.parametrize(("data", "place"), [(examples, "host"), (in_files, "device")])
+def test_rounds_of_several_programs_are_not_lowered(data, place):
+    engine, data = fa.make_engine(ALGORITHM, client_state=place), data()
+    dispatches = dispatches_of(examples(), LOCAL, [(0, 1, 2)])
+    assert engine.lower_rounds(POPULATION, engine.put_data(data), dispatches) is None
 
 
 @pytest.mark.all

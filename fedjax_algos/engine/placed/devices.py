@@ -6,7 +6,7 @@ Clients are divided over devices, and a model over the devices that share a clie
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -225,10 +225,10 @@ def constrain(mesh: OptionalMesh, tree: Any, *, rows: bool = False) -> Any:
     return jax.lax.with_sharding_constraint(tree, shardings(mesh, tree, rows=rows))
 
 
-def constrain_state(mesh: OptionalMesh, state: Any) -> Any:
-    """Constrains a traced `FederatedState`, whose clients are rows."""
-    clients = constrain(mesh, state.clients, rows=True)
-    return constrain(mesh, state._replace(clients=()))._replace(clients=clients)
+def place_state(place: Callable[..., Any], mesh: OptionalMesh, state: Any) -> Any:
+    """Applies `constrain` or `shapes_on` to a `FederatedState`, whose clients are rows."""
+    clients = place(mesh, state.clients, rows=True)
+    return place(mesh, state._replace(clients=()))._replace(clients=clients)
 
 
 def replicate(mesh: OptionalMesh, tree: Any) -> Any:

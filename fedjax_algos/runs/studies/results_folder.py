@@ -190,6 +190,10 @@ class ResultsFolder:
         """Returns True if a run has ended, in this process or another one."""
         return (self._of_run(label, seed) / files.SUMS).exists()
 
+    def misses(self, label: str, seed: int) -> bool:
+        """Returns True if this process has yet to end a run."""
+        return self.takes(label, seed) and not self.has_ended(label, seed)
+
     @from_first
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """Returns the rows of a run that has ended, in this process or an earlier one, or None."""
