@@ -2,7 +2,7 @@
 
 COMMAND   XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 1 python benchmarks/layers.py \
               --torch .venv-peers/torch/bin/python
-EXPECTED  the table of benchmarks/README.md
+EXPECTED  a line for each layer
 TIME      two minutes on one CPU core
 
 Each layer is measured alone: forward, and in a loop of steps that move the inputs and the weights

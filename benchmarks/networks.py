@@ -2,7 +2,7 @@
 
 COMMAND   taskset -c 0 python benchmarks/networks.py --torch .venv-peers/torch/bin/python
           (with `taskset -c 0,1` two clients on two cores, against two processes of PyTorch)
-EXPECTED  the table of benchmarks/README.md
+EXPECTED  a line for each network
 TIME      ten minutes on one CPU core
 
 Ours is a round of FedAvg with one client on each core, divided by its steps: with the order of the

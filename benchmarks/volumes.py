@@ -1,7 +1,7 @@
 """Forms of the 3x3x3 convolution: values and gradients in a loop, and the memory that they take.
 
 COMMAND   taskset -c 0 python benchmarks/volumes.py
-EXPECTED  what benchmarks/README.md has of the layers that were measured
+EXPECTED  a line for each form and layer
 TIME      more than two minutes on one CPU core
 
 The layers are those of `unet_3d` on one volume of 48x60x48. Each program is two steps of gradient
