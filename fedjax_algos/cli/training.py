@@ -36,6 +36,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import split_grid
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
+from fedjax_algos.models.layers import native
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.studies.experiment import Experiment, prepare
 from fedjax_algos.runs.studies.method import Method, methods_of, parse_spec
@@ -160,7 +161,7 @@ def _introduction(experiment: Experiment) -> list[str]:
         total = number * next(iter(experiment.client_data.values())).counts().sum()
         steps = ", after local steps" * bool(settings.personal_steps)
         lines.append(f"clients are evaluated {number} times in a run, with {total} examples{steps}")
-    return [*lines, *experiment.notes]
+    return [*lines, *native.advice(experiment.problem.shapes().params), *experiment.notes]
 
 
 def sweep(method: str, grid: tuple[str, ...], values: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ one call, with a loop over the clients inside.
 import importlib.util
 import math
 import os
+import platform
+import sys
 from functools import partial
 from typing import Any
 
@@ -40,6 +42,19 @@ def installed() -> bool:
 
 
 INSTALLED = installed()
+
+
+def advice(params: Any) -> list[str]:
+    """Returns a line for a model with convolutions if its machine can have the package but has not.
+
+    Args:
+      params: the params, or their shapes.
+    """
+    fits = (sys.platform, platform.machine(), jax.default_backend()) == ("linux", "x86_64", "cpu")
+    missing = fits and importlib.util.find_spec("fedjax_algos_native") is None
+    if not missing or all(len(leaf.shape) < 4 for leaf in jax.tree.leaves(params)):
+        return []
+    return ["in a checkout, pip install ./native makes steps here 1.2 to 2.6 times as fast"]
 
 
 def applies(*arrays: jax.Array) -> bool:

@@ -124,6 +124,25 @@ def test_operations_are_counted(name):
     assert operations(lambda x, w, y: jax.vjp(ours, x, w)[1](y), x, w, y) == 2 * expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "system", "found", "lines"),
+    [
+        ((3, 3, 1, 8), "linux", None, 1),
+        ((3, 3, 1, 8), "linux", "a spec", 0),
+        ((3, 3, 1, 8), "darwin", None, 0),
+        ((20, 8), "linux", None, 0),  # a dense layer
+    ],
+)
+def test_advice_is_for_convolutions_where_the_package_is_missing(
+    shape, system, found, lines, monkeypatch
+):
+    monkeypatch.setattr(native.sys, "platform", system)
+    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: found)
+    params = {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32), "bias": jnp.zeros(8)}
+    assert len(native.advice(params)) == lines
+
+
 @needs_native
 @pytest.mark.all
 def test_models_are_those_without_it_and_cost_the_same(monkeypatch):
