@@ -295,6 +295,17 @@ def test_a_claim_shows_its_rows_together(tmp_path):
     assert "B is first" not in command("show", path.with_name("first"))
 
 
+def test_rows_with_the_same_runs_print_one_value_for_a_cell(tmp_path):
+    """Equal values may be repeated; else the table would have the value of another column."""
+    own = [{"measure": "rounds to 65%", "values": {"a": 60, "b": 71}}]
+    again = ROWS[1] | {"paper": [{"measure": "rounds to 65%", "values": {"b": 116}}]}
+    path = write_claim(tmp_path, values=HALF, rows=[ROWS[0], again])
+    assert command("show", path).count("| a | 55 ± 12 \\| 60 |") == 1
+    write_claim(tmp_path, values=HALF, rows=[ROWS[0], ROWS[1] | {"paper": own}])
+    with pytest.raises(ValueError, match=r"table_1.toml, second: .*'b'\) is 71, and 116 in a row"):
+        command("show", path)
+
+
 def test_new_seeds_are_run_elsewhere_and_both_verdicts_are_shown(tmp_path):
     """Of a claim whose order holds on the seeds from 0, and not on those from 10."""
     path = write_claim(tmp_path, values=None, seeds=3, paper=None)
