@@ -99,9 +99,10 @@ def test_every_program_makes_rows():
 
 FEDGBO = "table_7_equation_22", "table_8", "table_4_totals_dense"
 FIGURES = "figure_1", "figure_20", "figure_21", "figure_22_groups", "figure_22_arrival"
-READ = "table_1_spread", "table_1_code_sign_asynchronous"
+READ = "table_1_spread", "table_1_code_sign_asynchronous", "table_3_baselines"
+BUFFERED = "table_19_fedbuff", "table_19_fedbuff_exponential"
 COUNTED = [("fedgbo", name) for name in (*FEDGBO, "why_table_7_sent140")]
-COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, "table_19_fedbuff")]
+COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, *BUFFERED)]
 COUNTED += [("fedlga", "figure_4_tuned")]
 
 
