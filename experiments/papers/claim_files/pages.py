@@ -155,8 +155,9 @@ def _section(judged: JudgedClaim, full: bool = False) -> list[str]:
 def _parts(judged: Judged, full: bool) -> dict[str, str]:
     """Texts about a row beside its numbers, by name; `full` with its settings."""
     row = judged.row
-    parts = {"It needs": row.needs, "Chosen here": "; ".join(row.chosen)}
+    parts = {"It needs": row.needs}
     if judged.checks:
+        parts["Chosen here"] = "; ".join(row.chosen)
         parts["Stand-ins"] = "; ".join(row.stand_ins or ())
         parts["Changed after a miss"] = row.changed
     if full:
