@@ -105,7 +105,7 @@ def equal(value):
         # a stand-in or a change is never reproduced
         ({"values": HALF, **STAND_IN}, "in order, on a stand-in"),
         ({"values": HALF, **CHANGED}, "in order, after a change"),
-        ({"values": HALF, **STAND_IN, **CHANGED}, "in order, after a change"),
+        ({"values": HALF, **STAND_IN, **CHANGED}, "in order, on a stand-in, after a change"),
         ({"values": SWAPPED, **CHANGED}, OPEN),
         ({"values": SWAPPED, **STAND_IN, **CHANGED}, "open, on a stand-in"),
         # what the paper leaves open was chosen here

@@ -13,7 +13,7 @@ import tomli_w
 from claim_files import repeating, running
 from claim_files.headlines import headline_table
 from claim_files.measured import COLUMNS
-from claim_files.pages import overview_page, paper_page
+from claim_files.pages import claim_page, overview_page, paper_page
 from claim_files.reading import PAPERS, read_claim, read_row
 from claim_files.verdicts import read_claims
 from claim_helpers import HALF, write_claim, write_paper
@@ -99,9 +99,10 @@ def test_every_program_makes_rows():
 
 FEDGBO = "table_7_equation_22", "table_8", "table_4_totals_dense"
 FIGURES = "figure_1", "figure_20", "figure_21", "figure_22_groups", "figure_22_arrival"
-READ = "table_1_spread", "table_1_code_sign_asynchronous"
+READ = "table_1_spread", "table_1_code_sign_asynchronous", "table_3_baselines"
+BUFFERED = "table_19_fedbuff", "table_19_fedbuff_exponential"
 COUNTED = [("fedgbo", name) for name in (*FEDGBO, "why_table_7_sent140")]
-COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, "table_19_fedbuff")]
+COUNTED += [("fedcompass", name) for name in (*FIGURES, *READ, *BUFFERED)]
 COUNTED += [("fedlga", "figure_4_tuned")]
 
 
@@ -293,6 +294,17 @@ def test_a_claim_shows_its_rows_together(tmp_path):
         assert text in page
     assert page.count("| a | 55 ± 12 \\| 60 |") == 1  # they have the same runs
     assert "B is first" not in command("show", path.with_name("first"))
+
+
+def test_rows_with_the_same_runs_print_one_value_for_a_cell(tmp_path):
+    """Equal values may be repeated; else the table would have the value of another column."""
+    own = [{"measure": "rounds to 65%", "values": {"a": 60, "b": 71}}]
+    again = ROWS[1] | {"paper": [{"measure": "rounds to 65%", "values": {"b": 116}}]}
+    path = write_claim(tmp_path, values=HALF, rows=[ROWS[0], again])
+    assert command("show", path).count("| a | 55 ± 12 \\| 60 |") == 1
+    write_claim(tmp_path, values=HALF, rows=[ROWS[0], ROWS[1] | {"paper": own}])
+    with pytest.raises(ValueError, match=r"table_1.toml, second: .*'b'\) is 71, and 116 in a row"):
+        claim_page(read_claim(path))
 
 
 def test_new_seeds_are_run_elsewhere_and_both_verdicts_are_shown(tmp_path):

@@ -10,7 +10,7 @@ from claim_files.checks import Check
 from claim_files.headlines import headline_table
 from claim_files.measured import Quantity
 from claim_files.reading import Claim
-from claim_files.verdicts import ADDED, VERDICTS, Judged, JudgedClaim, PaperClaims, judge
+from claim_files.verdicts import ENDINGS, VERDICTS, Judged, JudgedClaim, PaperClaims, judge
 from claim_files.verdicts import read_claims as judged_claims
 from fedjax_algos.analysis import tables as formats
 from fedjax_algos.analysis.tables import MISSING, Column, ResultTable
@@ -20,7 +20,7 @@ WIDTH = 100
 FEW = 6  # checks that are all on the page
 FEW_NAMES = 1  # of stand-ins, on the line of a claim
 WHOLE = "the paper's data, model and setting"
-KNOWN = [verdict + added for verdict in VERDICTS for added in ("", *ADDED)]
+KNOWN = [verdict + ending for verdict in VERDICTS for ending in ENDINGS]
 ABOUT = (
     "A claim has a row for each result. The verdict on a row follows from the numbers: an order "
     "holds if it is there with 95% confidence on paired seeds. [The files of the "
@@ -155,8 +155,9 @@ def _section(judged: JudgedClaim, full: bool = False) -> list[str]:
 def _parts(judged: Judged, full: bool) -> dict[str, str]:
     """Texts about a row beside its numbers, by name; `full` with its settings."""
     row = judged.row
-    parts = {"It needs": row.needs, "Chosen here": "; ".join(row.chosen)}
+    parts = {"It needs": row.needs}
     if judged.checks:
+        parts["Chosen here"] = "; ".join(row.chosen)
         parts["Stand-ins"] = "; ".join(row.stand_ins or ())
         parts["Changed after a miss"] = row.changed
     if full:
@@ -192,8 +193,18 @@ def value_tables(rows: Sequence[Judged]) -> list[ResultTable]:
 
     Args:
       rows: of the same file of values.
+
+    Raises:
+      ValueError: if two rows print different values for one cell.
     """
-    printed = {Quantity(*q): value for each in rows for q, value in each.row.printed_values.items()}
+    printed: dict[Quantity, float] = {}
+    for row in (each.row for each in rows):
+        for quantity, value in ((Quantity(*q), v) for q, v in row.printed_values.items()):
+            if printed.setdefault(quantity, value) != value:
+                raise ValueError(
+                    f"{row.path}, {row.name}: the paper's value of {quantity} is {value:g}, and "
+                    f"{printed[quantity]:g} in a row with the same runs; give the row its own paper"
+                )
     seen = {q: values.text() for each in rows for q, values in each.measured.items()}
     cells = {q: seen.get(q, MISSING) for q in (*seen, *printed)}
     cells |= {q: f"{cells[q]} | {value:.6g}" for q, value in printed.items()}

@@ -13,7 +13,7 @@ NOT_REPRODUCED, OPEN, DOES_NOT_HOLD = "not reproduced", "open", "does not hold"
 NOT_RUN = "not run"
 ON_STAND_IN, AFTER_CHANGE = ", on a stand-in", ", after a change"
 VERDICTS = REPRODUCED, IN_ORDER, NOT_REPRODUCED, OPEN, HOLDS, DOES_NOT_HOLD, NOT_RUN
-ADDED = ON_STAND_IN, AFTER_CHANGE
+ENDINGS = "", ON_STAND_IN, AFTER_CHANGE, ON_STAND_IN + AFTER_CHANGE
 
 
 class Judged(NamedTuple):
@@ -21,7 +21,7 @@ class Judged(NamedTuple):
 
     Attributes:
       row: from its file.
-      verdict: one of `VERDICTS`, perhaps with one of `ADDED`.
+      verdict: one of `VERDICTS` with one of `ENDINGS`.
       checks: of the row; none if it was not run.
       measured: what was seen; nothing if it was not run.
       shown_by: the experiments about its reason, judged as rows are.
@@ -112,7 +112,7 @@ def _verdict_where_it_holds(row: Row, checks: tuple[Check, ...]) -> str:
     whole = not (row.stand_ins or row.chosen or row.changed)
     same = whole and all(check.same_size for check in orders)
     verdict = HOLDS if row.own else REPRODUCED if same else IN_ORDER
-    return verdict + (AFTER_CHANGE if row.changed else _on_stand_in(row))
+    return verdict + _on_stand_in(row) + AFTER_CHANGE * bool(row.changed)
 
 
 def _on_stand_in(row: Row) -> str:
