@@ -76,7 +76,7 @@ class PlacedAlgorithm:
         shapes = self.shapes(population, model)
         shared = self._mesh is not None and self._mesh.per_client > 1
         if model is None and not shared:  # else no device has to hold all of it
-            model = _initial_model(init, uint)
+            model = initial_model(init, uint)
         # jit gives each leaf its own buffer, so that rounds can donate them
         arguments = replicate(self._mesh, uint), put_state(self._mesh, model)
         state = self._initial_state(*arguments, population=population)
@@ -94,7 +94,7 @@ class PlacedAlgorithm:
         """
         uint: Any = np.uint32(0)
         if model is None:
-            model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
+            model = initial_model.eval_shape(self.algorithm.problem.init, uint)
         checks.check_initial(model)
         state = self._initial_state.eval_shape(uint, model, population=population)
         size = bytes_of_device(self._mesh, state._replace(clients=()))
@@ -155,6 +155,6 @@ class PlacedAlgorithm:
 
 
 @partial(jax.jit, static_argnums=0)
-def _initial_model(init, seed):
+def initial_model(init, seed):
     """Initialises the model; compiled once for all algorithms on a problem."""
     return init(model_key(seed))

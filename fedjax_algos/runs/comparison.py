@@ -18,6 +18,7 @@ from fedjax_algos.engine.non_finite import NonFiniteUpdateError
 from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.processes import largest
+from fedjax_algos.engine.placed_algorithm import initial_model
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.loops.clock import run_planned
 from fedjax_algos.runs.loops.interruption import check_interruption
@@ -59,6 +60,9 @@ def compile_rounds(experiment: Experiment, folder: ResultsFolder | None = None) 
             dispatches = cohorts.dispatches(min(rounds.eval_every, rounds.rounds))
             if lowered := engine.lower_rounds(rounds.population(data), placed, dispatches):
                 compiling.append(pool.submit(lowered.compile))
+        if compiling and experiment.settings.devices_per_client == 1:
+            lowered = initial_model.lower(experiment.problem.init, np.uint32(seed))
+            compiling.append(pool.submit(lowered.compile))
     for each in compiling:
         each.result()
 
