@@ -43,6 +43,31 @@ def imports_of(path):
     return found
 
 
+STREAMS = {  # tags of NumPy's random streams
+    "asynchrony/planning.py": "_NEXT_CLIENT",
+    "data/partitioning/shifts.py": "_NOISE",
+    "participation/local_work.py": "_PARTIAL _SPEEDS",
+    "participation/sampling.py": "_GROUPS _MEMBERS _SHARES _CHOICE _REPLACED",
+    "participation/systems/fedscale.py": "_SESSIONS _DEVICES",
+    "participation/systems/simulated.py": "_JITTER _CHANGES _UNAVAILABLE",
+}
+UNTAGGED = {  # the number of clients, and hashes
+    "data/partitioning/base.py",
+    "runs/studies/search_space.py",
+}
+
+
+def test_random_streams_of_a_seed_have_different_tags():
+    files = {p.relative_to(ROOT).as_posix(): p.read_text() for p in ROOT.rglob("*.py")}
+    drawing = {path for path, text in files.items() if "default_rng([" in text}
+    assert drawing == STREAMS.keys() | UNTAGGED
+    tags = []
+    for path, names in STREAMS.items():
+        module = importlib.import_module(f"fedjax_algos.{path[:-3].replace('/', '.')}")
+        tags += [getattr(module, name) for name in names.split()]
+    assert len({*tags}) == len(tags)
+
+
 def test_the_root_holds_folders():
     entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
     files = {"__init__.py", "__main__.py", "_version.py", "py.typed"}

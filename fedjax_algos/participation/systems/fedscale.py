@@ -26,7 +26,7 @@ from fedjax_algos.participation.systems.system_model import require_at_least_0
 
 T = TypeVar("T")
 
-_DEVICES, _SESSIONS = 16, 17  # tags of NumPy's streams, after the tags of `simulated`
+_SESSIONS, _DEVICES = 17, 18  # tags of NumPy's streams, after the planners' tag
 _TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
 _TRAINING = 3.0  # FedScale's augmentation factor: a training step in inferences
 _FIX = "give FedScale's dictionary as JSON; docs/asynchronous.md makes it of a pickle"
