@@ -72,24 +72,20 @@ ASYNCHRONOUS = {
 ADAPTIVE = ("diloco", "fedadamw", "fedlada", "fedmuon")
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-COLUMNS = [
-    "spec",
-    "label",
-    "final",
-    "final_interval",
-    "final_difference",
-    "final_difference_interval",
-    "rounds",
-    "rounds_at_least",
-    "upload_bytes",
-    "upload_bytes_at_least",
-    "seeds",
-    "seeds_reaching",
-    "seeds_diverged",
-]
-HEADER = (
-    "| method | tuned options | final accuracy, % | minus FedAvg | rounds | upload, MB | reached |"
-)
+QUALITIES = "spec", "label", "final", "final_interval", "final_difference"
+HEADER = "| method | tuned options | final accuracy, % | minus FedAvg | {} | upload, MB | reached |"
+
+
+def time_of(task: str) -> str:
+    """Returns the column of the time to FedAvg's best accuracy."""
+    return "simulated_seconds" if task == "clock" else "rounds"
+
+
+def columns_of(task: str) -> list[str]:
+    """Returns the columns of a task's results."""
+    time, seeds = time_of(task), ("seeds", "seeds_reaching", "seeds_diverged")
+    costs = time, f"{time}_at_least", "upload_bytes", "upload_bytes_at_least"
+    return [*QUALITIES, "final_difference_interval", *costs, *seeds]
 
 
 def run(*arguments: str) -> str:
@@ -132,7 +128,7 @@ def points(row: dict[str, str], name: str, sign: str = "") -> str:
     return f"{value:{sign}.1f} ± {interval:.1f}"
 
 
-def row_of(row: dict[str, str], option: str) -> str:
+def row_of(row: dict[str, str], option: str, time: str = "rounds") -> str:
     """Returns a row of the page for a method with its other tuned option."""
     name, _, grid = option.partition("=")
     method, _, given = row["spec"].partition("@")[0].partition(":")
@@ -145,7 +141,7 @@ def row_of(row: dict[str, str], option: str) -> str:
     qualities = [points(row, "final")]
     qualities.append(points(row, "final_difference", "+") if row["final_difference"] else "")
     costs = []
-    for column, unit in (("rounds", 1), ("upload_bytes", 1e6)):
+    for column, unit in ((time, 1), ("upload_bytes", 1e6)):
         sign, found = ("", row[column]) if row[column] else ("> ", row[f"{column}_at_least"])
         costs.append(f"{sign}{float(found) / unit:.0f}")
     reached = f"{row['seeds_reaching']}/{row['seeds']}"
@@ -161,8 +157,9 @@ def with_tables(page: str) -> str:
             continue
         methods = ASYNCHRONOUS if task == "clock" else SYNCHRONOUS
         rows = list(csv.DictReader(path.read_text().splitlines()))
-        pairs = zip(rows, methods.values(), strict=True)
-        table = [HEADER, "|---|---|---|---|---|---|---|", *(row_of(*each) for each in pairs)]
+        pairs, time = zip(rows, methods.values(), strict=True), time_of(task)
+        table = [HEADER.format(time.replace("_", " ")), "|---|---|---|---|---|---|---|"]
+        table += [row_of(*each, time) for each in pairs]
         before, after = page.split(marker)
         rest = re.sub(r"\A(\|.*\n)*", "", after)
         page = before + marker + "\n".join(table) + "\n" + rest
@@ -191,7 +188,7 @@ def main() -> None:
             table = csv.DictReader(run("table", str(compared), "--format", "csv").splitlines())
             specs = tomllib.loads((tuned / "tuned.toml").read_text())["methods"]
             named = [{"spec": spec, **row} for spec, row in zip(specs, table, strict=True)]
-            rows = [{name: row[name] for name in COLUMNS} for row in named]
+            rows = [{name: row[name] for name in columns_of(task)} for row in named]
             write_table(RESULTS / f"baselines_{task}.csv", rows)
             PAGE.write_text(with_tables(PAGE.read_text()))
 
