@@ -72,7 +72,6 @@ ASYNCHRONOUS = {
 ADAPTIVE = ("diloco", "fedadamw", "fedlada", "fedmuon")
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-QUALITIES = "spec", "label", "final", "final_interval", "final_difference"
 HEADER = "| method | tuned options | final accuracy, % | minus FedAvg | {} | upload, MB | reached |"
 
 
@@ -83,9 +82,9 @@ def time_of(task: str) -> str:
 
 def columns_of(task: str) -> list[str]:
     """Returns the columns of a task's results."""
-    time, seeds = time_of(task), ("seeds", "seeds_reaching", "seeds_diverged")
-    costs = time, f"{time}_at_least", "upload_bytes", "upload_bytes_at_least"
-    return [*QUALITIES, "final_difference_interval", *costs, *seeds]
+    qualities = "spec label final final_interval final_difference final_difference_interval"
+    costs = "{0} {0}_at_least upload_bytes upload_bytes_at_least".format(time_of(task))
+    return f"{qualities} {costs} seeds seeds_reaching seeds_diverged".split()
 
 
 def run(*arguments: str) -> str:

@@ -34,7 +34,7 @@ class Compilation:
       trace_seconds: from Python to jaxprs, including the traces of `count_flops`.
       lower_seconds: from jaxprs to the backend's input.
       backend_seconds: from there to programs, or to read them.
-      shared_seconds: seconds among these that were counted twice, because threads compiled at once.
+      shared_seconds: seconds among these that phases or threads share, so they are there twice.
       is_compiling: whether the backend compiles or reads a program now.
     """
 
